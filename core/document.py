@@ -1,0 +1,59 @@
+"""JSON documents that carry a checksum of themselves.
+
+A document is the UTF-8 text of `json.dumps(body, indent=1)` and a newline, where the last key of `body` is
+`"checksum": "crc32c:<8 hex digits>"`, computed over the same text without that key. A reader re-serialises what it
+parsed and compares bytes, so that no change to the file goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from packtrain.core.errors import CorruptFile, UnsupportedVersion
+
+
+def dump_document(body: dict[str, Any]) -> bytes:
+    """Serialises `body` and its checksum."""
+    return _text({**body, "checksum": f"crc32c:{crc32c(_text(body)):08x}"})
+
+
+def _text(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+
+
+def load_document(path: Path, *, newest: int) -> dict[str, Any]:
+    """Reads and checks a document.
+
+    Args:
+        path: The file.
+        newest: Highest value of the document's `version` that the caller understands.
+
+    Returns:
+        The body, without its checksum.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        UnsupportedVersion: Its version is higher than `newest`.
+        CorruptFile: Anything else is wrong with it.
+    """
+    data = path.read_bytes()
+    try:
+        body = json.loads(data.decode("utf-8", "surrogateescape"))
+        version = body["version"]
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise TypeError(f"version is {version!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptFile(f"{path} is damaged: not a packtrain document ({error})", file=path.name) from error
+    if version > newest:
+        raise UnsupportedVersion(
+            f"{path} has version {version}; this packtrain reads up to {newest}. Upgrade: pip install -U packtrain",
+            file=path.name,
+        )
+    body.pop("checksum", None)
+    if dump_document(body) != data:
+        raise CorruptFile(f"{path} is damaged: its content does not match its own checksum", file=path.name)
+    return body  # type: ignore[no-any-return]

@@ -1,0 +1,98 @@
+"""Every error packtrain raises on purpose, by who can mend it.
+
+    PacktrainError
+    ├── UsageError              the call contradicts itself or names something unknown
+    ├── MissingDependency       a package this call needs is not installed
+    ├── PackError               packing cannot start or go on
+    │   ├── ListError           the list itself is unusable
+    │   ├── OutputConflict      the output folder holds something else, or another packer is at work in it
+    │   ├── TooManyRejects      more lines were refused than --max-rejects allows
+    │   ├── ShardFailed         a shard failed for a reason that is not its images' content
+    │   └── NoSpace             the file system is full
+    └── DatasetError            what lies on disk is not a sound dataset
+        ├── NotADataset         no manifest.json: never finished, or not a dataset
+        ├── UnsupportedVersion  written by a newer packtrain
+        ├── CorruptFile         manifest, plan, index or shard differs from what was written
+        └── CorruptRecord       one record differs from what was written
+
+A row outside the dataset is Python's own ``IndexError``. Errors carry one message that already holds the facts, so
+that they survive a ``DataLoader`` worker, which re-raises ``type(message)``; further facts are optional attributes.
+"""
+
+from __future__ import annotations
+
+
+class PacktrainError(Exception):
+    """Base of all errors raised on purpose by packtrain."""
+
+
+class UsageError(PacktrainError):
+    """The call contradicts itself or names something unknown."""
+
+
+class MissingDependency(PacktrainError):
+    """A package this call needs is not installed; the message names the command that installs it."""
+
+
+class PackError(PacktrainError):
+    """Packing cannot start or go on."""
+
+
+class ListError(PackError):
+    """The list of images is unusable as a whole."""
+
+
+class OutputConflict(PackError):
+    """The output folder holds something else, or another packer is at work in it."""
+
+
+class TooManyRejects(PackError):
+    """More lines were refused than the limit allows."""
+
+
+class ShardFailed(PackError):
+    """A shard failed for a reason that is not the content of its images."""
+
+
+class NoSpace(PackError):
+    """The file system that holds the output is full."""
+
+
+class DatasetError(PacktrainError):
+    """What lies on disk is not a sound dataset.
+
+    Attributes:
+        file: Name of the damaged file relative to the dataset, where one is known.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class NotADataset(DatasetError):
+    """There is no manifest: packing never finished, or the folder is not a dataset."""
+
+
+class UnsupportedVersion(DatasetError):
+    """The dataset was written by a newer packtrain."""
+
+
+class CorruptFile(DatasetError):
+    """A file of the dataset is missing or differs from what was written."""
+
+
+class CorruptRecord(DatasetError):
+    """A record differs from what was written.
+
+    Attributes:
+        row: Row of the record, where known.
+        line: 0-based line of the record in the list, where known.
+    """
+
+    def __init__(
+        self, message: str, *, file: str | None = None, row: int | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(message, file=file)
+        self.row = row
+        self.line = line

@@ -1,0 +1,153 @@
+"""Files that are either whole and on the medium, or not there.
+
+A file is written under a temporary name in its own folder, fsynced, renamed, and the folder is fsynced. A crash leaves
+at worst a temporary file, whose name says whose it is (`remove_temporaries`). What this cannot guarantee: a disk that
+lies about fsync.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from packtrain.core.errors import NoSpace, OutputConflict
+
+MiB: Final = 1 << 20
+_TEMPORARY: Final = ".tmp-"
+
+
+def temporary_path(final: Path) -> Path:
+    """A fresh name beside `final`; unique, so that two writers of one file never share a temporary file."""
+    return final.with_name(f".{final.name}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `path` has the form that `temporary_path` gives."""
+    return path.name.startswith(".") and _TEMPORARY in path.name
+
+
+def remove_temporaries(folder: Path, name: str = "*") -> None:
+    """Removes what crashed writers of `name` (a glob; default: of any file) left in `folder`."""
+    for path in folder.glob(f".{name}{_TEMPORARY}*"):
+        path.unlink(missing_ok=True)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes renames and removals in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Makes the content of `path` durable, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Gives a finished, fsynced temporary file its name, durably."""
+    os.rename(temporary, final)
+    fsync_folder(final.parent)
+
+
+def write_all(descriptor: int, buffers: list[bytes | memoryview]) -> int:
+    """`writev` that goes on after a short write. Returns the number of bytes written."""
+    total = sum(len(buffer) for buffer in buffers)
+    written = os.writev(descriptor, buffers)
+    if written < total:
+        rest = memoryview(b"".join(buffers))[written:]
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    return total
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False) -> None:
+    """Writes a whole file durably and atomically.
+
+    Args:
+        path: Final name.
+        chunks: Its content.
+        exclusive: Refuse to replace an existing file, atomically.
+
+    Raises:
+        FileExistsError: `exclusive`, and `path` exists.
+    """
+    temporary = temporary_path(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            for chunk in chunks:
+                write_all(descriptor, [chunk])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if exclusive:
+            os.link(temporary, path)
+            fsync_folder(path.parent)
+        else:
+            publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def checksum_file(path: Path) -> int:
+    """crc32c of a whole file, read in pieces that stay in the processor's cache."""
+    checksum = 0
+    buffer = bytearray(MiB)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            checksum = crc32c(view[:count], checksum)
+    return checksum
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Holds a kernel lock on an existing file; it ends with the process, however that ends.
+
+    Raises:
+        OutputConflict: Another process holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputConflict(
+                f"another packer is at work in {path.parent}; wait for it, or stop it, then run the command again"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def naming_full_disk(folder: Path) -> Iterator[None]:
+    """Turns ENOSPC, EDQUOT and EFBIG into `NoSpace` with figures and the next step."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        free = "unknown"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(folder).free / MiB:,.0f} MiB"
+        raise NoSpace(
+            f"no space left for {folder} ({error.strerror}; {free} free). Finished shards are kept: "
+            "make room and run the same command again"
+        ) from error

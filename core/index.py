@@ -1,0 +1,212 @@
+"""The index: one `.npy` file per column, memory-mapped, so that a reader's memory does not grow with the dataset.
+
+Row columns hold one entry per row, in list order (`by_place` is the exception: entry p is the row at place p). A text
+column is a pair: ``<name>_bytes`` (uint8, all texts one after the other) and ``<name>_offsets`` (int64, rows + 1).
+
+``blocks.npy`` (uint32) holds one checksum per block of `ROWS_PER_BLOCK` rows. That of block b is the crc32c of the
+concatenation, over the columns in the manifest's order, of the bytes of the block's entries: entries
+[b * R, (b + 1) * R) of a row column, entries [b * R, (b + 1) * R] of an offsets column, and the bytes between the first
+and the last of these offsets for a bytes column. A block is checked when a row of it is first used, so that opening
+costs nothing per row and damage is never taken for data.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain.core.errors import CorruptFile
+from packtrain.core.files import write_file
+from packtrain.core.manifest import ColumnInfo
+from packtrain.core.npy import HEADER_BYTES, npy_header
+
+ROWS_PER_BLOCK: Final = 1024
+BLOCKS: Final = "blocks"
+_OFFSETS: Final = "_offsets"
+_BYTES: Final = "_bytes"
+
+Array = npt.NDArray[Any]
+
+
+class IndexWriter:
+    """Writes the columns of an index one after the other, so that one at a time is in memory.
+
+    Args:
+        folder: The ``index`` folder; must exist.
+        rows: Number of rows.
+    """
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._columns: list[ColumnInfo] = []
+        self._blocks = np.zeros(_block_count(rows), "<u4")
+
+    def add(self, name: str, values: Array) -> None:
+        """Writes a row column: `values` [rows, ...]."""
+        self._write(name, values)
+        flat = _byte_view(values)
+        stride = ROWS_PER_BLOCK * (flat.nbytes // max(1, self._rows))
+        for block in range(len(self._blocks)):
+            self._chain(block, flat[block * stride : (block + 1) * stride])
+
+    def add_text(self, name: str, offsets: Array, texts: Array) -> None:
+        """Writes a text column: `offsets` int64 [rows + 1] into `texts` uint8."""
+        self._write(name + _OFFSETS, offsets)
+        self._write(name + _BYTES, texts)
+        flat, data = _byte_view(offsets), _byte_view(texts)
+        for block in range(len(self._blocks)):
+            start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
+            self._chain(block, flat[start * 8 : (stop + 1) * 8])
+            self._chain(block, data[int(offsets[start]) : int(offsets[stop])])
+
+    def finish(self) -> tuple[ColumnInfo, ...]:
+        """Writes the checksums of the blocks and returns what the manifest says of the columns."""
+        self._write(BLOCKS, self._blocks)
+        return tuple(self._columns)
+
+    def _chain(self, block: int, data: memoryview) -> None:
+        self._blocks[block] = crc32c(data, int(self._blocks[block]))
+
+    def _write(self, name: str, values: Array) -> None:
+        header, data = npy_header(values.dtype.str, values.shape), _byte_view(values)
+        write_file(self._folder / f"{name}.npy", [header, data])
+        checksum = crc32c(data, crc32c(header))
+        self._columns.append(ColumnInfo(name, len(header) + data.nbytes, checksum, values.dtype.str, values.shape))
+
+
+class Index:
+    """The columns of a dataset, mapped and checked as they are used.
+
+    Args:
+        folder: The ``index`` folder.
+        columns: What the manifest says of it.
+        rows: Number of rows.
+
+    Raises:
+        CorruptFile: A column is missing, or has another size or header than the manifest says.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[ColumnInfo], rows: int) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._arrays = {column.name: _map_column(folder, column) for column in columns}
+        blocks = self._arrays.pop(BLOCKS, None)
+        described = next((column for column in columns if column.name == BLOCKS), None)
+        if blocks is None or described is None or blocks.shape != (_block_count(rows),):
+            raise CorruptFile(f"{folder}: the manifest describes no usable column {BLOCKS!r}", file=f"index/{BLOCKS}.npy")
+        header = npy_header(described.dtype, described.shape)
+        if crc32c(_byte_view(blocks), crc32c(header)) != described.crc32c:
+            raise _damaged(folder / f"{BLOCKS}.npy", "its checksum differs from the manifest's")
+        for name, array in self._arrays.items():
+            expected = rows + 1 if name.endswith(_OFFSETS) else rows
+            if not name.endswith(_BYTES) and array.shape[:1] != (expected,):
+                raise _damaged(folder / f"{name}.npy", f"it has shape {array.shape} in a dataset of {rows} rows")
+        self._blocks = blocks
+        self._unchecked = bytearray(b"\1") * len(blocks)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def __getitem__(self, name: str) -> Array:
+        """The column `name`, mapped, read-only and unchecked: call `check` before using a row of it.
+
+        Raises:
+            CorruptFile: There is no such column.
+        """
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise CorruptFile(f"{self._folder} has no column {name!r}", file=f"index/{name}.npy") from None
+
+    def check(self, row: int) -> None:
+        """Checks the block that holds `row`, unless that has been done.
+
+        Raises:
+            CorruptFile: The block differs from what was written.
+        """
+        block = row // ROWS_PER_BLOCK
+        if self._unchecked[block]:
+            self._check_block(block)
+
+    def check_all(self) -> None:
+        """Checks every block; for use before a whole column is read.
+
+        Raises:
+            CorruptFile: A block differs from what was written.
+        """
+        for block in range(len(self._blocks)):
+            self.check(block * ROWS_PER_BLOCK)
+
+    def text(self, name: str, row: int) -> str:
+        """Entry `row` of a text column, bytes that are not UTF-8 as surrogate escapes (`os.fsdecode`)."""
+        self.check(row)
+        offsets = self[name + _OFFSETS]
+        return os.fsdecode(self[name + _BYTES][offsets[row] : offsets[row + 1]].tobytes())
+
+    def _check_block(self, block: int) -> None:
+        checksum = 0
+        for piece in self._pieces(block):
+            checksum = crc32c(piece, checksum)
+        if checksum != int(self._blocks[block]):
+            first = block * ROWS_PER_BLOCK
+            raise CorruptFile(
+                f"{self._folder} is damaged in rows {first} to {min(self._rows, first + ROWS_PER_BLOCK) - 1}: "
+                "checksum mismatch. `packtrain verify` names the file",
+                file="index",
+            )
+        self._unchecked[block] = 0
+
+    def _pieces(self, block: int) -> Iterable[memoryview]:
+        start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
+        for name, array in self._arrays.items():
+            if name.endswith(_OFFSETS):
+                yield _byte_view(array[start : stop + 1])
+            elif name.endswith(_BYTES):
+                offsets = self[name.removesuffix(_BYTES) + _OFFSETS]
+                # Offsets are not yet known to be sound here; a slice outside the array is merely empty.
+                yield _byte_view(array[max(0, int(offsets[start])) : max(0, int(offsets[stop]))])
+            else:
+                yield _byte_view(array[start:stop])
+
+
+def _block_count(rows: int) -> int:
+    return -(-rows // ROWS_PER_BLOCK)
+
+
+def _byte_view(array: Array) -> memoryview:
+    return memoryview(array.reshape(-1).view("u1")) if array.size else memoryview(b"")
+
+
+def _damaged(path: Path, how: str) -> CorruptFile:
+    return CorruptFile(f"{path} is damaged: {how}", file=f"{path.parent.name}/{path.name}")
+
+
+def _map_column(folder: Path, column: ColumnInfo) -> Array:
+    path = folder / f"{column.name}.npy"
+    try:
+        dtype = np.dtype(column.dtype)
+        expected = HEADER_BYTES + dtype.itemsize * int(np.prod(column.shape, dtype=object))
+        header = npy_header(column.dtype, column.shape)
+    except (TypeError, ValueError) as error:
+        raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape}") from error
+    if dtype.hasobject or expected != column.bytes:
+        raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape} in {column.bytes} bytes")
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected:
+                raise _damaged(path, f"it has {size} bytes, not {expected}")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is missing", file=f"index/{path.name}") from error
+    if mapped[:HEADER_BYTES] != header:
+        raise _damaged(path, "its header differs from the manifest's description")
+    return np.frombuffer(mapped, dtype, offset=HEADER_BYTES).reshape(column.shape)

@@ -1,0 +1,173 @@
+"""manifest.json: what a finished dataset consists of. Written last; without it there is no dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+from packtrain.core.document import dump_document, load_document
+from packtrain.core.errors import CorruptFile, NotADataset, PacktrainError
+from packtrain.core.options import LabelSpec, StoreOptions
+
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+PLAN: Final = "plan.json"
+REJECTS: Final = "rejects.jsonl"
+INDEX: Final = "index"
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file of the dataset.
+
+    Attributes:
+        name: Plain file name.
+        bytes: Its size.
+        crc32c: Checksum of all its bytes.
+    """
+
+    name: str
+    bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class ShardInfo(FileInfo):
+    """A container file and what belongs to it.
+
+    Attributes:
+        records: Number of records in it.
+        sidecars: Files beside it that other tools read (DALI's index of a tar shard).
+    """
+
+    records: int
+    sidecars: tuple[FileInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class ColumnInfo(FileInfo):
+    """A column of the index, in ``index/<name>.npy``; here `name` is without the suffix.
+
+    Attributes:
+        dtype: numpy type string.
+        shape: Shape of the array.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole of manifest.json.
+
+    Attributes:
+        name: Prefix of the shard names.
+        format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
+        store: How pixels are stored.
+        labels: What a label is.
+        classes: Class names by label, or None.
+        records: Number of rows.
+        lines: Number of lines of the list that were not blank.
+        rejects: Number of lines refused.
+        duplicates: Number of lines that repeat an earlier one word for word; they are kept.
+        plan_sha256: Hash of plan.json.
+        written_by: Name and version of the programs that wrote it.
+        rejects_file: rejects.jsonl.
+        columns: The index.
+        shards: The shards, by number.
+    """
+
+    name: str
+    format: str
+    store: StoreOptions
+    labels: LabelSpec
+    classes: tuple[str, ...] | None
+    records: int
+    lines: int
+    rejects: int
+    duplicates: int
+    plan_sha256: str
+    written_by: str
+    rejects_file: FileInfo
+    columns: tuple[ColumnInfo, ...]
+    shards: tuple[ShardInfo, ...]
+
+    def dump(self) -> bytes:
+        """The bytes of manifest.json."""
+        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads and checks the manifest of the dataset in `folder`.
+
+        Raises:
+            NotADataset: There is none.
+            UnsupportedVersion: It was written by a newer packtrain.
+            CorruptFile: It is damaged, or names files outside the dataset.
+        """
+        path = folder / MANIFEST
+        try:
+            body = load_document(path, newest=VERSION)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            hint = "packing did not finish: run the same pack command again" if (folder / PLAN).exists() else "not a dataset"
+            raise NotADataset(f"{folder} has no {MANIFEST}: {hint}", file=MANIFEST) from error
+        try:
+            return cls._parse(body)
+        except (KeyError, TypeError, ValueError, AttributeError, PacktrainError) as error:
+            raise CorruptFile(f"{path} is not a sound manifest: {error}", file=MANIFEST) from error
+
+    @classmethod
+    def _parse(cls, body: dict[str, Any]) -> Self:
+        manifest = cls(
+            **{
+                **{field.name: body[field.name] for field in fields(cls)},
+                "store": StoreOptions(**body["store"]),
+                "labels": LabelSpec.parse(body["labels"]),
+                "classes": None if body["classes"] is None else tuple(map(str, body["classes"])),
+                "rejects_file": FileInfo(**body["rejects_file"]),
+                "columns": tuple(ColumnInfo(**{**column, "shape": tuple(column["shape"])}) for column in body["columns"]),
+                "shards": tuple(
+                    ShardInfo(**{**shard, "sidecars": tuple(FileInfo(**item) for item in shard["sidecars"])})
+                    for shard in body["shards"]
+                ),
+            }
+        )
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        for info in self.files():
+            _check_plain_name(info.name)
+            _check_counts(info.bytes, info.crc32c)
+        for column in self.columns:
+            _check_plain_name(column.name)
+            _check_counts(column.bytes, column.crc32c, *column.shape)
+        _check_counts(self.records, self.lines, self.rejects, self.duplicates)
+        if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
+            raise ValueError("the counts of records, rejects and lines do not add up")
+
+    def files(self) -> Iterable[FileInfo]:
+        """Every file directly in the dataset's folder, other than plan and manifest."""
+        yield self.rejects_file
+        for shard in self.shards:
+            yield shard
+            yield from shard.sidecars
+
+    @property
+    def bytes(self) -> int:
+        """Size of all shards."""
+        return sum(shard.bytes for shard in self.shards)
+
+
+def _check_plain_name(name: Any) -> None:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is not a plain file name")
+
+
+def _check_counts(*values: Any) -> None:
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
+            raise ValueError(f"{value!r} is not a count")

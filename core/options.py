@@ -1,0 +1,159 @@
+"""Options that decide what a dataset holds. They land verbatim in its plan and manifest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from packtrain.core.errors import UsageError
+
+STORE_MODES: Final = ("verbatim", "jpeg", "raw")
+PIXEL_MODES: Final = ("RGB", "L")
+ORIENTATIONS: Final = ("ignore", "apply")
+
+
+@dataclass(frozen=True)
+class Resize:
+    """How an image's size is changed before it is stored.
+
+    Attributes:
+        rule: ``"short"``: the short side becomes `width`, as torchvision's ``Resize(width)``; ``"long"``: the long
+            side does. Neither enlarges an image: a reader can do that, and the bytes would carry nothing. ``"exact"``:
+            the image becomes `width` x `height`, whatever its aspect ratio.
+        width: Pixels.
+        height: Pixels; equal to `width` unless the rule is ``"exact"``.
+    """
+
+    rule: Literal["short", "long", "exact"]
+    width: int
+    height: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``short=256``, ``long=500`` or ``256x192`` (width x height).
+
+        Raises:
+            UsageError: It is none of these.
+        """
+        if found := re.fullmatch(r"(short|long)=([1-9]\d{0,4})", text):
+            side = int(found[2])
+            return cls("short" if found[1] == "short" else "long", side, side)
+        if found := re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text):
+            return cls("exact", int(found[1]), int(found[2]))
+        raise UsageError(f"resize {text!r}: expected short=256, long=500 or 256x256 (width x height)")
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}" if self.rule == "exact" else f"{self.rule}={self.width}"
+
+    def output_size(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height of the result for an image of `width` x `height` pixels.
+
+        >>> Resize.parse("short=256").output_size(500, 375)
+        (341, 256)
+        """
+        if self.rule == "exact":
+            return self.width, self.height
+        short, long = sorted((width, height))
+        if (short if self.rule == "short" else long) <= self.width:
+            return width, height
+        if self.rule == "short":
+            new_short, new_long = self.width, int(self.width * long / short)
+        else:
+            new_short, new_long = max(1, int(self.width * short / long)), self.width
+        return (new_short, new_long) if width <= height else (new_long, new_short)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How pixels are stored.
+
+    Attributes:
+        store: ``"verbatim"``: the file's bytes. ``"jpeg"``: resized and encoded anew. ``"raw"``: uint8 pixels.
+        resize: See `Resize.parse`; None keeps the size.
+        quality: JPEG quality, 1 to 100; of meaning for ``"jpeg"`` alone.
+        mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
+        orientation: Whether an EXIF orientation is applied to the stored pixels; torchvision ignores it.
+        check: Decode every image before it is stored verbatim, not suspects alone.
+    """
+
+    store: str = "verbatim"
+    resize: str | None = None
+    quality: int = 90
+    mode: str = "RGB"
+    orientation: str = "ignore"
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("store", self.store, STORE_MODES)
+        _one_of("mode", self.mode, PIXEL_MODES)
+        _one_of("orientation", self.orientation, ORIENTATIONS)
+        if not 1 <= self.quality <= 100:
+            raise UsageError(f"quality {self.quality}: expected 1 to 100")
+        if self.resize is not None:
+            Resize.parse(self.resize)
+        if self.store == "verbatim" and (self.resize is not None or self.orientation == "apply"):
+            what = "--resize" if self.resize is not None else "--orientation apply"
+            raise UsageError(f"store mode verbatim keeps each file's bytes, so {what} needs --store jpeg or raw")
+
+    @property
+    def channels(self) -> int:
+        """Values per pixel."""
+        return 3 if self.mode == "RGB" else 1
+
+    @property
+    def fixed_shape(self) -> tuple[int, int, int] | None:
+        """(height, width, channels) when every raw record has the same one, else None."""
+        if self.store != "raw" or self.resize is None:
+            return None
+        resize = Resize.parse(self.resize)
+        return (resize.height, resize.width, self.channels) if resize.rule == "exact" else None
+
+
+@dataclass(frozen=True)
+class LabelSpec:
+    """What follows the path on each line.
+
+    Attributes:
+        kind: ``"int"``, ``"float"`` or ``"none"``.
+        count: Number of values per line where the label is a vector, None where it is a scalar.
+    """
+
+    kind: Literal["int", "float", "none"] = "int"
+    count: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``int``, ``float``, ``int*K``, ``float*K`` or ``none``.
+
+        Raises:
+            UsageError: It is none of these.
+        """
+        found = re.fullmatch(r"(int|float)(?:\*([1-9]\d{0,5}))?|none", text)
+        if not found:
+            raise UsageError(f"labels {text!r}: expected int, int*K, float*K or none")
+        if found[1] is None:
+            return cls("none")
+        return cls("int" if found[1] == "int" else "float", int(found[2]) if found[2] else None)
+
+    def __str__(self) -> str:
+        return self.kind if self.count is None else f"{self.kind}*{self.count}"
+
+    @property
+    def dtype(self) -> str:
+        """numpy type string: ``"<i8"`` or ``"<f4"``."""
+        return "<f4" if self.kind == "float" else "<i8"
+
+    @property
+    def fields(self) -> int:
+        """Number of values on each line."""
+        return 0 if self.kind == "none" else self.count or 1
+
+    def shape(self, records: int) -> tuple[int, ...]:
+        """Shape of the label column of `records` records."""
+        return (records,) if self.count is None else (records, self.count)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name} {value!r}: expected one of {', '.join(known)}")

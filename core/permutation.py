@@ -1,0 +1,86 @@
+"""A keyed bijection on [0, n): a shuffle that needs no memory.
+
+A Feistel network permutes the smallest even number of bits that covers n; values that fall outside are sent through
+again until they fall inside (cycle walking), which keeps it a bijection. The round function is the finaliser of
+splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Cycle walking: Black and
+Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002. The mapping is part of the on-disk contract (a plan states
+the seed alone) and must never change.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_ROUNDS: Final = 8
+_MASK64: Final = (1 << 64) - 1
+
+
+def _mix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return x ^ (x >> 31)
+
+
+def _mix_array(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+class Permutation:
+    """The permutation of [0, n) that belongs to `seed`.
+
+    Args:
+        n: Size of the range, at least 1, below 2**62.
+        seed: Any integer; only its low 64 bits count.
+
+    >>> p = Permutation(5, seed=0)
+    >>> sorted(p[i] for i in range(5))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, n: int, seed: int) -> None:
+        if not 1 <= n < 1 << 62:
+            raise ValueError(f"n must be in [1, 2**62), got {n}")
+        self._n = n
+        self._half_bits = max(1, ((n - 1).bit_length() + 1) // 2)
+        state = seed & _MASK64
+        keys = []
+        for _ in range(_ROUNDS):
+            state = (state + 0x9E3779B97F4A7C15) & _MASK64
+            keys.append(_mix(state))
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self._n:
+            raise IndexError(f"{index} is outside [0, {self._n})")
+        half, mask = self._half_bits, (1 << self._half_bits) - 1
+        while True:
+            left, right = index >> half, index & mask
+            for key in self._keys:
+                left, right = right, left ^ (_mix(right ^ key) & mask)
+            index = left << half | right
+            if index < self._n:
+                return index
+
+    def range(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """The images of start, start + 1, ..., stop - 1, as int64 [stop - start]."""
+        if not 0 <= start <= stop <= self._n:
+            raise IndexError(f"[{start}, {stop}) is outside [0, {self._n})")
+        half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
+        result = np.arange(start, stop, dtype=np.uint64)
+        pending = np.arange(len(result))
+        while len(pending):
+            values = result[pending]
+            left, right = values >> half, values & mask
+            for key in self._keys:
+                left, right = right, left ^ (_mix_array(right ^ np.uint64(key)) & mask)
+            result[pending] = left << half | right
+            pending = pending[result[pending] >= self._n]
+        return result.astype(np.int64)

@@ -1,0 +1,203 @@
+"""Runs independent tasks in this process or in several.
+
+Every worker is a spawned process with a pipe of its own: it inherits no lock, no descriptor and no thread, the parent
+knows which task died with it, and a worker whose parent is gone ends at its next word on the pipe.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+from packtrain.core.errors import PacktrainError, ShardFailed
+
+Task = TypeVar("Task")
+Progress = TypeVar("Progress")
+Result = TypeVar("Result")
+
+_ATTEMPTS = 2
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_tasks(
+    function: Callable[[Task, Callable[[Progress], None]], Result],
+    tasks: Iterable[Task],
+    *,
+    workers: int,
+    on_progress: Callable[[Progress], None],
+) -> Iterator[Result]:
+    """Runs `function` on every task; yields results as they come.
+
+    A task that raises `ShardFailed` or MemoryError, or that dies with its worker, is tried once more.
+
+    Args:
+        function: Importable by name; gets a task and a callable for reports on the way.
+        tasks: Taken one by one as workers become free.
+        workers: Processes; 1 runs everything in this one.
+        on_progress: Called here with every report.
+
+    Raises:
+        ShardFailed: A task failed twice.
+        PacktrainError: A task raised it; the others are stopped.
+    """
+    if workers <= 1:
+        for task in tasks:
+            yield _run_here(function, task, on_progress)
+        return
+    pool = [_Worker(function) for _ in range(workers)]
+    try:
+        yield from _Schedule(pool, iter(tasks), on_progress)
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+def _run_here(
+    function: Callable[[Task, Callable[[Progress], None]], Result], task: Task, on_progress: Callable[[Progress], None]
+) -> Result:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return function(task, on_progress)
+        except (ShardFailed, MemoryError) as error:
+            if attempt == _ATTEMPTS:
+                raise _failure(task, error) from error
+    raise AssertionError
+
+
+def _failure(task: Any, error: BaseException) -> ShardFailed:
+    return ShardFailed(f"{task} failed twice: {error or type(error).__name__}")
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """An exception on its way from a worker to the parent."""
+
+    error: Exception
+    trace: str
+
+
+@dataclass(frozen=True)
+class _Done(Generic[Result]):
+    """A result on that way."""
+
+    value: Result
+
+
+class _Worker:
+    """A process, its pipe, and what it is at work on."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.task: Any = None
+        self.attempt = 0
+        self.pipe: Connection
+        self._process: BaseProcess
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(self._function, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def give(self, task: Any, attempt: int) -> None:
+        """Starts on a task."""
+        self.task, self.attempt = task, attempt
+        try:
+            self.pipe.send(task)
+        except BrokenPipeError:
+            # It died while idle; whoever waits on the pipe sees that and starts the task anew.
+            return
+
+    def replace(self) -> str:
+        """Starts a new process for one that died. Returns how that one ended."""
+        self._process.join()
+        code = self._process.exitcode or 0
+        self.pipe.close()
+        self._start()
+        if code >= 0:
+            return f"its worker ended with exit code {code}"
+        hint = "; out of memory?" if code == -signal.SIGKILL else ""
+        return f"its worker was killed by {signal.Signals(-code).name}{hint}"
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is doing."""
+        self._process.terminate()
+        self._process.join()
+        self.pipe.close()
+
+
+class _Schedule:
+    """Hands tasks to free workers, and failed ones out once more."""
+
+    def __init__(self, pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[Any], None]) -> None:
+        self._pool = pool
+        self._tasks = tasks
+        self._on_progress = on_progress
+
+    def __iter__(self) -> Iterator[Any]:
+        for worker in self._pool:
+            self._next(worker)
+        while busy := {worker.pipe: worker for worker in self._pool if worker.attempt}:
+            for pipe in wait(list(busy)):
+                worker = busy[pipe]  # type: ignore[index]
+                try:
+                    message = worker.pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    message = _Raised(ShardFailed(worker.replace()), "")
+                if isinstance(message, _Done):
+                    self._next(worker)
+                    yield message.value
+                elif isinstance(message, _Raised):
+                    self._again(worker, message)
+                else:
+                    self._on_progress(message)
+
+    def _next(self, worker: _Worker) -> None:
+        worker.attempt = 0
+        for task in self._tasks:
+            worker.give(task, 1)
+            break
+
+    def _again(self, worker: _Worker, raised: _Raised) -> None:
+        error = raised.error
+        if not isinstance(error, (ShardFailed, MemoryError)):
+            if isinstance(error, PacktrainError):
+                raise error
+            raise ShardFailed(f"{worker.task} failed in a way that packtrain does not know:\n{raised.trace}") from error
+        if worker.attempt >= _ATTEMPTS:
+            raise _failure(worker.task, error) from error
+        worker.give(worker.task, worker.attempt + 1)
+
+
+def _serve(function: Callable[..., Any], pipe: Connection) -> None:
+    """A worker's life: tasks in, reports and results out, until the parent is gone."""
+    # Ctrl-C reaches the whole process group; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        try:
+            message: Any = _Done(function(task, pipe.send))
+        except BrokenPipeError:
+            return
+        except Exception as error:
+            message = _Raised(error, traceback.format_exc())
+        try:
+            pipe.send(message)
+        except BrokenPipeError:
+            return

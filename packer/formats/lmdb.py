@@ -1,0 +1,83 @@
+"""Writes LMDB shards, as `packtrain.readers.formats.lmdb` specifies them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from packtrain.core.files import MiB
+from packtrain.packer.formats import Finished, Record, ShardLayout
+from packtrain.readers.formats.lmdb import IMAGES, LABELS, walk
+
+_BATCH_BYTES: Final = 16 * MiB
+_FIRST_MAP_BYTES: Final = 1024 * MiB
+
+
+class Writer:
+    """Puts records into an LMDB environment, some megabytes per transaction: LMDB keeps a transaction in memory."""
+
+    raw_as_npy: Final = True
+
+    def __init__(self, path: Path, layout: ShardLayout) -> None:
+        self._path = path
+        self._layout = layout
+        # meminit stays on: without it, what the heap held before would end up in the file.
+        self._environment: Any = lmdb.open(
+            os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
+        )
+        self._map_bytes = _FIRST_MAP_BYTES
+        self._images = self._environment.open_db(IMAGES)
+        self._labels = self._environment.open_db(LABELS) if layout.labels.kind != "none" else None
+        self._batch: list[Record] = []
+        self._batch_bytes = 0
+        self._lines: list[int] = []
+
+    def add(self, record: Record) -> None:
+        """Appends a record, to be written with its batch."""
+        self._batch.append(record)
+        self._batch_bytes += len(record.payload)
+        self._lines.append(record.line)
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._write_batch()
+
+    def finish(self) -> Finished:
+        """Writes what is left and looks up where LMDB has put each value."""
+        self._write_batch()
+        self.close()
+        offsets = {record.line: record.offset for record in walk(self._path, self._layout.labels)}
+        return Finished([offsets[line] for line in self._lines])
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
+    def _write_batch(self) -> None:
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction:
+                    for record in self._batch:
+                        key = record.line.to_bytes(8, "big")
+                        transaction.put(key, record.payload, db=self._images)
+                        if self._labels is not None:
+                            transaction.put(key, json.dumps(record.label).encode(), db=self._labels)
+                break
+            except lmdb.MapFullError:
+                self._map_bytes *= 2
+                self._environment.set_mapsize(self._map_bytes)
+            except lmdb.Error as error:
+                raise _as_os_error(error) from error
+        self._batch.clear()
+        self._batch_bytes = 0
+
+
+def _as_os_error(error: Any) -> Exception:
+    """liblmdb reports a failed system call as text; the caller needs the number."""
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM):
+        if os.strerror(number) in str(error):
+            return OSError(number, os.strerror(number))
+    return OSError(errno.EIO, str(error))

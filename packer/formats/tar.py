@@ -1,0 +1,86 @@
+"""Writes tar shards, as `packtrain.readers.formats.tar` specifies them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from packtrain.core.files import write_all
+from packtrain.packer.formats import Finished, Record, ShardLayout
+from packtrain.readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
+
+# POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
+_SIZE: Final = slice(124, 135)
+_CHECKSUM: Final = slice(148, 156)
+_TEMPLATE: Final = (
+    bytes(100) + b"0000644\0" + b"0000000\0" * 2 + bytes(12) + b"00000000000\0" + b" " * 8 + b"0" + bytes(100) + b"ustar\x0000"
+).ljust(BLOCK, b"\0")
+_TEMPLATE_SUM: Final = sum(_TEMPLATE)
+
+
+class Writer:
+    """Streams members into a tar archive."""
+
+    raw_as_npy: Final = True
+
+    def __init__(self, path: Path, layout: ShardLayout) -> None:
+        self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._label_suffix = label_extension(layout.labels) if layout.labels.kind != "none" else None
+        self._position = 0
+        self._offsets: list[int] = []
+        self._lines: list[str] = []
+
+    def add(self, record: Record) -> None:
+        """Appends the record's member, and its label's."""
+        name, size = f"{record.line:0{KEY_DIGITS}d}.{record.extension}", len(record.payload)
+        offset = self._position + BLOCK
+        buffers = [ustar_header(name, size), record.payload, _padding(size)]
+        line = f"{record.extension} {offset} {size} {name}"
+        if self._label_suffix is not None:
+            text = json.dumps(record.label).encode()
+            name = f"{record.line:0{KEY_DIGITS}d}.{self._label_suffix}"
+            line += f" {self._label_suffix} {offset + size + len(buffers[2]) + BLOCK} {len(text)} {name}"
+            buffers += [ustar_header(name, len(text)), text, _padding(len(text))]
+        self._offsets.append(offset)
+        self._lines.append(line)
+        self._position += write_all(self._file(), buffers)
+
+    def finish(self) -> Finished:
+        """Ends the archive."""
+        write_all(self._file(), [bytes(2 * BLOCK)])
+        self.close()
+        index = "\n".join([f"v1.2 {len(self._lines)}", *self._lines, ""])
+        return Finished(self._offsets, {".idx": index.encode("ascii")})
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _file(self) -> int:
+        assert self._descriptor is not None, "the writer is closed"
+        return self._descriptor
+
+
+def ustar_header(name: str, size: int) -> bytes:
+    """A 512-byte ustar header of a regular file with mode 0644 and owner, group and time 0.
+
+    Args:
+        name: ASCII, at most 100 bytes.
+        size: Bytes of content, below 8 GiB.
+    """
+    encoded, digits = name.encode("ascii"), b"%011o" % size
+    if len(encoded) > 100 or len(digits) > 11:
+        raise ValueError(f"{name} of {size} bytes does not fit a ustar header")
+    header = bytearray(_TEMPLATE)
+    header[: len(encoded)] = encoded
+    header[_SIZE] = digits
+    header[_CHECKSUM] = b"%06o\0 " % (_TEMPLATE_SUM + sum(encoded) + sum(digits))
+    return bytes(header)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % BLOCK)

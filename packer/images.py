@@ -1,0 +1,139 @@
+"""From a source file to the bytes of a record, per store mode. Refuses what cannot be trained on."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from packtrain.core.npy import npy_header
+from packtrain.core.options import Resize, StoreOptions
+from packtrain.packer.probe import Header, probe
+from packtrain.readers.pillow import pillow_version, require_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ORIENTATION_TAG: Final = 0x0112
+_MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_LARGEST: Final = 1 << 31
+
+
+class Refused(Exception):
+    """A source file cannot become a record; the message says why, without anything that differs between runs."""
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An image as it is stored.
+
+    Attributes:
+        payload: The record's bytes; of a raw image, its pixels (uint8, height x width x channels) alone.
+        header: Extension, width, height (of what is stored) and EXIF orientation (of the source).
+    """
+
+    payload: bytes
+    header: Header
+
+
+def read_source(path: str) -> bytes:
+    """Reads a source file.
+
+    Raises:
+        Refused: It is missing, empty, or not a regular file.
+        OSError: Anything else goes wrong: not the image's fault.
+    """
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise Refused(os.strerror(error.errno or 0)) from error
+        if error.errno == errno.ENXIO:
+            raise Refused("not a regular file") from error
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused("a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+        if status.st_size >= _LARGEST:
+            raise Refused(f"larger than {_LARGEST - 1} bytes")
+        data = os.read(descriptor, status.st_size + 1)
+        if len(data) != status.st_size:
+            pieces = [data]
+            while pieces[-1]:
+                pieces.append(os.read(descriptor, _LARGEST))
+            data = b"".join(pieces)
+    finally:
+        os.close(descriptor)
+    if not data:
+        raise Refused("empty file")
+    return data
+
+
+def store_image(data: bytes, options: StoreOptions) -> StoredImage:
+    """Turns the bytes of a source file into what is stored.
+
+    Args:
+        data: The whole file.
+        options: How pixels are stored.
+
+    Raises:
+        Refused: Pillow refuses to decode it.
+    """
+    if options.store == "verbatim":
+        header = None if options.check else probe(data)
+        if header is None:
+            image, extension, orientation = _decode(data, "RGB")
+            header = Header(extension, image.width, image.height, orientation)
+        return StoredImage(data, header)
+    image, _, orientation = _decode(data, options.mode, apply_orientation=options.orientation == "apply")
+    if options.resize is not None:
+        size = Resize.parse(options.resize).output_size(image.width, image.height)
+        if size != image.size:
+            # Bilinear with antialiasing: what torchvision's Resize does to a PIL image by default.
+            image = image.resize(size, require_pillow().Resampling.BILINEAR)
+    if options.store == "raw":
+        return StoredImage(image.tobytes(), Header("npy", image.width, image.height, orientation))
+    encoded = io.BytesIO()
+    image.save(encoded, "JPEG", quality=options.quality, restart_marker_rows=1)
+    return StoredImage(encoded.getvalue(), Header("jpg", image.width, image.height, orientation))
+
+
+def as_npy(image: StoredImage, channels: int) -> bytes:
+    """A raw image as the bytes of an `.npy` file, uint8 [height, width, channels]."""
+    return npy_header("|u1", (image.header.height, image.header.width, channels)) + image.payload
+
+
+def encoder(options: StoreOptions) -> str | None:
+    """What decodes and encodes pixels here, where the stored bytes depend on it; else None."""
+    return None if options.store == "verbatim" else pillow_version()
+
+
+def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple[Image, str, int]:
+    """The decoded image in `mode`, its usual extension, and its EXIF orientation."""
+    pillow = require_pillow()
+    from PIL import ImageOps, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            # A picture that Pillow merely warns of is one that training code can read.
+            warnings.simplefilter("ignore")
+            image = pillow.open(io.BytesIO(data))
+            extension = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
+            orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+            if apply_orientation:
+                image = ImageOps.exif_transpose(image)
+            image = image.convert(mode)
+    except UnidentifiedImageError as error:
+        raise Refused(f"not an image that Pillow knows; it begins with {data[:16]!r}") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Pillow's plugins raise whatever their parsers run into; the data is in memory, so it is the content's fault.
+        raise Refused(f"Pillow refuses it: {type(error).__name__}: {error}") from error
+    return image, extension, orientation if orientation in range(1, 9) else 1

@@ -1,0 +1,127 @@
+"""From the notes of all shards to index, rejects and manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain.core.errors import CorruptFile, PackError
+from packtrain.core.files import fsync_folder, write_file
+from packtrain.core.index import IndexWriter
+from packtrain.core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
+from packtrain.packer.listing import ImageList, Reject
+from packtrain.packer.notes import PARTS, ROW_COLUMNS, ShardNote, load_note
+from packtrain.packer.plan import Plan
+
+
+def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
+    """Writes the index, rejects.jsonl and, last, manifest.json; then removes the notes.
+
+    Raises:
+        PackError: A shard is missing or holds other lines than planned, or no line could be packed at all.
+    """
+    notes = [_sound_note(folder, plan, images, number) for number in range(len(plan.shards))]
+    rejects = sorted([*images.rejects, *(item for note in notes for item in note.rejects)], key=lambda item: item.line)
+    records = sum(note.info.records for note in notes)
+    if not records:
+        raise PackError(f"no line of {plan.lines} could be packed; the first: line {rejects[0].line}: {rejects[0].reason}")
+    manifest = Manifest(
+        name=plan.name,
+        format=plan.format,
+        store=plan.store,
+        labels=plan.labels,
+        classes=plan.classes,
+        records=records,
+        lines=plan.lines,
+        rejects=len(rejects),
+        duplicates=images.duplicates,
+        plan_sha256=plan.sha256,
+        written_by=plan.written_by if plan.encoder is None else f"{plan.written_by}, {plan.encoder}",
+        rejects_file=_write_rejects(folder, rejects),
+        columns=_write_index(folder / INDEX, notes, images, records),
+        shards=tuple(note.info for note in notes),
+    )
+    write_file(folder / MANIFEST, [manifest.dump()])
+    remove_notes(folder)
+    return manifest
+
+
+def remove_notes(folder: Path) -> None:
+    """Removes the notes, which a finished dataset does not need."""
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    fsync_folder(folder)
+
+
+def _sound_note(folder: Path, plan: Plan, images: ImageList, number: int) -> ShardNote:
+    note = load_note(folder, plan, number)
+    name = plan.shards[number].name
+    if note is None:
+        raise PackError(f"shard {name} is missing from {folder}: run the same pack command again")
+    lines = np.concatenate([note.columns["line"], np.array([item.line for item in note.rejects], np.int64)])
+    planned = images.line_numbers(plan.ordinals(number))
+    if len(lines) != len(planned) or not np.array_equal(np.sort(lines), np.sort(planned)):
+        raise PackError(f"shard {name} in {folder} holds other lines than planned; remove it and run again")
+    return note
+
+
+def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, records: int) -> tuple[ColumnInfo, ...]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    lines = np.concatenate([note.columns["line"] for note in notes])
+    # Rows are in list order: place_of[row] is where the row's record lies.
+    place_of = np.argsort(lines)
+    writer = IndexWriter(folder, records)
+    writer.add("line", lines[place_of])
+    shards = np.repeat(np.arange(len(notes), dtype="<u4"), [note.info.records for note in notes])
+    writer.add("shard", shards[place_of])
+    for name in [*ROW_COLUMNS, "label"]:
+        if name in notes[0].columns and name != "line":
+            writer.add(name, np.concatenate([note.columns[name] for note in notes])[place_of])
+    by_place = np.empty(records, "<i8")
+    by_place[place_of] = np.arange(records)
+    writer.add("by_place", by_place)
+    writer.add_text("path", *_texts(images.paths(lines[place_of]), records))
+    columns = writer.finish()
+    fsync_folder(folder)
+    return columns
+
+
+def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Offsets [count + 1] and the bytes of all texts one after the other."""
+    data, offsets = bytearray(), np.zeros(count + 1, "<i8")
+    for row, text in enumerate(texts):
+        data += text
+        offsets[row + 1] = len(data)
+    return offsets, np.frombuffer(data, np.uint8)
+
+
+def _write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
+    lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in rejects)
+    data = os.fsencode("".join(lines))
+    write_file(folder / REJECTS, [data])
+    return FileInfo(REJECTS, len(data), crc32c(data))
+
+
+def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
+    """The lines that a finished dataset refused.
+
+    Raises:
+        CorruptFile: rejects.jsonl is missing or differs from what was written.
+    """
+    path = folder / REJECTS
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptFile(f"{path} is missing", file=REJECTS) from error
+    if crc32c(data) != manifest.rejects_file.crc32c:
+        raise CorruptFile(f"{path} is damaged: its checksum differs from the manifest's", file=REJECTS)
+    return [Reject(**json.loads(line)) for line in os.fsdecode(data).splitlines()]

@@ -1,0 +1,190 @@
+"""plan.json: which lines go to which shard. Fixed before the first byte is packed, obeyed by every run and part.
+
+A plan is arithmetic: place p holds entry ``Permutation(entries, seed)[p]`` of the list (or entry p, with seed null),
+and each shard holds a range of places. So it stays small for any number of lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain.core.document import dump_document, load_document
+from packtrain.core.errors import CorruptFile, ListError, OutputConflict, PacktrainError
+from packtrain.core.manifest import PLAN, VERSION
+from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain.core.permutation import Permutation
+from packtrain.packer.images import Refused, encoder, read_source, store_image
+from packtrain.packer.listing import ImageList
+from packtrain.packer.options import PackOptions
+from packtrain.readers.formats import container
+
+_SAMPLED_FILES: Final = 256
+_SAMPLED_IMAGES: Final = 32
+_SAMPLE_SEED: Final = 0x5A3D
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """A shard to come.
+
+    Attributes:
+        name: Its file name.
+        first: Its first place.
+        count: Number of places in it.
+    """
+
+    name: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole of plan.json.
+
+    Attributes:
+        name: Prefix of the shard names.
+        format: Container format.
+        store: How pixels are stored.
+        labels: What follows the path on each line.
+        classes: Class names by label, or None.
+        list_sha256: Hash of the list.
+        lines: Number of lines that are not blank.
+        entries: Number of them that could be parsed; these have places.
+        seed: Of the order of places; None: the list's order.
+        shard_bytes: Size that shards aim at.
+        encoder: What decodes and encodes pixels; None where bytes are stored verbatim.
+        written_by: What made the plan.
+        shards: The shards, by number.
+    """
+
+    name: str
+    format: str
+    store: StoreOptions
+    labels: LabelSpec
+    classes: tuple[str, ...] | None
+    list_sha256: str
+    lines: int
+    entries: int
+    seed: int | None
+    shard_bytes: int
+    encoder: str | None
+    written_by: str
+    shards: tuple[PlannedShard, ...]
+
+    def dump(self) -> bytes:
+        """The bytes of plan.json."""
+        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads and checks the plan in `folder`.
+
+        Raises:
+            FileNotFoundError: There is none.
+            UnsupportedVersion: It was written by a newer packtrain.
+            CorruptFile: It is damaged.
+        """
+        body = load_document(folder / PLAN, newest=VERSION)
+        try:
+            return cls(
+                **{
+                    **{field.name: body[field.name] for field in fields(cls)},
+                    "store": StoreOptions(**body["store"]),
+                    "labels": LabelSpec.parse(body["labels"]),
+                    "classes": None if body["classes"] is None else tuple(body["classes"]),
+                    "shards": tuple(PlannedShard(**shard) for shard in body["shards"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError, PacktrainError) as error:
+            raise CorruptFile(f"{folder / PLAN} is not a sound plan: {error}", file=PLAN) from error
+
+    @property
+    def sha256(self) -> str:
+        """Hash of plan.json."""
+        return hashlib.sha256(self.dump()).hexdigest()
+
+    def ordinals(self, number: int) -> npt.NDArray[np.int64]:
+        """The entries of shard `number`, in place order."""
+        shard = self.shards[number]
+        if self.seed is None:
+            return np.arange(shard.first, shard.first + shard.count)
+        return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)
+
+    def require_same(self, other: Plan) -> None:
+        """Compares what the two are plans for; how many records a shard holds was settled when the first was made.
+
+        Raises:
+            OutputConflict: They differ; the message says in what.
+        """
+        settled = ("shards", "written_by")
+        mine, theirs = asdict(self), asdict(other)
+        differing = [name for name in mine if name not in settled and mine[name] != theirs[name]]
+        if differing:
+            details = "; ".join(f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for" for name in differing)
+            raise OutputConflict(f"the folder holds a pack by another plan ({details}). Choose another folder, or remove it")
+
+
+def make_plan(images: ImageList, options: PackOptions) -> Plan:
+    """Plans the shards of a list. Reads a seeded sample of its files to learn how large records are.
+
+    Raises:
+        ListError: None of the sampled files could be read.
+    """
+    entries = len(images)
+    most = max(1, options.shard_bytes // _record_bytes(images, options))
+    count = -(-entries // most)
+    bounds = [entries * number // count for number in range(count + 1)]
+    suffix = container(options.format).SUFFIX
+    return Plan(
+        name=images.name,
+        format=options.format,
+        store=options.store,
+        labels=options.labels,
+        classes=images.classes,
+        list_sha256=images.sha256,
+        lines=images.lines,
+        entries=entries,
+        seed=options.seed,
+        shard_bytes=options.shard_bytes,
+        encoder=encoder(options.store),
+        written_by=f"packtrain {metadata.version('packtrain')}",
+        shards=tuple(
+            PlannedShard(f"{images.name}-{number:06d}{suffix}", start, stop - start)
+            for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
+        ),
+    )
+
+
+def _record_bytes(images: ImageList, options: PackOptions) -> int:
+    """Mean size of a record, at least 1."""
+    if options.store.fixed_shape is not None:
+        return int(np.prod(options.store.fixed_shape))
+    wanted = _SAMPLED_FILES if options.store.store == "verbatim" else _SAMPLED_IMAGES
+    order = Permutation(len(images), _SAMPLE_SEED)
+    sizes, failure = [], ""
+    for place in range(min(wanted, len(images))):
+        path = images.resolve(images.entry(order[place]).path)
+        try:
+            if options.store.store == "verbatim":
+                sizes.append(os.stat(path).st_size)
+            else:
+                sizes.append(len(store_image(read_source(path), options.store).payload))
+        except (OSError, Refused) as error:
+            failure = failure or f"{path}: {error}"
+    if not sizes:
+        raise ListError(f"none of {min(wanted, len(images))} sampled files can be read; is --root right? First: {failure}")
+    return max(1, sum(sizes) // len(sizes))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

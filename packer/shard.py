@@ -1,0 +1,157 @@
+"""One shard, one task: read, check, store, publish, note."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from packtrain.core.errors import ShardFailed
+from packtrain.core.files import (
+    checksum_file,
+    fsync_file,
+    naming_full_disk,
+    publish,
+    remove_temporaries,
+    temporary_path,
+    write_file,
+)
+from packtrain.core.manifest import FileInfo, ShardInfo
+from packtrain.packer.formats import Record, ShardLayout, ShardWriter, shard_writer
+from packtrain.packer.images import Refused, StoredImage, as_npy, encoder, read_source, store_image
+from packtrain.packer.listing import Entry, Reject
+from packtrain.packer.notes import ShardNote, note_columns
+from packtrain.packer.plan import Plan
+
+_REPORT_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Everything a worker needs to pack one shard.
+
+    Attributes:
+        folder: The dataset.
+        plan: Its plan.
+        number: The shard's.
+        entries: Its entries, in place order.
+        paths: Where to find each entry's file.
+    """
+
+    folder: Path
+    plan: Plan
+    number: int
+    entries: tuple[Entry, ...]
+    paths: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.plan.shards[self.number].name
+
+
+@dataclass(frozen=True)
+class ShardProgress:
+    """How far a shard is.
+
+    Attributes:
+        number: The shard's.
+        lines: Lines dealt with so far.
+        rejects: Those of them that were refused.
+    """
+
+    number: int
+    lines: int
+    rejects: tuple[Reject, ...]
+
+
+def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+    """Packs one shard and leaves its note. Doing it again gives the same bytes.
+
+    Raises:
+        ShardFailed: A source file cannot be read, for a reason that is not its content.
+        NoSpace: The output's file system is full.
+    """
+    plan, final = task.plan, task.folder / task.plan.shards[task.number].name
+    _require_encoder(plan)
+    remove_temporaries(task.folder, final.name)
+    temporary = temporary_path(final)
+    layout = ShardLayout(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
+    with naming_full_disk(task.folder):
+        try:
+            writer = shard_writer(plan.format)(temporary, layout)
+            try:
+                rows, labels, rejects = _add_all(task, writer, report)
+                finished = writer.finish()
+            finally:
+                writer.close()
+            fsync_file(temporary)
+            info = FileInfo(final.name, temporary.stat().st_size, checksum_file(temporary))
+            sidecars = tuple(
+                _write_sidecar(final.with_suffix(suffix), data) for suffix, data in sorted(finished.sidecars.items())
+            )
+            publish(temporary, final)
+        finally:
+            temporary.unlink(missing_ok=True)
+        placed = [(line, offset, *rest) for (line, *rest), offset in zip(rows, finished.offsets, strict=True)]
+        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(rows), sidecars)
+        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan, placed, labels)).save(task.folder)
+    return ShardProgress(task.number, len(task.entries), tuple(rejects))
+
+
+def _add_all(
+    task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
+) -> tuple[list[tuple[Any, ...]], list[Any], list[Reject]]:
+    """Feeds every entry to the writer. Returns the note's rows without offsets, the labels, and the rejects."""
+    store, channels = task.plan.store, task.plan.store.channels
+    rows: list[tuple[Any, ...]] = []
+    labels: list[Any] = []
+    rejects: list[Reject] = []
+    reported = time.monotonic()
+    for done, (entry, path) in enumerate(zip(task.entries, task.paths, strict=True), 1):
+        try:
+            image = store_image(_read(path, entry), store)
+        except Refused as refusal:
+            rejects.append(Reject(entry.line, entry.path, str(refusal)))
+        else:
+            header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
+            checksum = crc32c(payload)
+            shape = (header.height, header.width, channels)
+            writer.add(Record(entry.line, entry.label, payload, header.extension, checksum, shape))
+            rows.append((entry.line, len(payload), checksum, header.width, header.height, header.orientation))
+            labels.append(entry.label)
+        if time.monotonic() - reported > _REPORT_SECONDS:
+            report(ShardProgress(task.number, done, tuple(rejects)))
+            reported = time.monotonic()
+    return rows, labels, rejects
+
+
+def _read(path: str, entry: Entry) -> bytes:
+    try:
+        return read_source(path)
+    except OSError as error:
+        # Not naming_full_disk's business: it is the source that failed.
+        raise ShardFailed(
+            f"cannot read {path} (line {entry.line}): {error.strerror}. This is no fault of the image: mend it and run "
+            "the same command again"
+        ) from error
+
+
+def _payload(image: StoredImage, writer: ShardWriter, raw: bool, channels: int) -> bytes:
+    return as_npy(image, channels) if raw and writer.raw_as_npy else image.payload
+
+
+def _write_sidecar(path: Path, data: bytes) -> FileInfo:
+    write_file(path, [data])
+    return FileInfo(path.name, len(data), crc32c(data))
+
+
+def _require_encoder(plan: Plan) -> None:
+    here = encoder(plan.store)
+    if here != plan.encoder:
+        raise ShardFailed(
+            f"the plan's pixels come from {plan.encoder}, this environment has {here}: the same images would give other "
+            "bytes. Pack in the same environment, or start anew in another folder"
+        )

@@ -1,0 +1,27 @@
+"""Reading packed datasets: `open_dataset` and what it returns.
+
+torch is imported when a name that needs it is first used, so that `packtrain.readers.store` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packtrain.readers.dataset import Concat, ImageDataset, PackedDataset, Subset, concat, open_dataset
+    from packtrain.readers.store import RecordStore
+
+__all__ = ["Concat", "ImageDataset", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
+
+_HOME = {"RecordStore": "packtrain.readers.store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME.get(name, "packtrain.readers.dataset")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,248 @@
+"""Map-style datasets with the contract of torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from packtrain.core.errors import UsageError
+from packtrain.readers.decode import decode
+from packtrain.readers.store import Label, RecordStore
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Transform = Callable[[Any], Any]
+
+
+class ImageDataset(Dataset[tuple[Any, Any]]):
+    """What all datasets of packtrain have in common.
+
+    ``dataset[row]`` is ``(image, label)``: a PIL image in the dataset's pixel mode and an int (or float, or an array
+    [K]), each through the transform that the packed dataset was opened with. Negative rows count from the end; a row
+    outside the dataset raises IndexError, a damaged one `packtrain.core.errors.CorruptRecord`.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    @abstractmethod
+    def _locate(self, row: int) -> tuple[PackedDataset, int]:
+        """The packed dataset that holds `row`, and the row's number there."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by label, or None."""
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label by class name; empty without class names."""
+        return {name: label for label, name in enumerate(self.classes or ())}
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        dataset, row = self._locate(row)
+        image: Any = dataset.decode_row(row)
+        label: Any = dataset.store.label(row)
+        if dataset.transform is not None:
+            image = dataset.transform(image)
+        if dataset.target_transform is not None:
+            label = dataset.target_transform(label)
+        return image, label
+
+    def record(self, row: int) -> memoryview:
+        """The stored bytes of `row`: a read-only memoryview, without a copy when the dataset is mapped.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: Its shard is missing or cut, or the index is damaged there.
+            CorruptRecord: The bytes differ from what was written.
+        """
+        dataset, row = self._locate(row)
+        return dataset.store.record(row)
+
+    def image(self, row: int) -> Image:
+        """The decoded image of `row`, without `transform`.
+
+        Raises:
+            CorruptRecord: As `record`, or the stored bytes cannot be decoded.
+        """
+        dataset, row = self._locate(row)
+        return dataset.decode_row(row)
+
+    def label(self, row: int) -> Label:
+        """The label of `row`, without `target_transform`: int, float, or an array [K]."""
+        dataset, row = self._locate(row)
+        return dataset.store.label(row)
+
+    def filename(self, row: int) -> str:
+        """The path of `row` as the list gives it."""
+        dataset, row = self._locate(row)
+        return dataset.store.index.text("path", dataset.store.checked_row(row))
+
+    def subset(self, rows: Iterable[int]) -> Subset:
+        """The given rows, in the given order. For other transforms, open the dataset a second time: that is cheap.
+
+        Raises:
+            IndexError: A row is outside this dataset.
+        """
+        return Subset(self, rows)
+
+
+class PackedDataset(ImageDataset):
+    """A dataset on disk; `open_dataset` makes one.
+
+    Attributes:
+        store: The records below it.
+        transform: Called with each PIL image, or None.
+        target_transform: Called with each label, or None.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        *,
+        io: str = "auto",
+        check: bool = True,
+    ) -> None:
+        self.transform = transform
+        self.target_transform = target_transform
+        self.store = RecordStore(path, io=io, check=check)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def _locate(self, row: int) -> tuple[PackedDataset, int]:
+        return self, row
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self.store.manifest.classes
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """All labels, in row order: a read-only array [rows] or [rows, K] over the index.
+
+        Raises:
+            UsageError: The dataset has no labels.
+            CorruptFile: The index is damaged.
+        """
+        if self.store.manifest.labels.kind == "none":
+            raise UsageError(f"{self.store.path} has no labels")
+        self.store.index.check_all()
+        return self.store.index["label"]
+
+    def decode_row(self, row: int) -> Image:
+        """Decodes the record of `row`; see `image`."""
+        store = self.store
+        row = store.checked_row(row)
+        record = store.record(row)
+        size = int(store.index["width"][row]), int(store.index["height"][row])
+        try:
+            return decode(record, store.manifest.store, *size)
+        except (OSError, ValueError, SyntaxError) as error:
+            raise store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})") from error
+
+    def __repr__(self) -> str:
+        manifest = self.store.manifest
+        return (
+            f"{type(self).__name__}({os.fspath(self.store.path)!r}, {len(self)} rows, {manifest.format}, "
+            f"{manifest.store.store}, io={self.store.io!r})"
+        )
+
+
+class Subset(ImageDataset):
+    """Chosen rows of another dataset; `ImageDataset.subset` makes one."""
+
+    def __init__(self, dataset: ImageDataset, rows: Iterable[int]) -> None:
+        self._dataset = dataset
+        # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
+        self._rows = np.fromiter(rows, np.int64)
+        if len(self._rows) and not (-len(dataset) <= self._rows.min() and self._rows.max() < len(dataset)):
+            raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(dataset)} rows")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _locate(self, row: int) -> tuple[PackedDataset, int]:
+        return self._dataset._locate(int(self._rows[row]))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._dataset.classes
+
+
+class Concat(ImageDataset):
+    """Datasets one after the other; `concat` makes one."""
+
+    def __init__(self, datasets: Sequence[ImageDataset]) -> None:
+        if not datasets:
+            raise UsageError("concat needs at least one dataset")
+        names = {dataset.classes for dataset in datasets}
+        if len(names) > 1:
+            raise UsageError("the datasets have different class names, so that one label would mean two things")
+        self._datasets = tuple(datasets)
+        self._ends = list(accumulate(len(dataset) for dataset in datasets))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def _locate(self, row: int) -> tuple[PackedDataset, int]:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of a dataset of {len(self)} rows")
+        row %= len(self)
+        number = bisect_right(self._ends, row)
+        return self._datasets[number]._locate(row - (self._ends[number - 1] if number else 0))
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        return self._datasets[0].classes
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    transform: Transform | None = None,
+    target_transform: Transform | None = None,
+    *,
+    io: str = "auto",
+    check: bool = True,
+) -> PackedDataset:
+    """Opens a packed dataset of any format.
+
+    Args:
+        path: The folder that `packtrain pack` wrote.
+        transform: Called with each PIL image, as in torchvision.
+        target_transform: Called with each label.
+        io: ``"mmap"``, ``"pread"``, or ``"auto"``: pread on network file systems, where mapped I/O errors would be
+            SIGBUS, mmap elsewhere.
+        check: Compare each record with its checksum when it is read.
+
+    Returns:
+        A map-style dataset; use it with `torch.utils.data.DataLoader` under any start method.
+
+    Raises:
+        NotADataset: `path` has no manifest.
+        UnsupportedVersion: A newer packtrain wrote it.
+        CorruptFile: Manifest or index is damaged.
+    """
+    return PackedDataset(path, transform, target_transform, io=io, check=check)
+
+
+def concat(datasets: Sequence[ImageDataset]) -> Concat:
+    """Datasets one after the other, as one; each keeps its own transforms.
+
+    Raises:
+        UsageError: There are none, or their class names differ.
+    """
+    return Concat(datasets)

@@ -1,0 +1,58 @@
+"""Tar shards: what `tar`, `webdataset` and DALI read.
+
+A shard is a POSIX ustar archive with the suffix ``.tar``. Each record is one member or two, one after the other:
+
+- ``KEY.EXT``: the record's bytes. KEY is the line, decimal, padded with zeros to `KEY_DIGITS`; EXT names the encoding
+  (``jpg``, ``png``, ``npy``, ...), lower case.
+- its label, unless the dataset has none: ``KEY.cls``, decimal digits, for a scalar int; ``KEY.json``, a number or a
+  list of numbers, for anything else.
+
+Headers are ustar with mode 0644, uid, gid and mtime 0 and no names, so that the same records give the same bytes. The
+archive ends with two blocks of zeros and no further padding. Beside each shard lies ``NAME.idx``, the index that DALI's
+webdataset reader takes (version v1.2: a line ``v1.2 COUNT``, then one line per record of ``EXT OFFSET SIZE NAME`` for
+each of its members; OFFSET is that of the data, SIZE in bytes).
+
+Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from packtrain.core.errors import CorruptFile
+from packtrain.core.options import LabelSpec
+from packtrain.readers.formats import Label, StoredRecord
+
+SUFFIX: Final = ".tar"
+KEY_DIGITS: Final = 9
+BLOCK: Final = 512
+
+
+def label_extension(labels: LabelSpec) -> str:
+    """Extension of the label's member, without the dot."""
+    return "cls" if labels == LabelSpec("int") else "json"
+
+
+def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
+    """Yields every record of the archive, found by Python's `tarfile`."""
+    suffix = label_extension(labels)
+    try:
+        with tarfile.open(path, "r:") as archive:
+            members = iter(archive)
+            for member in members:
+                key, _, _ = member.name.partition(".")
+                label: Label = None
+                if labels.kind != "none":
+                    partner = next(members, None)
+                    if partner is None or partner.name != f"{key}.{suffix}":
+                        raise ValueError(f"member {member.name} is not followed by {key}.{suffix}")
+                    content = archive.extractfile(partner)
+                    value = json.loads(content.read() if content else b"")
+                    label = tuple(value) if isinstance(value, list) else value
+                yield StoredRecord(int(key), member.offset_data, member.size, label)
+    except (tarfile.TarError, ValueError, OSError) as error:
+        raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
