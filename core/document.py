@@ -13,7 +13,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from packtrain.core.errors import CorruptFile, UnsupportedVersion
+from .errors import CorruptFile, UnsupportedVersion
 
 
 def dump_document(body: dict[str, Any]) -> bytes:

@@ -12,14 +12,14 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from packtrain.core.errors import NoSpace, OutputConflict
+from .errors import NoSpace, OutputConflict
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
@@ -65,7 +65,7 @@ def publish(temporary: Path, final: Path) -> None:
     fsync_folder(final.parent)
 
 
-def write_all(descriptor: int, buffers: list[bytes | memoryview]) -> int:
+def write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> int:
     """`writev` that goes on after a short write. Returns the number of bytes written."""
     total = sum(len(buffer) for buffer in buffers)
     written = os.writev(descriptor, buffers)

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.files import write_file
-from packtrain.core.manifest import ColumnInfo
-from packtrain.core.npy import HEADER_BYTES, npy_header
+from .errors import CorruptFile
+from .files import write_file
+from .manifest import ColumnInfo
+from .npy import HEADER_BYTES, npy_header
 
 ROWS_PER_BLOCK: Final = 1024
 BLOCKS: Final = "blocks"
@@ -101,7 +101,9 @@ class Index:
         blocks = self._arrays.pop(BLOCKS, None)
         described = next((column for column in columns if column.name == BLOCKS), None)
         if blocks is None or described is None or blocks.shape != (_block_count(rows),):
-            raise CorruptFile(f"{folder}: the manifest describes no usable column {BLOCKS!r}", file=f"index/{BLOCKS}.npy")
+            raise CorruptFile(
+                f"{folder}: the manifest describes no usable column {BLOCKS!r}", file=f"index/{BLOCKS}.npy"
+            )
         header = npy_header(described.dtype, described.shape)
         if crc32c(_byte_view(blocks), crc32c(header)) != described.crc32c:
             raise _damaged(folder / f"{BLOCKS}.npy", "its checksum differs from the manifest's")
@@ -182,7 +184,7 @@ def _block_count(rows: int) -> int:
 
 
 def _byte_view(array: Array) -> memoryview:
-    return memoryview(array.reshape(-1).view("u1")) if array.size else memoryview(b"")
+    return memoryview(array.reshape(-1).view("u1").data) if array.size else memoryview(b"")
 
 
 def _damaged(path: Path, how: str) -> CorruptFile:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
-from packtrain.core.document import dump_document, load_document
-from packtrain.core.errors import CorruptFile, NotADataset, PacktrainError
-from packtrain.core.options import LabelSpec, StoreOptions
+from .document import dump_document, load_document
+from .errors import CorruptFile, NotADataset, PacktrainError
+from .options import LabelSpec, StoreOptions
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -112,7 +112,11 @@ class Manifest:
         try:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
-            hint = "packing did not finish: run the same pack command again" if (folder / PLAN).exists() else "not a dataset"
+            hint = (
+                "packing did not finish: run the same pack command again"
+                if (folder / PLAN).exists()
+                else "not a dataset"
+            )
             raise NotADataset(f"{folder} has no {MANIFEST}: {hint}", file=MANIFEST) from error
         try:
             return cls._parse(body)
@@ -128,7 +132,9 @@ class Manifest:
                 "labels": LabelSpec.parse(body["labels"]),
                 "classes": None if body["classes"] is None else tuple(map(str, body["classes"])),
                 "rejects_file": FileInfo(**body["rejects_file"]),
-                "columns": tuple(ColumnInfo(**{**column, "shape": tuple(column["shape"])}) for column in body["columns"]),
+                "columns": tuple(
+                    ColumnInfo(**{**column, "shape": tuple(column["shape"])}) for column in body["columns"]
+                ),
                 "shards": tuple(
                     ShardInfo(**{**shard, "sidecars": tuple(FileInfo(**item) for item in shard["sidecars"])})
                     for shard in body["shards"]

@@ -7,7 +7,25 @@ from pathlib import Path
 from typing import Final
 
 _NETWORK: Final = frozenset(
-    "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs pvfs2 orangefs panfs wekafs afs 9p virtiofs".split()
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "glusterfs",
+        "pvfs2",
+        "orangefs",
+        "panfs",
+        "wekafs",
+        "afs",
+        "9p",
+        "virtiofs",
+    ]
 )
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from packtrain.core.errors import UsageError
+from .errors import UsageError
 
 STORE_MODES: Final = ("verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")

@@ -1,6 +1,7 @@
 """Packing and verifying datasets."""
 
-from packtrain.packer.options import PackOptions
-from packtrain.packer.runner import PackProgress, PackReport, pack
+from .options import PackOptions
+from .runner import PackProgress, PackReport, pack
+from .verifier import Problem, VerifyProgress, VerifyReport, verify
 
-__all__ = ["PackOptions", "PackProgress", "PackReport", "pack"]
+__all__ = ["PackOptions", "PackProgress", "PackReport", "Problem", "VerifyProgress", "VerifyReport", "pack", "verify"]

@@ -76,7 +76,7 @@ def _run_here(
 
 
 def _failure(task: Any, error: BaseException) -> ShardFailed:
-    return ShardFailed(f"{task} failed twice: {error or type(error).__name__}")
+    return ShardFailed(f"{task} failed twice: {str(error) or type(error).__name__}")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from packtrain.core.npy import npy_header
 from packtrain.core.options import Resize, StoreOptions
-from packtrain.packer.probe import Header, probe
 from packtrain.readers.pillow import pillow_version, require_pillow
+
+from .probe import Header, probe
 
 if TYPE_CHECKING:
     from PIL.Image import Image

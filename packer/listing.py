@@ -167,7 +167,11 @@ def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, clas
         if classes is not None:
             class_names = tuple(classes.read_text(encoding="utf-8-sig").splitlines())
         return ImageList(
-            source.read_bytes(), labels, name=source.stem, root=source.parent if root is None else root, classes=class_names
+            source.read_bytes(),
+            labels,
+            name=source.stem,
+            root=source.parent if root is None else root,
+            classes=class_names,
         )
     except (OSError, UnicodeDecodeError) as error:
         raise ListError(f"cannot read the list {source}: {error}") from error

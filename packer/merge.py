@@ -18,9 +18,10 @@ from packtrain.core.errors import CorruptFile, PackError
 from packtrain.core.files import fsync_folder, write_file
 from packtrain.core.index import IndexWriter
 from packtrain.core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
-from packtrain.packer.listing import ImageList, Reject
-from packtrain.packer.notes import PARTS, ROW_COLUMNS, ShardNote, load_note
-from packtrain.packer.plan import Plan
+
+from .listing import ImageList, Reject
+from .notes import PARTS, ROW_COLUMNS, ShardNote, load_note
+from .plan import Plan
 
 
 def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
@@ -33,7 +34,9 @@ def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
     rejects = sorted([*images.rejects, *(item for note in notes for item in note.rejects)], key=lambda item: item.line)
     records = sum(note.info.records for note in notes)
     if not records:
-        raise PackError(f"no line of {plan.lines} could be packed; the first: line {rejects[0].line}: {rejects[0].reason}")
+        raise PackError(
+            f"no line of {plan.lines} could be packed; the first: line {rejects[0].line}: {rejects[0].reason}"
+        )
     manifest = Manifest(
         name=plan.name,
         format=plan.format,

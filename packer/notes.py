@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from packtrain.core.files import write_file
 from packtrain.core.manifest import FileInfo, ShardInfo
-from packtrain.packer.listing import Reject
-from packtrain.packer.plan import Plan
+
+from .listing import Reject
+from .plan import Plan
 
 PARTS: Final = "parts"
 ROW_COLUMNS: Final = {
@@ -53,7 +54,11 @@ class ShardNote:
 
     def save(self, folder: Path) -> None:
         """Writes the note durably, into the ``parts`` folder of the dataset in `folder`."""
-        facts = {"plan": self.plan_sha256, "info": asdict(self.info), "rejects": [asdict(item) for item in self.rejects]}
+        facts = {
+            "plan": self.plan_sha256,
+            "info": asdict(self.info),
+            "rejects": [asdict(item) for item in self.rejects],
+        }
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         np.savez(content, allow_pickle=False, facts=text, **self.columns)

@@ -10,6 +10,7 @@ import hashlib
 import os
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,10 +22,11 @@ from packtrain.core.errors import CorruptFile, ListError, OutputConflict, Packtr
 from packtrain.core.manifest import PLAN, VERSION
 from packtrain.core.options import LabelSpec, StoreOptions
 from packtrain.core.permutation import Permutation
-from packtrain.packer.images import Refused, encoder, read_source, store_image
-from packtrain.packer.listing import ImageList
-from packtrain.packer.options import PackOptions
 from packtrain.readers.formats import container
+
+from .images import Refused, encoder, read_source, store_image
+from .listing import ImageList
+from .options import PackOptions
 
 _SAMPLED_FILES: Final = 256
 _SAMPLED_IMAGES: Final = 32
@@ -129,8 +131,12 @@ class Plan:
         mine, theirs = asdict(self), asdict(other)
         differing = [name for name in mine if name not in settled and mine[name] != theirs[name]]
         if differing:
-            details = "; ".join(f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for" for name in differing)
-            raise OutputConflict(f"the folder holds a pack by another plan ({details}). Choose another folder, or remove it")
+            details = "; ".join(
+                f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for" for name in differing
+            )
+            raise OutputConflict(
+                f"the folder holds a pack by another plan ({details}). Choose another folder, or remove it"
+            )
 
 
 def make_plan(images: ImageList, options: PackOptions) -> Plan:
@@ -159,7 +165,7 @@ def make_plan(images: ImageList, options: PackOptions) -> Plan:
         written_by=f"packtrain {metadata.version('packtrain')}",
         shards=tuple(
             PlannedShard(f"{images.name}-{number:06d}{suffix}", start, stop - start)
-            for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for number, (start, stop) in enumerate(pairwise(bounds))
         ),
     )
 
@@ -181,7 +187,9 @@ def _record_bytes(images: ImageList, options: PackOptions) -> int:
         except (OSError, Refused) as error:
             failure = failure or f"{path}: {error}"
     if not sizes:
-        raise ListError(f"none of {min(wanted, len(images))} sampled files can be read; is --root right? First: {failure}")
+        raise ListError(
+            f"none of {min(wanted, len(images))} sampled files can be read; is --root right? First: {failure}"
+        )
     return max(1, sum(sizes) // len(sizes))
 
 

@@ -174,7 +174,7 @@ def _orientation(tiff: bytes) -> int:
 def _probe_png(data: bytes) -> Header:
     _expect(data.endswith(_PNG_END) and data[8:16] == b"\0\0\0\rIHDR")
     width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, 16)
-    _expect(0 < width and 0 < height and width * height <= 1 << 26 and methods == [0, 0, 0])
+    _expect(width > 0 and height > 0 and width * height <= 1 << 26 and methods == [0, 0, 0])
     _expect(depth in _PNG_DEPTHS.get(colour, ()))
     position, pixels = 8, False
     while position < len(data):

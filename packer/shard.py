@@ -21,11 +21,12 @@ from packtrain.core.files import (
     write_file,
 )
 from packtrain.core.manifest import FileInfo, ShardInfo
-from packtrain.packer.formats import Record, ShardLayout, ShardWriter, shard_writer
-from packtrain.packer.images import Refused, StoredImage, as_npy, encoder, read_source, store_image
-from packtrain.packer.listing import Entry, Reject
-from packtrain.packer.notes import ShardNote, note_columns
-from packtrain.packer.plan import Plan
+
+from .formats import Record, ShardLayout, ShardWriter, shard_writer
+from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
+from .listing import Entry, Reject
+from .notes import ShardNote, note_columns
+from .plan import Plan
 
 _REPORT_SECONDS: Final = 0.2
 
@@ -152,6 +153,6 @@ def _require_encoder(plan: Plan) -> None:
     here = encoder(plan.store)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan's pixels come from {plan.encoder}, this environment has {here}: the same images would give other "
-            "bytes. Pack in the same environment, or start anew in another folder"
+            f"the plan's pixels come from {plan.encoder}, this environment has {here}: the same images would give "
+            "other bytes. Pack in the same environment, or start anew in another folder"
         )

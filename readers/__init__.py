@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from packtrain.readers.dataset import Concat, ImageDataset, PackedDataset, Subset, concat, open_dataset
-    from packtrain.readers.store import RecordStore
+    from .dataset import Concat, ImageDataset, PackedDataset, Subset, concat, open_dataset
+    from .store import RecordStore
 
 __all__ = ["Concat", "ImageDataset", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from packtrain.core.errors import UsageError
-from packtrain.readers.decode import decode
-from packtrain.readers.store import Label, RecordStore
+
+from .decode import decode
+from .store import Label, RecordStore
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -128,6 +129,7 @@ class PackedDataset(ImageDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """Class names by label, or None."""
         return self.store.manifest.classes
 
     @property
@@ -180,6 +182,7 @@ class Subset(ImageDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """Class names by label, or None."""
         return self._dataset.classes
 
 
@@ -207,6 +210,7 @@ class Concat(ImageDataset):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
+        """Class names by label, or None."""
         return self._datasets[0].classes
 
 

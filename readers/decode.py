@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from packtrain.core.npy import HEADER_BYTES, npy_header
 from packtrain.core.options import StoreOptions
-from packtrain.readers.pillow import require_pillow
+
+from .pillow import require_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -9,7 +9,7 @@ from packtrain.core.errors import MissingDependency
 
 _INSTALL = (
     "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or, faster, "
-    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (built here; needs a C compiler and the headers of zlib and libjpeg)"
+    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (built here: needs a C compiler, zlib and libjpeg headers)"
 )
 
 
@@ -27,14 +27,16 @@ def require_pillow() -> ModuleType:
 
 
 def pillow_version() -> str:
-    """Which of the two is installed and what it decodes with, as ``"pillow-simd 12.1.1.post0, libjpeg-turbo 3.1.0"``."""
+    """Which of the two is installed and what it decodes with, as ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
     require_pillow()
     import PIL
     from PIL import features
 
     name = "pillow-simd" if "post" in PIL.__version__ else "Pillow"
     turbo = features.version("libjpeg_turbo")
-    return f"{name} {PIL.__version__}, {f'libjpeg-turbo {turbo}' if turbo else 'libjpeg ' + str(features.version('jpg'))}"
+    return (
+        f"{name} {PIL.__version__}, {f'libjpeg-turbo {turbo}' if turbo else 'libjpeg ' + str(features.version('jpg'))}"
+    )
 
 
 def pillow_conflict() -> str | None:

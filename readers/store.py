@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
@@ -59,10 +58,10 @@ class RecordStore:
         self._length = self.manifest.records
         self._check_row = self.index.check
         # A memoryview gives a Python int in a third of the time that a numpy scalar takes.
-        self._shard = memoryview(_native(self.index["shard"]))
-        self._offset = memoryview(_native(self.index["offset"]))
-        self._size = memoryview(_native(self.index["length"]))
-        self._crc32c = memoryview(_native(self.index["crc32c"]))
+        self._shard = _native(self.index["shard"]).data
+        self._offset = _native(self.index["offset"]).data
+        self._size = _native(self.index["length"]).data
+        self._crc32c = _native(self.index["crc32c"]).data
         self._labels = self.index["label"] if self.manifest.labels.kind != "none" else None
         self._shards: dict[int, _MappedShard | _OpenShard] = {}
         self._most_shards = _descriptor_budget()
@@ -83,7 +82,9 @@ class RecordStore:
         shard = self._shards.get(number) or self._open_shard(number, row)
         offset, size = self._offset[row], self._size[row]
         if offset < 0 or size < 0 or offset + size > shard.bytes:
-            raise self.corrupt(row, f"its index entry points outside the shard ({offset} + {size} of {shard.bytes} bytes)")
+            raise self.corrupt(
+                row, f"its index entry points outside the shard ({offset} + {size} of {shard.bytes} bytes)"
+            )
         data = shard.read(offset, size)
         if self.check and crc32c(data) != self._crc32c[row]:
             raise self.corrupt(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
@@ -141,7 +142,9 @@ class RecordStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool]]:

@@ -1,9 +1,10 @@
 """Writes HDF5 shards, as `packtrain.readers.formats.hdf5` specifies them.
 
 A contiguous dataset needs its size before its first byte is written, and the size is known only after the last record.
-So records are streamed into a plain file; then libhdf5 writes a skeleton, a sparse file whose `images` has its place but
-is never filled, and everything of it outside `images` is copied around the records. Where `images` begins is asked of
-libhdf5 beforehand: with everything aligned, that does not depend on its size.
+So records are streamed into a plain file; then libhdf5 writes a skeleton, a sparse file whose `images` has its place
+but is never filled, and everything of it outside `images` is copied around the records. Where `images` begins is asked
+of libhdf5 beforehand: with everything aligned, that does not depend on its size. No library call ever writes much, so
+that a full disk is met in our own writes (libhdf5 can crash when it meets one while closing a file).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Final
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
-from packtrain.core.files import temporary_path, write_all
-from packtrain.packer.formats import Finished, Record, ShardLayout
+from packtrain.core.files import write_all
 from packtrain.readers.formats.hdf5 import ALIGNMENT
+
+from . import Finished, Record, ShardLayout
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
 
@@ -75,7 +76,9 @@ class Writer:
         with h5py.File(path, "w-", locking=False, **_FILE_OPTIONS) as file:
             start = _allocate(file, shape)
             if start not in (self._start, None):
-                raise RuntimeError(f"libhdf5 {h5py.version.hdf5_version} placed the data at {start}, not at {self._start}")
+                raise RuntimeError(
+                    f"libhdf5 {h5py.version.hdf5_version} placed the data at {start}, not at {self._start}"
+                )
             file["lines"] = np.array(self._lines, "<i8")
             file["crc32c"] = np.array(self._crc32c, "<u4")
             if labels.kind != "none":

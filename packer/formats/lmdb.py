@@ -11,8 +11,9 @@ from typing import Any, Final
 import lmdb
 
 from packtrain.core.files import MiB
-from packtrain.packer.formats import Finished, Record, ShardLayout
 from packtrain.readers.formats.lmdb import IMAGES, LABELS, walk
+
+from . import Finished, Record, ShardLayout
 
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB

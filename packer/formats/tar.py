@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import Final
 
 from packtrain.core.files import write_all
-from packtrain.packer.formats import Finished, Record, ShardLayout
 from packtrain.readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
+
+from . import Finished, Record, ShardLayout
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
 _SIZE: Final = slice(124, 135)
 _CHECKSUM: Final = slice(148, 156)
 _TEMPLATE: Final = (
-    bytes(100) + b"0000644\0" + b"0000000\0" * 2 + bytes(12) + b"00000000000\0" + b" " * 8 + b"0" + bytes(100) + b"ustar\x0000"
+    bytes(100)
+    + b"0000644\0"
+    + b"0000000\0" * 2
+    + bytes(12)
+    + b"00000000000\0"
+    + b" " * 8
+    + b"0"
+    + bytes(100)
+    + b"ustar\x0000"
 ).ljust(BLOCK, b"\0")
 _TEMPLATE_SUM: Final = sum(_TEMPLATE)
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from packtrain.core.errors import CorruptFile
 from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import StoredRecord
+
+from . import StoredRecord
 
 SUFFIX: Final = ".h5"
 ALIGNMENT: Final = 4096

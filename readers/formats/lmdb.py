@@ -27,7 +27,8 @@ import numpy as np
 
 from packtrain.core.errors import CorruptFile
 from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import Label, StoredRecord
+
+from . import Label, StoredRecord
 
 SUFFIX: Final = ".mdb"
 IMAGES: Final = b"images"

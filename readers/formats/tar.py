@@ -25,7 +25,8 @@ from typing import Final
 
 from packtrain.core.errors import CorruptFile
 from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import Label, StoredRecord
+
+from . import Label, StoredRecord
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9

@@ -1,0 +1,132 @@
+# `make` lists the verbs. Everything is made in .venv and links/, both git-ignored.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The CPU build of torch is a tenth of the CUDA build. `make setup TORCH_INDEX=` takes what the default index has.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+FOLDERS := core readers packer cli
+
+# pillow-simd is compiled here: that takes a processor with AVX2, a C compiler and headers. Without them the Pillow wheel
+# does the same, slower. What is installed stays, until `make setup PILLOW=...` names the other one.
+AVX2 := test "$$(uname -m)" = x86_64 && grep -qs avx2 /proc/cpuinfo
+HEADERS := printf '\#include <stdio.h>\n\#include <Python.h>\n\#include <jpeglib.h>\n\#include <zlib.h>\n' \
+	| cc -E -x c -I"$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')" - >/dev/null 2>&1
+PILLOW := $(or $(patsubst $(VENV)/.%,%,$(wildcard $(VENV)/.pillow $(VENV)/.pillow-simd)), \
+	$(shell if $(AVX2) && $(HEADERS); then echo pillow-simd; else echo pillow; fi))
+
+.PHONY: help
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a minute or two, once)
+
+.PHONY: demo
+demo: $(VENV)/.demo setup ## the main job end to end: pack, verify, read, train
+	$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: test
+test: setup ## run the tests (ARGS="-k tar" is handed to pytest)
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: check
+check: setup ## ruff, mypy strict and the layer test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/packaging/test_layers.py tests/packaging/test_packages.py
+
+.PHONY: bench
+bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images)
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+.PHONY: stress
+stress: setup ## run the long randomised tests
+	$(BIN)/pytest -m stress $(ARGS)
+
+.PHONY: coverage
+coverage: setup ## run the tests under coverage
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+# An old build/ would put modules that were deleted since into the wheel.
+.PHONY: wheel
+wheel: setup ## build the wheel into dist/
+	rm -rf build
+	$(BIN)/python -m build --no-isolation --wheel
+	rm -rf build
+
+.PHONY: clean
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) links build dist *.egg-info .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- what `setup` is made of ---
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+		f"packtrain needs Python 3.11 or later, {sys.executable} is {sys.version.split()[0]}; name one: PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# torch comes alone and without its dependencies, so that its own index is asked for nothing else.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) setuptools wheel
+	$(PIP) --retries 1 $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.
+$(VENV)/.pillow-simd: $(VENV)/.created constraints.txt
+	@rm -f $(VENV)/.pillow
+	$(BIN)/python -m pip uninstall -qq --yes pillow pillow-simd
+	CC="cc -mavx2" $(PIP) --no-cache-dir --no-binary pillow-simd pillow-simd
+	@touch $@
+
+$(VENV)/.pillow: $(VENV)/.created constraints.txt
+	@rm -f $(VENV)/.pillow-simd
+	$(BIN)/python -m pip uninstall -qq --yes pillow pillow-simd
+	$(PIP) pillow
+	@if $(AVX2); then \
+		echo 'note: decoding with Pillow; faster: apt-get install gcc libjpeg-dev zlib1g-dev python3-dev && make setup PILLOW=pillow-simd'; \
+	else \
+		echo 'note: decoding with Pillow; pillow-simd is faster, on an x86-64 processor with AVX2: make setup PILLOW=pillow-simd'; \
+	fi
+	@touch $@
+
+# The demo needs no more of scikit-image than its photographs, and its dependencies would bring Pillow over pillow-simd.
+$(VENV)/.demo: $(VENV)/.created constraints.txt
+	$(PIP) --no-deps scikit-image
+	@touch $@
+
+# Type checkers cannot follow the editable install; through these links they see packtrain/* as plain files.
+.PHONY: links
+links:
+	@mkdir -p links/packtrain
+	@for folder in $(FOLDERS); do ln -sfn ../../$$folder links/packtrain/$$folder; done
+
+# Pillow and pillow-simd own the same files, and any package may bring the one over the other.
+define PILLOW_GUARD
+import sys
+from importlib.metadata import distributions
+try:
+    from PIL import __version__ as imported
+except ImportError:
+    imported = "not importable"
+installed = {dist.name.lower(): dist.version for dist in distributions() if dist.name.lower() in ("pillow", "pillow-simd")}
+if installed != {"$(PILLOW)": imported}:
+    sys.exit(f"$(VENV) should have $(PILLOW) alone; installed: {installed}, PIL is {imported}. "
+             "Repair: rm -f $(VENV)/.$(PILLOW) && make setup PILLOW=$(PILLOW)")
+endef
+export PILLOW_GUARD
+
+.PHONY: pillow-guard
+pillow-guard: $(VENV)/.$(PILLOW) $(VENV)/.installed
+	@$(BIN)/python -c "$$PILLOW_GUARD"
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:

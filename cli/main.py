@@ -1,0 +1,42 @@
+"""The group of all commands. A command's module is imported when it is needed, and its libraries when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from .output import run
+
+COMMANDS: Final = {
+    "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
+    "verify": "Check everything in a dataset.",
+    "info": "Say what is in a dataset.",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"packtrain.cli.{name}_cmd").command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="packtrain", message="%(package)s %(version)s")
+def group() -> None:
+    """Pack an image training set once, read it memory-mapped, feed the training loop fast."""
+
+
+def main() -> None:
+    """Entry point of `packtrain`."""
+    run(group)

@@ -1,0 +1,122 @@
+"""What all commands share: progress, JSON, errors and exit codes.
+
+Exit codes: 0 done; 1 it failed, or `verify` found damage; 2 wrong usage; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol
+
+import click
+
+from packtrain.core.errors import PacktrainError, UsageError
+
+_LOG_SECONDS: Final = 10.0
+
+
+class Progress(Protocol):
+    """Shows how far a run is."""
+
+    def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
+        """Shows that `done` of `total` images are dealt with, `resumed` of them before this run."""
+
+
+@contextmanager
+def progress(verb: str, *, quiet: bool) -> Iterator[Progress]:
+    """A bar on a terminal, a plain line every ten seconds elsewhere, on standard error; nothing if `quiet`."""
+    if quiet:
+        yield lambda done, total, resumed, note="": None
+    elif sys.stderr.isatty():
+        with _bar(verb) as show:
+            yield show
+    else:
+        yield _Lines(verb)
+
+
+@contextmanager
+def _bar(verb: str) -> Iterator[Progress]:
+    from tqdm import tqdm
+
+    with tqdm(desc=verb, unit=" images", unit_scale=True, dynamic_ncols=True) as bar:
+
+        def show(done: int, total: int, resumed: int, note: str = "") -> None:
+            bar.total, bar.initial = total, resumed
+            bar.set_postfix_str(note, refresh=False)
+            bar.update(done - bar.n)
+
+        yield show
+
+
+class _Lines:
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._start = self._last = time.monotonic()
+
+    def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self._last < _LOG_SECONDS:
+            return
+        self._last = now
+        rate = (done - resumed) / (now - self._start)
+        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
+        click.echo(f"{self._verb}: {done:,} of {total:,} ({rate:,.0f} images/s{left}) {note}".rstrip(), err=True)
+
+
+def print_json(value: Any) -> None:
+    """Prints a dataclass or plain value as one JSON document."""
+    click.echo(json.dumps(value, default=_plain, indent=2))
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def warn(message: str | None) -> None:
+    """Prints a warning on standard error, if there is one."""
+    if message:
+        click.secho(f"warning: {message}", fg="yellow", err=True)
+
+
+def run(command: click.Command) -> NoReturn:
+    """Runs a command and ends the process: errors in one line, exit codes as above."""
+    as_json = "--json" in sys.argv
+    try:
+        code = command.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped; run the same command to go on", err=True)
+        sys.exit(130)
+    except PacktrainError as error:
+        if as_json:
+            print_json({"error": type(error).__name__, "message": str(error)})
+        click.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); nothing is left to be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Path):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,123 @@
+"""`packtrain pack`, also installed as `pack`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packtrain.core.errors import UsageError
+from packtrain.core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain.readers.formats import FORMATS
+
+from .output import print_json, progress, run, size, warn
+
+if TYPE_CHECKING:
+    from packtrain.packer import PackOptions, PackReport
+
+
+@click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("source", metavar="TRAIN_TXT", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True, help="Container of the shards.")
+@click.option("--root", type=click.Path(path_type=Path), help="Where relative paths start; default: the list's folder.")
+@click.option("--labels", default="int", metavar="int|int*K|float*K|none", help="What follows the path on each line.")
+@click.option("--classes", type=click.Path(exists=True, path_type=Path), help="Class names, one per line, by label.")
+@click.option("--store", type=click.Choice(STORE_MODES), default="verbatim", help="How pixels are stored.")
+@click.option("--resize", metavar="short=256|long=500|256x256", help="New size; short and long never enlarge.")
+@click.option("--quality", type=click.IntRange(1, 100), default=90, help="Of JPEGs with --store jpeg.")
+@click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
+@click.option(
+    "--orientation", type=click.Choice(ORIENTATIONS), default="ignore", help="What to do about EXIF orientation."
+)
+@click.option("--shard-size", default="512MiB", metavar="SIZE", help="Size that shards aim at.")
+@click.option("--seed", type=int, help="Of the order in which records are placed.  [default: 0]")
+@click.option("--keep-order", is_flag=True, help="Place records in the list's order.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: the cores this process may use]")
+@click.option(
+    "--max-rejects", default="0.1%", metavar="N|P%", help="How many lines may be refused; a share allows one."
+)
+@click.option("--retry-rejects", is_flag=True, help="Pack shards with refused lines again.")
+@click.option("--check", is_flag=True, help="Decode every image before it is stored, not suspects alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(
+    source: Path, out: Path, workers: int | None, max_rejects: str, retry_rejects: bool, as_json: bool, **choices: Any
+) -> None:
+    """Pack the images that TRAIN_TXT lists (`path label` per line), or an image folder (class/name.jpg), into OUT.
+
+    Stopped at any point, the same command goes on where it stopped. Lines that cannot be packed are listed in
+    OUT/rejects.jsonl.
+    """
+    from packtrain.packer import PackProgress, pack
+    from packtrain.packer.engine import available_cores
+    from packtrain.readers.pillow import pillow_conflict
+
+    warn(pillow_conflict())
+    options = _options(**choices)
+    start = time.monotonic()
+    with progress("pack", quiet=as_json) as show:
+
+        def on_progress(state: PackProgress) -> None:
+            show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
+
+        report = pack(
+            source,
+            out,
+            options,
+            workers=workers or available_cores(),
+            max_rejects=max_rejects,
+            retry_rejects=retry_rejects,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(_describe(report, time.monotonic() - start))
+
+
+def _options(
+    *,
+    format_: str,
+    root: Path | None,
+    labels: str,
+    classes: Path | None,
+    shard_size: str,
+    seed: int | None,
+    keep_order: bool,
+    **store: Any,
+) -> PackOptions:
+    from packtrain.core.options import LabelSpec, StoreOptions
+    from packtrain.packer import PackOptions
+    from packtrain.packer.options import parse_bytes
+
+    if keep_order and seed is not None:
+        raise UsageError("--seed and --keep-order contradict each other")
+    return PackOptions(
+        format=format_,
+        store=StoreOptions(**store),
+        labels=LabelSpec.parse(labels),
+        classes=classes,
+        root=root,
+        shard_bytes=parse_bytes(shard_size),
+        seed=None if keep_order else seed or 0,
+    )
+
+
+def _describe(report: PackReport, seconds: float) -> str:
+    what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
+    if report.complete_before:
+        return f"{report.dataset}: complete already: {what}"
+    again = f", {report.resumed} shard(s) from before" if report.resumed else ""
+    text = f"{report.dataset}: {what} in {seconds:.1f} s{again}"
+    if report.rejects:
+        text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
+    if report.duplicates:
+        text += f"\n{report.duplicates} line(s) repeat an earlier one (kept)"
+    return text
+
+
+def main() -> None:
+    """Entry point of `pack`."""
+    run(command)

@@ -1,0 +1,55 @@
+"""`packtrain verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .output import print_json, progress
+
+
+@click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option("--decode", is_flag=True, help="Decode every image, too.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: the cores this process may use]")
+@click.option("--journal", type=click.Path(path_type=Path), help="File that lets a run that was stopped go on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(dataset: Path, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
+    """Check everything in DATASET against what was written; name each damaged file and record. Changes nothing.
+
+    Exit code 1 says that something is damaged.
+    """
+    from packtrain.core.manifest import Manifest
+    from packtrain.packer import VerifyProgress, verify
+    from packtrain.packer.engine import available_cores
+
+    done: dict[int, int] = {}
+    total = 0
+    with progress("verify", quiet=as_json) as show:
+
+        def on_progress(state: VerifyProgress) -> None:
+            nonlocal total
+            total = total or Manifest.load(dataset).records
+            done[state.number] = state.records
+            show(sum(done.values()), total, 0)
+
+        report = verify(
+            dataset,
+            decode_images=decode,
+            workers=workers or available_cores(),
+            journal=journal,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(report)
+    else:
+        for problem in report.problems:
+            click.echo(f"{problem.file}: {problem.message}")
+        checked = (
+            f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
+        )
+        click.echo(
+            f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'all is well'}"
+        )
+    return 1 if report.problems else 0

@@ -1,0 +1,42 @@
+"""How many lines may be refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from packtrain.core.errors import TooManyRejects
+
+from .listing import Reject
+
+
+class RejectGuard:
+    """Counts rejects by shard and stops the run when there are too many."""
+
+    def __init__(self, limit: int, lines: int) -> None:
+        self._limit = limit
+        self._lines = lines
+        self._by_shard: dict[int, Sequence[Reject]] = {}
+
+    @property
+    def total(self) -> int:
+        """Lines refused so far."""
+        return sum(map(len, self._by_shard.values()))
+
+    def count(self, shard: int, rejects: Sequence[Reject]) -> None:
+        """Takes note of all rejects of a shard so far.
+
+        Raises:
+            TooManyRejects: The limit is exceeded.
+        """
+        self._by_shard[shard] = rejects
+        if self.total <= self._limit:
+            return
+        found = sorted((item for items in self._by_shard.values() for item in items), key=lambda item: item.line)
+        examples = "".join(f"\n  line {item.line}: {item.path}: {item.reason}" for item in found[:5])
+        kinds = Counter(item.reason.partition(":")[0] for item in found).most_common(3)
+        summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
+        raise TooManyRejects(
+            f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
+            "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects"
+        )

@@ -1,0 +1,63 @@
+"""Going on with a dataset that was finished before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from packtrain.core.errors import CorruptFile
+from packtrain.core.files import fsync_folder
+from packtrain.core.index import Index
+from packtrain.core.manifest import INDEX, MANIFEST, PLAN, Manifest
+
+from .listing import ImageList, Reject
+from .merge import read_rejects
+from .notes import PARTS, ROW_COLUMNS, ShardNote, is_in_place
+from .plan import Plan
+
+
+def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> Manifest | None:
+    """Turns a finished dataset into an unfinished one where shards are missing or are to be packed again.
+
+    Notes of the sound shards come before the manifest goes, so that a crash loses nothing.
+
+    Returns:
+        The manifest, where there was nothing to do; else None.
+
+    Raises:
+        CorruptFile: Manifest, index or rejects.jsonl is damaged, or belongs to another plan.
+    """
+    manifest = Manifest.load(folder)
+    if manifest.plan_sha256 != plan.sha256:
+        raise CorruptFile(f"{folder}: manifest and plan do not belong together; pack into another folder", file=PLAN)
+    rejects = {item.line: item for item in read_rejects(folder, manifest)}
+    refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
+    sound = [
+        is_in_place(folder, info) and not (retry_rejects and lines)
+        for info, lines in zip(manifest.shards, refused, strict=True)
+    ]
+    if all(sound):
+        return manifest
+    index = Index(folder / INDEX, manifest.columns, manifest.records)
+    index.check_all()
+    (folder / PARTS).mkdir(exist_ok=True)
+    first = 0
+    for info, rejected, keep in zip(manifest.shards, refused, sound, strict=True):
+        rows = index["by_place"][first : first + info.records]
+        first += info.records
+        if keep:
+            columns = {name: index[name][rows] for name in (*ROW_COLUMNS, "label") if name in index}
+            ShardNote(plan.sha256, info, rejected, columns).save(folder)
+    fsync_folder(folder)
+    (folder / MANIFEST).unlink()
+    fsync_folder(folder)
+    return None
+
+
+def _refused(plan: Plan, images: ImageList, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:
+    """Those of `rejects`, by line, that shard `number` was to hold."""
+    if not rejects:
+        return ()
+    lines = np.sort(images.line_numbers(plan.ordinals(number))).tolist()
+    return tuple(rejects[line] for line in lines if line in rejects)

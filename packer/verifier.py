@@ -1,0 +1,306 @@
+"""Re-reads a dataset and names everything in it that differs from what was written. Changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from crc32c import crc32c
+
+from packtrain.core.errors import CorruptFile, DatasetError, MissingDependency
+from packtrain.core.files import checksum_file
+from packtrain.core.index import Index
+from packtrain.core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
+from packtrain.readers.decode import decode
+from packtrain.readers.formats import container
+
+from .engine import run_tasks
+
+_REPORT_RECORDS: Final = 256
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that differs from what was written.
+
+    Attributes:
+        file: Name relative to the dataset.
+        message: What is wrong.
+        row: Row of the damaged record, where it is one.
+        line: Its line in the list.
+    """
+
+    file: str
+    message: str
+    row: int | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class VerifyProgress:
+    """How far a run is: records of shard `number` checked so far."""
+
+    number: int
+    records: int
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What a run found.
+
+    Attributes:
+        dataset: The folder.
+        records: Records that were checked, those in the journal of an earlier run included.
+        shards: Shards that were.
+        decoded: Whether every image was decoded.
+        problems: Everything that is wrong; empty when all is well.
+    """
+
+    dataset: Path
+    records: int
+    shards: int
+    decoded: bool
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class _ShardCheck:
+    """The task of checking one shard."""
+
+    folder: Path
+    number: int
+    decode: bool
+
+    def __str__(self) -> str:
+        return f"verifying shard {self.number}"
+
+
+@dataclass(frozen=True)
+class _ShardFindings:
+    """What came of it."""
+
+    number: int
+    records: int
+    problems: tuple[Problem, ...]
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    decode_images: bool = False,
+    workers: int = 1,
+    journal: Path | None = None,
+    on_progress: Callable[[VerifyProgress], None] | None = None,
+) -> VerifyReport:
+    """Checks a dataset: plan, rejects, index, every shard and every record, and the containers through their libraries.
+
+    Args:
+        path: The dataset's folder.
+        decode_images: Decode every image, too.
+        workers: Processes.
+        journal: File that keeps what has been checked, so that a run that was stopped can go on; it is taken up again
+            only for the very same dataset and kind of check.
+        on_progress: Called now and then.
+
+    Returns:
+        What was found. Damage is reported, not raised.
+
+    Raises:
+        NotADataset: There is no manifest.
+        UnsupportedVersion: A newer packtrain wrote it.
+    """
+    folder = Path(path)
+    try:
+        manifest = Manifest.load(folder)
+    except CorruptFile as error:
+        return VerifyReport(folder, 0, 0, False, (Problem(MANIFEST, str(error)),))
+    problems = [
+        *_check_plan(folder, manifest),
+        *_check_file(folder, manifest.rejects_file),
+        *_check_index(folder, manifest),
+    ]
+    if any(problem.file.startswith(INDEX) for problem in problems):
+        for shard in manifest.shards:
+            problems += [problem for file in (shard, *shard.sidecars) for problem in _check_file(folder, file)]
+        problems.append(
+            Problem(INDEX, "records were not checked one by one, since the index that finds them is damaged")
+        )
+        return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
+    book = _Journal(journal, manifest, decode_images)
+    checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in book.findings]
+    report = on_progress or (lambda _: None)
+    for findings in run_tasks(_check_shard, checks, workers=min(workers, len(checks)), on_progress=report):
+        book.add(findings)
+        report(VerifyProgress(findings.number, findings.records))
+    for number in sorted(book.findings):
+        problems += book.findings[number].problems
+    records = sum(findings.records for findings in book.findings.values())
+    return VerifyReport(folder, records, len(manifest.shards), decode_images, tuple(problems))
+
+
+def _check_plan(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    try:
+        data = (folder / PLAN).read_bytes()
+    except OSError as error:
+        yield Problem(PLAN, f"cannot be read: {error.strerror}")
+        return
+    if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:
+        yield Problem(PLAN, "differs from the plan that the manifest was made by")
+
+
+def _check_file(folder: Path, info: FileInfo, name: str | None = None) -> Iterator[Problem]:
+    name = name or info.name
+    try:
+        size = (folder / name).stat().st_size
+        if size != info.bytes:
+            yield Problem(name, f"has {size} bytes, {info.bytes} were written")
+        elif (checksum := checksum_file(folder / name)) != info.crc32c:
+            yield Problem(name, f"its crc32c is {checksum:08x}, {info.crc32c:08x} was written")
+    except OSError as error:
+        yield Problem(name, f"cannot be read: {error.strerror}")
+
+
+def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
+    found = [
+        problem for column in manifest.columns for problem in _check_file(folder, column, f"{INDEX}/{column.name}.npy")
+    ]
+    if not found:
+        try:
+            Index(folder / INDEX, manifest.columns, manifest.records).check_all()
+        except DatasetError as error:
+            found.append(Problem(error.file or INDEX, str(error)))
+    return found
+
+
+def _check_shard(check: _ShardCheck, report: Callable[[VerifyProgress], None]) -> _ShardFindings:
+    manifest = Manifest.load(check.folder)
+    info = manifest.shards[check.number]
+    problems = [problem for sidecar in info.sidecars for problem in _check_file(check.folder, sidecar)]
+    whole = list(_check_file(check.folder, info))
+    shard = _ShardRows(check.folder, manifest, check.number)
+    if (check.folder / info.name).is_file():
+        problems += whole
+        problems += shard.check_records(check.decode, report)
+    else:
+        problems += [
+            replace(problem, message=f"{problem.message}; its {info.records} records are lost") for problem in whole
+        ]
+    if not whole:
+        # liblmdb may crash on a damaged file; the checksum has told us already that this one is sound.
+        problems += shard.check_container()
+    return _ShardFindings(check.number, info.records, tuple(problems))
+
+
+class _ShardRows:
+    """The rows of one shard, as the index has them."""
+
+    def __init__(self, folder: Path, manifest: Manifest, number: int) -> None:
+        self._path = folder / manifest.shards[number].name
+        self._manifest = manifest
+        self._number = number
+        self._index = Index(folder / INDEX, manifest.columns, manifest.records)
+        first = sum(shard.records for shard in manifest.shards[:number])
+        self._rows = self._index["by_place"][first : first + manifest.shards[number].records]
+
+    def check_records(self, decode_images: bool, report: Callable[[VerifyProgress], None]) -> Iterator[Problem]:
+        """Compares every record with its checksum."""
+        columns = [self._index[name][self._rows].tolist() for name in ("offset", "length", "crc32c", "width", "height")]
+        with self._path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        for done, (row, offset, length, checksum, width, height) in enumerate(
+            zip(self._rows.tolist(), *columns, strict=True), 1
+        ):
+            record = data[offset : offset + length]
+            if len(record) < length:
+                yield self._problem(row, f"{length - len(record)} of its {length} bytes are cut off")
+            elif crc32c(record) != checksum:
+                yield self._problem(row, f"crc32c is {crc32c(record):08x}, {checksum:08x} was written")
+            elif decode_images and (reason := self._undecodable(record, width, height)):
+                yield self._problem(row, reason)
+            if done % _REPORT_RECORDS == 0:
+                report(VerifyProgress(self._number, done))
+
+    def check_container(self) -> Iterator[Problem]:
+        """Compares what the container's own library finds with the index."""
+        manifest = self._manifest
+        try:
+            found = {item.line: item for item in container(manifest.format).walk(self._path, manifest.labels)}
+        except DatasetError as error:
+            yield Problem(self._path.name, str(error))
+            return
+        lines, offsets, lengths = (self._index[name][self._rows].tolist() for name in ("line", "offset", "length"))
+        labels: list[Any] = [None] * len(lines)
+        if manifest.labels.kind != "none":
+            labels = self._index["label"][self._rows].tolist()
+        dtype = manifest.labels.dtype
+        for row, line, offset, length, label in zip(self._rows.tolist(), lines, offsets, lengths, labels, strict=True):
+            item = found.pop(line, None)
+            if item is None:
+                yield self._problem(row, f"the {manifest.format} container has no such key")
+            elif (item.offset, item.length) != (offset, length):
+                yield self._problem(
+                    row, f"the container has it at {item.offset} + {item.length}, the index at {offset} + {length}"
+                )
+            elif label is not None and not np.array_equal(np.array(item.label, dtype), np.array(label, dtype)):
+                yield self._problem(row, f"its label is {item.label} in the container, {label} in the index")
+        for line in found:
+            yield Problem(self._path.name, f"the container holds line {line}, which the index does not know", line=line)
+
+    def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
+        try:
+            size = decode(record, self._manifest.store, width, height).size
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            # As in packing: Pillow's plugins raise whatever their parsers run into.
+            return f"it cannot be decoded ({type(error).__name__}: {error})"
+        return None if size == (width, height) else f"it is {size[0]} x {size[1]}, the index says {width} x {height}"
+
+    def _problem(self, row: int, message: str) -> Problem:
+        line, path = int(self._index["line"][row]), self._index.text("path", row)
+        return Problem(self._path.name, f"row {row} (line {line}, {path!r}): {message}", row, line)
+
+
+class _Journal:
+    """Findings by shard, kept in a file if one is given: a line that names the dataset, then one line per shard."""
+
+    def __init__(self, path: Path | None, manifest: Manifest, decode_images: bool) -> None:
+        self._path = path
+        self.findings: dict[int, _ShardFindings] = {}
+        if path is None:
+            return
+        head = {"manifest_sha256": hashlib.sha256(manifest.dump()).hexdigest(), "decode": decode_images}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        try:
+            known = json.loads(lines[0]) == head
+        except (IndexError, ValueError):
+            known = False
+        if known:
+            self.findings = {found.number: found for found in map(_parse_findings, lines[1:]) if found is not None}
+        else:
+            path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+
+    def add(self, findings: _ShardFindings) -> None:
+        """Keeps the findings of a shard."""
+        self.findings[findings.number] = findings
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(findings)) + "\n")
+
+
+def _parse_findings(line: str) -> _ShardFindings | None:
+    try:
+        facts = json.loads(line)
+        problems = tuple(Problem(**problem) for problem in facts["problems"])
+        return _ShardFindings(facts["number"], facts["records"], problems)
+    except (ValueError, KeyError, TypeError):
+        # The last line of a run that was killed while it wrote.
+        return None

@@ -1,0 +1,53 @@
+"""Imports are a budget: what a fresh interpreter has loaded after each of the ways in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection
+
+import pytest
+
+TENSORS = {"torch"}
+CONTAINERS = {"h5py", "lmdb", "webdataset"}
+IMAGES = {"PIL"}
+ARRAYS = {"numpy"}
+
+
+def loaded_after(code: str) -> set[str]:
+    """The top-level modules in a fresh interpreter after `code`, which may end with SystemExit."""
+    report = "import json, sys\nprint('\\n' + json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    indented = "\n".join(f"    {line}" for line in code.splitlines())
+    script = f"try:\n{indented}\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n{report}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def command(line: str) -> str:
+    module = {"packtrain": "main", "pack": "pack_cmd"}[line.split()[0]]
+    return f"import sys\nsys.argv = {line.split()!r}\nfrom packtrain.cli.{module} import main\nmain()"
+
+
+@pytest.mark.parametrize(
+    ("code", "barred"),
+    [
+        ("import packtrain.core", TENSORS | CONTAINERS | IMAGES),
+        ("import packtrain.readers", TENSORS | CONTAINERS | IMAGES),
+        ("import packtrain.readers.formats", TENSORS | CONTAINERS),
+        ("import packtrain.packer", TENSORS | CONTAINERS),
+        ("import packtrain.packer.formats", TENSORS | CONTAINERS),
+        (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        (command("packtrain pack --help"), TENSORS | CONTAINERS),
+        (command("pack --help"), TENSORS | CONTAINERS),
+    ],
+)
+def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:
+    assert not loaded_after(code) & set(barred)
+
+
+def test_a_dataset_loads_torch() -> None:
+    """The other side of the law: the name is there, and torch comes with it rather than before."""
+    assert "torch" in loaded_after("from packtrain.readers import open_dataset")

@@ -1,0 +1,92 @@
+"""The wheel as a user gets it: built from a clean copy, installed into an environment without the editable install."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+
+
+def run(command: Sequence[str | Path], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # An old build/ would put modules that were deleted since into the wheel.
+    leave = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info", "__pycache__", "*.so")
+    copy = tmp_path_factory.mktemp("clean") / "tree"
+    shutil.copytree(ROOT, copy, ignore=leave)
+    out = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, copy], cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment that has the wheel."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, symlinks=True)
+    interpreter = home / "bin" / "python"
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", interpreter, "--disable-pip-version-check"]
+    run([*pip, "install", "--no-index", "--no-deps", wheel], cwd=home)
+    # The dependencies are borrowed. A folder added by a .pth file has its own .pth files left alone,
+    # and the editable install is one of those.
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
+    site.joinpath("borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return interpreter
+
+
+def test_ships_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    version = wheel.name.split("-")[1]
+    assert {name.split("/")[0] for name in names} == {"packtrain", f"packtrain-{version}.dist-info"}
+    modules = {name for name in names if name.endswith(".py")}
+    in_tree = {
+        f"packtrain/{path.relative_to(ROOT).as_posix()}"
+        for folder in ("core", "readers", "packer", "cli")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert modules == in_tree
+    assert {name for name in names if name.endswith("py.typed")} == {
+        f"packtrain/{folder}/py.typed" for folder in ("core", "readers", "packer", "cli")
+    }
+    assert f"packtrain-{version}.dist-info/licenses/LICENSE" in names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_imports_from_the_wheel(python: Path, package: str) -> None:
+    code = f"import importlib.metadata, {package} as it; print(it.__file__, importlib.metadata.version('packtrain'))"
+    where, version = run([python, "-c", code], cwd=python.parent).split()
+    assert Path(where).is_relative_to(python.parents[1])
+    assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+@pytest.mark.parametrize("command", ["packtrain", "pack"])
+def test_the_commands_start(python: Path, command: str) -> None:
+    assert "Usage:" in run([python.parent / command, "--help"], cwd=python.parent)
+
+
+def test_python_dash_m_starts(python: Path) -> None:
+    assert "Usage: packtrain" in run([python, "-m", "packtrain.cli", "--help"], cwd=python.parent)
+
+
+def test_a_reader_loads_from_the_wheel(python: Path) -> None:
+    """With its dependencies: torch, numpy and the containers."""
+    code = "from packtrain.readers import open_dataset; print(open_dataset.__module__)"
+    assert run([python, "-c", code], cwd=python.parent).startswith("packtrain.readers")
