@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# The CPU build of torch is a tenth of the CUDA build. `make setup TORCH_INDEX=` takes what the default index has.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# The CPU build of torch is a tenth of the CUDA build. Where pip would take the latter, name PyTorch's index of CPU wheels:
+# make setup TORCH_INDEX=...
+TORCH_INDEX ?=
 
 FOLDERS := core readers packer cli
 
@@ -76,7 +77,7 @@ $(VENV)/.created:
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PIP) setuptools wheel
-	$(PIP) --retries 1 $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
+	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 

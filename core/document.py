@@ -22,7 +22,8 @@ def dump_document(body: dict[str, Any]) -> bytes:
 
 
 def _text(body: dict[str, Any]) -> bytes:
-    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+    # A lone surrogate (a byte of a path that is not UTF-8) becomes \udcXX, which is how JSON spells it.
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def load_document(path: Path, *, newest: int) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
     """
     data = path.read_bytes()
     try:
-        body = json.loads(data.decode("utf-8", "surrogateescape"))
+        body = json.loads(data.decode("utf-8"))
         version = body["version"]
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError(f"version is {version!r}")

@@ -19,7 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from .errors import NoSpace, OutputConflict
+from .errors import NoSpace, OutputConflict, PackError
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
@@ -137,13 +137,13 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def naming_full_disk(folder: Path) -> Iterator[None]:
-    """Turns ENOSPC, EDQUOT and EFBIG into `NoSpace` with figures and the next step."""
+def output_errors(folder: Path, otherwise: type[PackError] = PackError) -> Iterator[None]:
+    """Turns a failed write below `folder` into a packtrain error: `NoSpace` with figures, or `otherwise`."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+            raise otherwise(f"cannot write to {folder}: {error}. Mend it and run the same command again") from error
         free = "unknown"
         with suppress(OSError):
             free = f"{shutil.disk_usage(folder).free / MiB:,.0f} MiB"

@@ -32,6 +32,19 @@ BLOCKS: Final = "blocks"
 _OFFSETS: Final = "_offsets"
 _BYTES: Final = "_bytes"
 
+ROW_COLUMNS: Final = {
+    "line": "<i8",
+    "shard": "<u4",
+    "offset": "<i8",
+    "length": "<i8",
+    "crc32c": "<u4",
+    "width": "<i4",
+    "height": "<i4",
+    "orientation": "|u1",
+    "by_place": "<i8",
+}
+"""Columns of every index and their dtypes. ``label`` and the text column ``path`` come on top."""
+
 Array = npt.NDArray[Any]
 
 
@@ -111,6 +124,9 @@ class Index:
             expected = rows + 1 if name.endswith(_OFFSETS) else rows
             if not name.endswith(_BYTES) and array.shape[:1] != (expected,):
                 raise _damaged(folder / f"{name}.npy", f"it has shape {array.shape} in a dataset of {rows} rows")
+        for name, dtype in ROW_COLUMNS.items():
+            if self[name].dtype.str != dtype:
+                raise _damaged(folder / f"{name}.npy", f"it holds {self[name].dtype.str}, not {dtype}")
         self._blocks = blocks
         self._unchecked = bytearray(b"\1") * len(blocks)
 

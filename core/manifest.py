@@ -151,6 +151,9 @@ class Manifest:
         for column in self.columns:
             _check_plain_name(column.name)
             _check_counts(column.bytes, column.crc32c, *column.shape)
+        for text in (self.name, self.format, self.plan_sha256, self.written_by):
+            if not isinstance(text, str):
+                raise ValueError(f"{text!r} is not a text")
         _check_counts(self.records, self.lines, self.rejects, self.duplicates)
         if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
             raise ValueError("the counts of records, rejects and lines do not add up")

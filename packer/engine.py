@@ -81,10 +81,15 @@ def _failure(task: Any, error: BaseException) -> ShardFailed:
 
 @dataclass(frozen=True)
 class _Raised:
-    """An exception on its way from a worker to the parent."""
+    """A failure on its way from a worker to the parent.
 
-    error: Exception
-    trace: str
+    Attributes:
+        error: One of ours: those are known to survive the way.
+        again: Whether another attempt might succeed.
+    """
+
+    error: PacktrainError
+    again: bool
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class _Schedule:
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    message = _Raised(ShardFailed(worker.replace()), "")
+                    message = _Raised(ShardFailed(worker.replace()), again=True)
                 if isinstance(message, _Done):
                     self._next(worker)
                     yield message.value
@@ -172,13 +177,10 @@ class _Schedule:
             break
 
     def _again(self, worker: _Worker, raised: _Raised) -> None:
-        error = raised.error
-        if not isinstance(error, (ShardFailed, MemoryError)):
-            if isinstance(error, PacktrainError):
-                raise error
-            raise ShardFailed(f"{worker.task} failed in a way that packtrain does not know:\n{raised.trace}") from error
+        if not raised.again:
+            raise raised.error
         if worker.attempt >= _ATTEMPTS:
-            raise _failure(worker.task, error) from error
+            raise _failure(worker.task, raised.error)
         worker.give(worker.task, worker.attempt + 1)
 
 
@@ -195,8 +197,12 @@ def _serve(function: Callable[..., Any], pipe: Connection) -> None:
             message: Any = _Done(function(task, pipe.send))
         except BrokenPipeError:
             return
-        except Exception as error:
-            message = _Raised(error, traceback.format_exc())
+        except (ShardFailed, MemoryError) as error:
+            message = _Raised(ShardFailed(str(error) or "out of memory"), again=True)
+        except PacktrainError as error:
+            message = _Raised(error, again=False)
+        except Exception:
+            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), again=False)
         try:
             pipe.send(message)
         except BrokenPipeError:

@@ -165,7 +165,7 @@ def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, clas
             return ImageList(text, labels, name=source.resolve().name, root=source, classes=names)
         class_names = None
         if classes is not None:
-            class_names = tuple(classes.read_text(encoding="utf-8-sig").splitlines())
+            class_names = tuple(line.strip() for line in classes.read_text(encoding="utf-8-sig").strip().split("\n"))
         return ImageList(
             source.read_bytes(),
             labels,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from packtrain.core.index import IndexWriter
 from packtrain.core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
 
 from .listing import ImageList, Reject
-from .notes import PARTS, ROW_COLUMNS, ShardNote, load_note
+from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note
 from .plan import Plan
 
 
@@ -86,7 +85,7 @@ def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, re
     writer.add("line", lines[place_of])
     shards = np.repeat(np.arange(len(notes), dtype="<u4"), [note.info.records for note in notes])
     writer.add("shard", shards[place_of])
-    for name in [*ROW_COLUMNS, "label"]:
+    for name in [*NOTE_COLUMNS, "label"]:
         if name in notes[0].columns and name != "line":
             writer.add(name, np.concatenate([note.columns[name] for note in notes])[place_of])
     by_place = np.empty(records, "<i8")
@@ -109,7 +108,7 @@ def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.ND
 
 def _write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
     lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in rejects)
-    data = os.fsencode("".join(lines))
+    data = "".join(lines).encode("utf-8", "backslashreplace")
     write_file(folder / REJECTS, [data])
     return FileInfo(REJECTS, len(data), crc32c(data))
 
@@ -127,4 +126,4 @@ def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
         raise CorruptFile(f"{path} is missing", file=REJECTS) from error
     if crc32c(data) != manifest.rejects_file.crc32c:
         raise CorruptFile(f"{path} is damaged: its checksum differs from the manifest's", file=REJECTS)
-    return [Reject(**json.loads(line)) for line in os.fsdecode(data).splitlines()]
+    return [Reject(**json.loads(line)) for line in data.splitlines()]

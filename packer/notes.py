@@ -18,22 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain.core.files import write_file
+from packtrain.core.index import ROW_COLUMNS
 from packtrain.core.manifest import FileInfo, ShardInfo
 
 from .listing import Reject
 from .plan import Plan
 
 PARTS: Final = "parts"
-ROW_COLUMNS: Final = {
-    "line": "<i8",
-    "offset": "<i8",
-    "length": "<i8",
-    "crc32c": "<u4",
-    "width": "<i4",
-    "height": "<i4",
-    "orientation": "|u1",
-}
-"""Columns that every note has, with their dtypes; ``label`` comes on top where there are labels."""
+NOTE_COLUMNS: Final = ("line", "offset", "length", "crc32c", "width", "height", "orientation")
+"""Columns that every note has; ``label`` comes on top where there are labels."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +90,9 @@ def is_in_place(folder: Path, info: ShardInfo) -> bool:
 
 
 def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a note from tuples in the order of `ROW_COLUMNS`, and labels."""
-    transposed = zip(*rows, strict=True) if rows else ((),) * len(ROW_COLUMNS)
-    columns = {
-        name: np.array(values, dtype) for (name, dtype), values in zip(ROW_COLUMNS.items(), transposed, strict=True)
-    }
+    """The columns of a note from tuples in the order of `NOTE_COLUMNS`, and labels."""
+    transposed = zip(*rows, strict=True) if rows else ((),) * len(NOTE_COLUMNS)
+    columns = {name: np.array(values, ROW_COLUMNS[name]) for name, values in zip(NOTE_COLUMNS, transposed, strict=True)}
     if plan.labels.kind != "none":
         columns["label"] = np.array(labels, plan.labels.dtype).reshape(plan.labels.shape(len(rows)))
     return columns

@@ -7,8 +7,9 @@ and each shard holds a range of places. So it stays small for any number of line
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -139,17 +140,8 @@ class Plan:
             )
 
 
-def make_plan(images: ImageList, options: PackOptions) -> Plan:
-    """Plans the shards of a list. Reads a seeded sample of its files to learn how large records are.
-
-    Raises:
-        ListError: None of the sampled files could be read.
-    """
-    entries = len(images)
-    most = max(1, options.shard_bytes // _record_bytes(images, options))
-    count = -(-entries // most)
-    bounds = [entries * number // count for number in range(count + 1)]
-    suffix = container(options.format).SUFFIX
+def outline_plan(images: ImageList, options: PackOptions) -> Plan:
+    """What a pack is asked for: its plan without the shards."""
     return Plan(
         name=images.name,
         format=options.format,
@@ -158,38 +150,50 @@ def make_plan(images: ImageList, options: PackOptions) -> Plan:
         classes=images.classes,
         list_sha256=images.sha256,
         lines=images.lines,
-        entries=entries,
+        entries=len(images),
         seed=options.seed,
         shard_bytes=options.shard_bytes,
         encoder=encoder(options.store),
         written_by=f"packtrain {metadata.version('packtrain')}",
-        shards=tuple(
-            PlannedShard(f"{images.name}-{number:06d}{suffix}", start, stop - start)
-            for number, (start, stop) in enumerate(pairwise(bounds))
-        ),
+        shards=(),
     )
 
 
-def _record_bytes(images: ImageList, options: PackOptions) -> int:
+def plan_shards(outline: Plan, images: ImageList) -> Plan:
+    """Completes a plan. Reads a seeded sample of the files to learn how large records are.
+
+    Raises:
+        ListError: None of the sampled files can be read.
+    """
+    most = max(1, outline.shard_bytes // _record_bytes(images, outline.store))
+    count = -(-outline.entries // most)
+    bounds = [outline.entries * number // count for number in range(count + 1)]
+    suffix = container(outline.format).SUFFIX
+    shards = (
+        PlannedShard(f"{outline.name}-{number:06d}{suffix}", start, stop - start)
+        for number, (start, stop) in enumerate(pairwise(bounds))
+    )
+    return replace(outline, shards=tuple(shards))
+
+
+def _record_bytes(images: ImageList, store: StoreOptions) -> int:
     """Mean size of a record, at least 1."""
-    if options.store.fixed_shape is not None:
-        return int(np.prod(options.store.fixed_shape))
-    wanted = _SAMPLED_FILES if options.store.store == "verbatim" else _SAMPLED_IMAGES
+    if store.fixed_shape is not None:
+        return math.prod(store.fixed_shape)
+    wanted = min(len(images), _SAMPLED_FILES if store.store == "verbatim" else _SAMPLED_IMAGES)
     order = Permutation(len(images), _SAMPLE_SEED)
     sizes, failure = [], ""
-    for place in range(min(wanted, len(images))):
+    for place in range(wanted):
         path = images.resolve(images.entry(order[place]).path)
         try:
-            if options.store.store == "verbatim":
+            if store.store == "verbatim":
                 sizes.append(os.stat(path).st_size)
             else:
-                sizes.append(len(store_image(read_source(path), options.store).payload))
+                sizes.append(len(store_image(read_source(path), store).payload))
         except (OSError, Refused) as error:
             failure = failure or f"{path}: {error}"
     if not sizes:
-        raise ListError(
-            f"none of {min(wanted, len(images))} sampled files can be read; is --root right? First: {failure}"
-        )
+        raise ListError(f"none of {wanted} sampled files can be read; is --root right? First: {failure}")
     return max(1, sum(sizes) // len(sizes))
 
 

@@ -13,7 +13,7 @@ from packtrain.core.manifest import INDEX, MANIFEST, PLAN, Manifest
 
 from .listing import ImageList, Reject
 from .merge import read_rejects
-from .notes import PARTS, ROW_COLUMNS, ShardNote, is_in_place
+from .notes import NOTE_COLUMNS, PARTS, ShardNote, is_in_place
 from .plan import Plan
 
 
@@ -47,7 +47,7 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
         rows = index["by_place"][first : first + info.records]
         first += info.records
         if keep:
-            columns = {name: index[name][rows] for name in (*ROW_COLUMNS, "label") if name in index}
+            columns = {name: index[name][rows] for name in (*NOTE_COLUMNS, "label") if name in index}
             ShardNote(plan.sha256, info, rejected, columns).save(folder)
     fsync_folder(folder)
     (folder / MANIFEST).unlink()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from packtrain.core.errors import OutputConflict
-from packtrain.core.files import fsync_folder, is_temporary, locked, naming_full_disk, remove_temporaries, write_file
+from packtrain.core.files import fsync_folder, is_temporary, locked, output_errors, remove_temporaries, write_file
 from packtrain.core.manifest import MANIFEST, PLAN, Manifest
 
 from .engine import run_tasks
@@ -16,7 +17,7 @@ from .listing import ImageList, read_list
 from .merge import merge, remove_notes
 from .notes import PARTS, load_note, note_path
 from .options import PackOptions, reject_limit
-from .plan import Plan, make_plan
+from .plan import Plan, outline_plan, plan_shards
 from .rejects import RejectGuard
 from .reopen import reopen
 from .shard import ShardProgress, ShardTask, pack_shard
@@ -99,7 +100,7 @@ def pack(
     images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
     guard.count(-1, images.rejects)
-    with naming_full_disk(folder.parent):
+    with output_errors(folder):
         plan = _agree_on_plan(folder, images, options)
         with locked(folder / PLAN):
             if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
@@ -117,15 +118,16 @@ def pack(
 def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
     """The plan in `folder`, which must be the one asked for; made and written if there is none."""
     _require_usable(folder)
-    plan = make_plan(images, options)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        write_file(folder / PLAN, [plan.dump()], exclusive=True)
-        return plan
-    except FileExistsError:
-        there = Plan.load(folder)
-        there.require_same(plan)
-        return there
+    wanted = outline_plan(images, options)
+    if not (folder / PLAN).exists():
+        plan = plan_shards(wanted, images)
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another packer may have been faster.
+        with suppress(FileExistsError):
+            write_file(folder / PLAN, [plan.dump()], exclusive=True)
+    there = Plan.load(folder)
+    there.require_same(wanted)
+    return there
 
 
 def _require_usable(folder: Path) -> None:

@@ -14,7 +14,7 @@ from packtrain.core.errors import ShardFailed
 from packtrain.core.files import (
     checksum_file,
     fsync_file,
-    naming_full_disk,
+    output_errors,
     publish,
     remove_temporaries,
     temporary_path,
@@ -72,7 +72,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     """Packs one shard and leaves its note. Doing it again gives the same bytes.
 
     Raises:
-        ShardFailed: A source file cannot be read, for a reason that is not its content.
+        ShardFailed: A source file cannot be read, for a reason that is not its content, or the shard cannot be written.
         NoSpace: The output's file system is full.
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
@@ -80,7 +80,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
     layout = ShardLayout(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
-    with naming_full_disk(task.folder):
+    with output_errors(task.folder, ShardFailed):
         try:
             writer = shard_writer(plan.format)(temporary, layout)
             try:
@@ -133,7 +133,6 @@ def _read(path: str, entry: Entry) -> bytes:
     try:
         return read_source(path)
     except OSError as error:
-        # Not naming_full_disk's business: it is the source that failed.
         raise ShardFailed(
             f"cannot read {path} (line {entry.line}): {error.strerror}. This is no fault of the image: mend it and run "
             "the same command again"

@@ -83,7 +83,7 @@ def test_the_commands_start(python: Path, command: str) -> None:
 
 
 def test_python_dash_m_starts(python: Path) -> None:
-    assert "Usage: packtrain" in run([python, "-m", "packtrain.cli", "--help"], cwd=python.parent)
+    assert "Usage: python -m packtrain.cli" in run([python, "-m", "packtrain.cli", "--help"], cwd=python.parent)
 
 
 def test_a_reader_loads_from_the_wheel(python: Path) -> None:

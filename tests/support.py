@@ -1,0 +1,76 @@
+"""What several tests share: image sets made on the spot, folder contents, external tools."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+FORMATS = ("tar", "hdf5", "lmdb")
+SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
+
+
+def picture(seed: int, width: int = 48, height: int = 36, mode: str = "RGB") -> Image.Image:
+    """A smooth picture with some noise, different for every seed."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (5, 7, 3), np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    noisy = smooth + random.integers(-8, 9, smooth.shape, np.int16)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+def encoded(image: Image.Image, format: str = "JPEG", **options: object) -> bytes:
+    """The image as the bytes of a file."""
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def image_set(folder: Path, count: int = 12, *, classes: int = 3) -> Path:
+    """Writes `count` JPEGs of several sizes, some of them grey, and a train.txt. Returns the list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(count):
+        image = picture(number, 40 + 3 * number, 60 - 2 * (number % 20), "L" if number % 5 == 4 else "RGB")
+        (folder / f"image {number}.jpg").write_bytes(encoded(image))
+        lines.append(f"image {number}.jpg {number % classes}\n")
+    (folder / "train.txt").write_text("".join(lines))
+    return folder / "train.txt"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Content of every file below `folder`, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def flip(path: Path, offset: int) -> None:
+    """Changes one byte of a file; always to a different value."""
+    with path.open("r+b") as file:
+        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x55]))
+
+
+def tool(name: str, package: str) -> str:
+    """Path of an external program. Without it the test is skipped, or fails where PACKTRAIN_REQUIRE_TOOLS=1 is set."""
+    path = shutil.which(name)
+    if path is None:
+        message = f"{name} is not installed: apt-get install {package}"
+        if os.environ.get("PACKTRAIN_REQUIRE_TOOLS") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+def real_list() -> Path:
+    """The list of real photographs that PACKTRAIN_IMAGES names; the test is skipped without it."""
+    name = os.environ.get("PACKTRAIN_IMAGES")
+    if not name:
+        pytest.skip("PACKTRAIN_IMAGES names no list of real images")
+    return Path(name)
