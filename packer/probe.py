@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 _SOF: Final = (0xC0, 0xC1, 0xC2)
@@ -106,7 +107,8 @@ def _frame(body: bytes) -> tuple[tuple[int, int], dict[int, int]]:
     return (width, height), components
 
 
-def _quantisers(body: bytes) -> set[int]:
+@lru_cache(maxsize=256)
+def _quantisers(body: bytes) -> frozenset[int]:
     found, position = set(), 0
     while position < len(body):
         wide, number = body[position] >> 4, body[position] & 15
@@ -114,10 +116,12 @@ def _quantisers(body: bytes) -> set[int]:
         position += 1 + 64 * (1 + wide)
         found.add(number)
     _expect(position == len(body))
-    return found
+    return frozenset(found)
 
 
-def _huffman(body: bytes) -> set[int]:
+# Most files carry the same tables, those of T.81, annex K.
+@lru_cache(maxsize=256)
+def _huffman(body: bytes) -> frozenset[int]:
     found, position = set(), 0
     while position < len(body):
         kind = body[position]
@@ -130,7 +134,7 @@ def _huffman(body: bytes) -> set[int]:
         position += 17 + len(values)
         found.add(kind)
     _expect(position == len(body))
-    return found
+    return frozenset(found)
 
 
 def _prefix_code(counts: bytes) -> bool:

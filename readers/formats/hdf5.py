@@ -10,7 +10,7 @@ A shard is an HDF5 file (earliest library version, suffix ``.h5``) with these da
 - ``lines``: int64 [N], the keys.
 - ``crc32c``: uint32 [N], checksum of each record.
 
-The data of ``images`` begins at a multiple of `ALIGNMENT` bytes. Raw records are the pixels alone, C-ordered.
+The data of ``images`` begins at a multiple of 4096 bytes. Raw records are the pixels alone, C-ordered.
 """
 
 from __future__ import annotations

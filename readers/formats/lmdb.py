@@ -1,6 +1,6 @@
 """LMDB shards: what any binding of LMDB reads.
 
-A shard is an LMDB data file (``MDB_NOSUBDIR``, suffix ``.mdb``, 4096-byte pages) with two named databases:
+A shard is an LMDB data file (``MDB_NOSUBDIR``, suffix ``.mdb``) with two named databases:
 
 - ``images``: key -> the record's bytes.
 - ``labels``: key -> the label as JSON text (a number or a list of numbers), absent where the dataset has no labels.

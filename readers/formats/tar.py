@@ -2,10 +2,10 @@
 
 A shard is a POSIX ustar archive with the suffix ``.tar``. Each record is one member or two, one after the other:
 
-- ``KEY.EXT``: the record's bytes. KEY is the line, decimal, padded with zeros to `KEY_DIGITS`; EXT names the encoding
+- ``KEY.EXT``: the record's bytes. KEY is the line, decimal, padded with zeros to nine digits; EXT names the encoding
   (``jpg``, ``png``, ``npy``, ...), lower case.
-- its label, unless the dataset has none: ``KEY.cls``, decimal digits, for a scalar int; ``KEY.json``, a number or a
-  list of numbers, for anything else.
+- its label, unless the dataset has none: ``KEY.cls``, decimal, for a scalar int; ``KEY.json``, a number or a list of
+  numbers, for anything else.
 
 Headers are ustar with mode 0644, uid, gid and mtime 0 and no names, so that the same records give the same bytes. The
 archive ends with two blocks of zeros and no further padding. Beside each shard lies ``NAME.idx``, the index that DALI's

@@ -1,0 +1,30 @@
+"""docs/format.md and the code say the same."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from packtrain.core.index import ROW_COLUMNS
+from packtrain.core.manifest import VERSION, Manifest
+from packtrain.packer.plan import Plan
+from support import FORMATS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_specification_of_a_container_is_its_readers_docstring(name: str) -> None:
+    docstring = importlib.import_module(f"packtrain.readers.formats.{name}").__doc__
+    assert docstring is not None
+    assert docstring.strip() in TEXT
+
+
+def test_every_key_and_column_is_specified() -> None:
+    assert f"version {VERSION}" in TEXT.splitlines()[0]
+    for name in (field.name for cls in (Manifest, Plan) for field in fields(cls)):
+        assert f"`{name}`" in TEXT, name
+    for name, dtype in ROW_COLUMNS.items():
+        assert f"`{name}` " in TEXT and f"`{dtype}`" in TEXT, name
