@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from packtrain.core.cores import available_cores
 from packtrain.core.errors import UsageError
 from packtrain.core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
 from packtrain.readers.formats import FORMATS
@@ -51,7 +52,6 @@ def command(
     OUT/rejects.jsonl.
     """
     from packtrain.packer import PackProgress, pack
-    from packtrain.packer.engine import available_cores
     from packtrain.readers.pillow import pillow_conflict
 
     warn(pillow_conflict())

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from packtrain.core.cores import available_cores
+
 from .output import print_json, progress
 
 
@@ -22,7 +24,6 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
     """
     from packtrain.core.manifest import Manifest
     from packtrain.packer import VerifyProgress, verify
-    from packtrain.packer.engine import available_cores
 
     done: dict[int, int] = {}
     total = 0

@@ -7,7 +7,6 @@ knows which task died with it, and a worker whose parent is gone ends at its nex
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +22,6 @@ Progress = TypeVar("Progress")
 Result = TypeVar("Result")
 
 _ATTEMPTS = 2
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def run_tasks(

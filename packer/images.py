@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
 import warnings
 from dataclasses import dataclass
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ORIENTATION_TAG: Final = 0x0112
+_UPRIGHT: Final = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What turns an image of each EXIF orientation upright, as PIL.ImageOps.exif_transpose does."""
 _MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _LARGEST: Final = 1 << 31
 
@@ -118,7 +129,7 @@ def encoder(options: StoreOptions) -> str | None:
 def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple[Image, str, int]:
     """The decoded image in `mode`, its usual extension, and its EXIF orientation."""
     pillow = require_pillow()
-    from PIL import ImageOps, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -126,9 +137,7 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
             warnings.simplefilter("ignore")
             image = pillow.open(io.BytesIO(data))
             extension = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
-            orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-            if apply_orientation:
-                image = ImageOps.exif_transpose(image)
+            orientation = _orientation(image)
             image = image.convert(mode)
     except UnidentifiedImageError as error:
         raise Refused(f"not an image that Pillow knows; it begins with {data[:16]!r}") from error
@@ -136,5 +145,17 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
         raise
     except Exception as error:
         # Pillow's plugins raise whatever their parsers run into; the data is in memory, so it is the content's fault.
-        raise Refused(f"Pillow refuses it: {type(error).__name__}: {error}") from error
-    return image, extension, orientation if orientation in range(1, 9) else 1
+        reason = re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error))
+        raise Refused(f"Pillow refuses it: {type(error).__name__}: {reason}") from error
+    if apply_orientation and orientation in _UPRIGHT:
+        image = image.transpose(pillow.Transpose[_UPRIGHT[orientation]])
+    return image, extension, orientation
+
+
+def _orientation(image: Image) -> int:
+    try:
+        value = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:
+        # Broken EXIF data is no reason to refuse an image: training code does not look at it.
+        return 1
+    return value if value in range(1, 9) else 1

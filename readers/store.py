@@ -135,9 +135,7 @@ class RecordStore:
 
     def close(self) -> None:
         """Lets go of the shards. Views handed out stay valid; reading again opens them again."""
-        shards, self._shards = self._shards, {}
-        for shard in shards.values():
-            shard.close()
+        self._shards = {}
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +156,7 @@ class RecordStore:
     def _open_shard(self, number: int, row: int) -> _MappedShard | _OpenShard:
         info = self._info(number)
         if len(self._shards) >= self._most_shards:
-            self._shards.pop(next(iter(self._shards))).close()
+            self._shards.pop(next(iter(self._shards)))
         try:
             shard = (_MappedShard if self.io == "mmap" else _OpenShard)(self.path / info.name)
         except OSError as error:
@@ -166,7 +164,6 @@ class RecordStore:
                 f"{self.path}: cannot open shard {info.name} for row {row}: {error.strerror or error}", file=info.name
             ) from error
         if shard.bytes != info.bytes:
-            shard.close()
             raise CorruptFile(
                 f"{self.path}: shard {info.name}, needed for row {row}, has {shard.bytes} bytes, {info.bytes} were "
                 "written. Restore it from a sound copy, or pack again",
@@ -177,6 +174,8 @@ class RecordStore:
 
 
 class _MappedShard:
+    """A mapped shard; the last view of it that is dropped unmaps it."""
+
     def __init__(self, path: Path) -> None:
         with path.open("rb", buffering=0) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -186,15 +185,13 @@ class _MappedShard:
     def read(self, offset: int, size: int) -> memoryview:
         return self._view[offset : offset + size]
 
-    def close(self) -> None:
-        # Views that were handed out keep the map alive; the last of them ends it.
-        del self._view, self._map
-
 
 class _OpenShard:
+    """A shard read with pread; closed when it is dropped, which no other thread's read can be in the middle of."""
+
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.close = weakref.finalize(self, os.close, self._descriptor)
+        weakref.finalize(self, os.close, self._descriptor)
         self.bytes = os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size: int) -> memoryview:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import FORMATS, Label
+from packtrain.readers.formats import Label, container
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,10 @@ class ShardWriter(Protocol):
 
 
 def shard_writer(name: str) -> type[ShardWriter]:
-    """The writer of the format called `name`."""
-    if name not in FORMATS:
-        raise KeyError(name)
+    """The writer of the format called `name`.
+
+    Raises:
+        UsageError: There is none.
+    """
+    container(name)
     return cast("type[ShardWriter]", importlib.import_module(f"{__name__}.{name}").Writer)
