@@ -128,16 +128,22 @@ class Plan:
         Raises:
             OutputConflict: They differ; the message says in what.
         """
-        settled = ("shards", "written_by")
-        mine, theirs = asdict(self), asdict(other)
-        differing = [name for name in mine if name not in settled and mine[name] != theirs[name]]
+        mine, theirs = self._terms(), other._terms()
+        differing = [
+            f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
         if differing:
-            details = "; ".join(
-                f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for" for name in differing
-            )
             raise OutputConflict(
-                f"the folder holds a pack by another plan ({details}). Choose another folder, or remove it"
+                f"the folder holds a pack by another plan ({'; '.join(differing)}). Choose another folder, or remove it"
             )
+
+    def _terms(self) -> dict[str, Any]:
+        terms = asdict(self)
+        for settled in ("shards", "written_by"):
+            del terms[settled]
+        return {**terms, **terms.pop("store"), "labels": str(self.labels)}
 
 
 def outline_plan(images: ImageList, options: PackOptions) -> Plan:

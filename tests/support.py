@@ -6,10 +6,13 @@ import io
 import os
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from packtrain.packer import PackOptions, pack
 
 FORMATS = ("tar", "hdf5", "lmdb")
 SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
@@ -41,6 +44,32 @@ def image_set(folder: Path, count: int = 12, *, classes: int = 3) -> Path:
         lines.append(f"image {number}.jpg {number % classes}\n")
     (folder / "train.txt").write_text("".join(lines))
     return folder / "train.txt"
+
+
+class Source(NamedTuple):
+    """A line of an `image_set` list, read without packtrain."""
+
+    name: str
+    data: bytes
+    label: int
+
+
+def sources(listing: Path) -> list[Source]:
+    """The lines of an `image_set` list."""
+    fields = (line.rsplit(" ", 1) for line in listing.read_text().splitlines())
+    return [Source(name, (listing.parent / name).read_bytes(), int(label)) for name, label in fields]
+
+
+def shard_bytes(listing: Path, records: int) -> int:
+    """The shard size at which every shard of this list, stored verbatim, holds `records` records."""
+    sizes = [len(source.data) for source in sources(listing)]
+    return records * (sum(sizes) // len(sizes))
+
+
+def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", workers: int = 1, **options: Any) -> Path:
+    """Packs a list with these `PackOptions`. Returns `out`."""
+    pack(listing, out, PackOptions(format=format, **options), workers=workers, max_rejects=max_rejects)
+    return out
 
 
 def tree(folder: Path) -> dict[str, bytes]:

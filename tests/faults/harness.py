@@ -1,9 +1,9 @@
 """Crash, tear or fail a real Python process at any of its changes to a directory.
 
-``FaultServer`` is one Python process started under ``faultlib.c``. It imports the code under test once and then forks a
-child per request, so that a crash costs milliseconds and hundreds of them are affordable::
+``FaultServer`` is one Python process started under ``faultlib.c``. It imports the code under test once, runs it once to
+warm it up, and then forks a child per request, so that a crash costs milliseconds and hundreds of them are affordable::
 
-    with FaultServer(fault_library, imports=["packtrain.packer"]) as faults:
+    with FaultServer(fault_library, prepare="import packtrain.packer") as faults:
         calls = faults.run(CODE, {"out": str(out)}, out).calls
         for action, at in points(calls, Action.KILL, Action.TEAR):
             died = faults.run(CODE, {"out": str(other)}, other, action, at)
@@ -84,15 +84,16 @@ class FaultServer:
 
     Args:
         library: what `build` returned.
-        imports: modules to import once, before the first run.
+        prepare: Python source to run once, before the first fork; it sees ``args`` as a variable.
+        args: anything JSON can carry.
         timeout: seconds after which a run is killed by SIGALRM (whole seconds; 0: never).
     """
 
-    def __init__(self, library: Path, imports: Sequence[str] = (), timeout: int = 60) -> None:
+    def __init__(self, library: Path, prepare: str = "", args: dict[str, Any] | None = None, timeout: int = 60) -> None:
         self._timeout = timeout
         self._scratch = tempfile.TemporaryDirectory(prefix="faults-")
         # -P: this file's folder must not hide modules of the code under test.
-        command = [sys.executable, "-P", __file__, str(library), *imports]
+        command = [sys.executable, "-P", __file__, str(library), prepare, json.dumps(args or {})]
         environment = {**os.environ, "LD_PRELOAD": str(library)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -185,6 +186,5 @@ def _serve(library: ctypes.CDLL) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
-        __import__(name)
+    exec(compile(sys.argv[2], "<preparation>", "exec"), {"args": json.loads(sys.argv[3])})
     _serve(ctypes.CDLL(sys.argv[1]))

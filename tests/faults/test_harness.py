@@ -71,7 +71,7 @@ with h5py.File(args["path"], "w") as file:
 
 @pytest.fixture(scope="module")
 def faults(fault_library: Path) -> Iterator[FaultServer]:
-    with FaultServer(fault_library, imports=["numpy", "lmdb", "h5py"]) as server:
+    with FaultServer(fault_library, "import numpy, lmdb, h5py") as server:
         yield server
 
 
@@ -86,6 +86,8 @@ def perform(lines: list[str], root: Path) -> dict[str, bytes | None]:
     exec("\n".join(lines), names)
     for name in {"fd", "folder"} & names.keys():
         os.close(names[name])
+    if "other" in names:
+        names["other"].close()
     return tree(root)
 
 
