@@ -59,6 +59,14 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and its parents where they are missing, durably."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync_folder(path.parent)
+
+
 def publish(temporary: Path, final: Path) -> None:
     """Gives a finished, fsynced temporary file its name, durably."""
     os.rename(temporary, final)

@@ -137,6 +137,9 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
             warnings.simplefilter("ignore")
             image = pillow.open(io.BytesIO(data))
             extension = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
+            # First of all: a TIFF file is turned upright while it loads, and getexif() loads a PNG file, after which a
+            # second attempt would take a broken one for sound.
+            image.load()
             orientation = _orientation(image)
             image = image.convert(mode)
     except UnidentifiedImageError as error:

@@ -23,6 +23,7 @@ IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif"
 """torchvision.datasets.folder.IMG_EXTENSIONS."""
 
 _BOM: Final = b"\xef\xbb\xbf"
+_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ImageList:
         self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
         self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
         if not len(self):
-            first = f": line {self.rejects[0].line + 1}: {self.rejects[0].reason}" if self.rejects else ""
+            first = f": line {self.rejects[0].line}: {self.rejects[0].reason}" if self.rejects else ""
             raise ListError(f"{name}: none of {self.lines} lines can be used{first}")
 
     def __len__(self) -> int:
@@ -216,7 +217,7 @@ def _parse_int(text: bytes) -> int:
 def _parse_float(text: bytes) -> float:
     try:
         value = float(text)
-        if b"_" in text or not math.isfinite(value) or abs(value) > np.finfo(np.float32).max:
+        if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
             raise ValueError
     except ValueError:
         raise BadLine(f"label {os.fsdecode(text)!r} is not a finite number") from None

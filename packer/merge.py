@@ -14,7 +14,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from packtrain.core.errors import CorruptFile, PackError
-from packtrain.core.files import fsync_folder, write_file
+from packtrain.core.files import fsync_folder, make_folder, write_file
 from packtrain.core.index import IndexWriter
 from packtrain.core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
 
@@ -76,8 +76,9 @@ def _sound_note(folder: Path, plan: Plan, images: ImageList, number: int) -> Sha
 
 
 def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, records: int) -> tuple[ColumnInfo, ...]:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    if folder.exists():
+        shutil.rmtree(folder)
+    make_folder(folder)
     lines = np.concatenate([note.columns["line"] for note in notes])
     # Rows are in list order: place_of[row] is where the row's record lies.
     place_of = np.argsort(lines)
@@ -92,9 +93,7 @@ def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, re
     by_place[place_of] = np.arange(records)
     writer.add("by_place", by_place)
     writer.add_text("path", *_texts(images.paths(lines[place_of]), records))
-    columns = writer.finish()
-    fsync_folder(folder)
-    return columns
+    return writer.finish()
 
 
 def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -1,14 +1,13 @@
 """Completion notes: what a finished shard holds. A shard with a note is not packed again.
 
-A note is an `.npz` file of the shard's columns in place order and a JSON text, ``parts/<shard>.npz``. The merge turns
-all notes into the index and removes them.
+A note is an `.npz` file of the shard's columns in place order and a JSON text, ``parts/<shard>.npz``, and behind it
+the crc32c of it all. The merge turns all notes into the index and removes them.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from packtrain.core.files import write_file
 from packtrain.core.index import ROW_COLUMNS
@@ -25,6 +25,7 @@ from .listing import Reject
 from .plan import Plan
 
 PARTS: Final = "parts"
+_CHECKSUM_BYTES: Final = 4
 NOTE_COLUMNS: Final = ("line", "offset", "length", "crc32c", "width", "height", "orientation")
 """Columns that every note has; ``label`` comes on top where there are labels."""
 
@@ -55,7 +56,8 @@ class ShardNote:
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         np.savez(content, allow_pickle=False, facts=text, **self.columns)
-        write_file(note_path(folder, self.info.name), [content.getbuffer()])
+        data = content.getbuffer()
+        write_file(note_path(folder, self.info.name), [data, _checksum(data)])
 
 
 def note_path(folder: Path, shard: str) -> Path:
@@ -70,12 +72,15 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
     """
     name = plan.shards[number].name
     try:
-        with np.load(note_path(folder, name), allow_pickle=False) as content:
+        data = memoryview(note_path(folder, name).read_bytes())
+        if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
+            return None
+        with np.load(io.BytesIO(data[:-_CHECKSUM_BYTES]), allow_pickle=False) as content:
             columns = {key: content[key] for key in content.files}
         facts = json.loads(columns.pop("facts").tobytes())
         info = _shard_info(facts["info"])
         note = ShardNote(facts["plan"], info, tuple(Reject(**item) for item in facts["rejects"]), columns)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     sound = note.plan_sha256 == plan.sha256 and info.name == name and is_in_place(folder, info)
     return note if sound else None
@@ -96,6 +101,10 @@ def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[A
     if plan.labels.kind != "none":
         columns["label"] = np.array(labels, plan.labels.dtype).reshape(plan.labels.shape(len(rows)))
     return columns
+
+
+def _checksum(data: memoryview) -> bytes:
+    return crc32c(data).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def _shard_info(facts: dict[str, Any]) -> ShardInfo:

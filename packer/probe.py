@@ -8,16 +8,28 @@ JPEG: ITU-T T.81, annex B. PNG: ISO/IEC 15948. EXIF orientation: CIPA DC-008, ta
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+_LARGEST_SIDE: Final = 65500
+_LARGEST_AREA: Final = 1 << 26
 _SOF: Final = (0xC0, 0xC1, 0xC2)
+_JPEG_END: Final = b"\xff\xd9"
+# What ends a scan: a marker that is neither a stuffed zero nor a restart.
+_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7]")
+_XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION: Final = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+# Application segments of which Pillow reads fixed fields, and how long they must be for that.
+_APPLICATION_BYTES: Final = {(0xE0, b"JFIF"): 7, (0xE2, b"ICC_PROFILE\0"): 14, (0xEE, b"Adobe"): 7}
 _PNG_MAGIC: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"\0\0\0\0IEND\xae\x42\x60\x82"
 _PNG_DEPTHS: Final = {0: (1, 2, 4, 8, 16), 2: (8, 16), 4: (8, 16), 6: (8, 16)}
+_PNG_BYTES: Final = {b"IHDR": 13, b"IEND": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}
+_PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 
 
 @dataclass(frozen=True)
@@ -59,52 +71,73 @@ def _expect(condition: bool) -> None:
 
 
 def _probe_jpeg(data: bytes) -> Header:
-    _expect(data.endswith(b"\xff\xd9"))
-    position, orientation = 2, 1
-    frame: tuple[int, int] | None = None
-    components: dict[int, int] = {}
+    _expect(data.endswith(_JPEG_END))
+    last = len(data) - len(_JPEG_END)
+    position, scans = 2, 0
+    frame: _Frame | None = None
     quantisers: set[int] = set()
     huffman: set[int] = set()
-    while True:
-        _expect(data[position] == 0xFF)
-        marker = data[position + 1]
-        _expect(marker >= 0xC0 and not 0xD0 <= marker <= 0xD9)
-        (length,) = struct.unpack_from(">H", data, position + 2)
-        body = data[position + 4 : position + 2 + length]
-        _expect(length >= 2 and len(body) == length - 2)
-        position += 2 + length
+    applications: list[tuple[int, bytes]] = []
+    while position != last:
+        marker, body = _segment(data, position)
+        position += 4 + len(body)
         if marker in _SOF:
             _expect(frame is None)
-            frame, components = _frame(body)
-            progressive = marker == 0xC2
+            frame = _frame(body, progressive=marker == 0xC2)
         elif marker == 0xDB:
             quantisers |= _quantisers(body)
         elif marker == 0xC4:
             huffman |= _huffman(body)
         elif marker == 0xDD:
             _expect(len(body) == 2)
-        elif marker == 0xE1 and body.startswith(b"Exif\0\0"):
-            orientation = _orientation(body[6:])
         elif marker == 0xDA:
-            break
+            scans += 1
+            if frame is None or not set(frame.quantisers.values()) <= quantisers:
+                raise _Doubt
+            (_progressive_scan if frame.progressive else _whole_scan)(body, frame, huffman)
+            # Coded data may be anything but a marker: what they stand for is a picture, if perhaps not a pretty one.
+            found = _MARKER.search(data, position)
+            _expect(found is not None and (frame.progressive or found.start() == last))
+            position = found.start() if found else last
         else:
             # Application data and comments; anything else (arithmetic coding, lossless, hierarchical) is a suspect.
             _expect(0xE0 <= marker <= 0xEF or marker == 0xFE)
-    _expect(frame is not None and frame[0] * frame[1] <= 1 << 26 and set(components.values()) <= quantisers)
-    _scan(body, components, huffman, progressive)
-    assert frame is not None
-    return Header("jpg", frame[0], frame[1], orientation)
+            applications.append((marker, body))
+    if frame is None or not scans:
+        raise _Doubt
+    return Header("jpg", frame.width, frame.height, _application_data(applications))
 
 
-def _frame(body: bytes) -> tuple[tuple[int, int], dict[int, int]]:
+def _segment(data: bytes, position: int) -> tuple[int, bytes]:
+    """The marker at `position` and the content of its segment."""
+    _expect(data[position] == 0xFF)
+    (length,) = struct.unpack_from(">H", data, position + 2)
+    body = data[position + 4 : position + 2 + length]
+    _expect(length >= 2 and len(body) == length - 2)
+    return data[position + 1], body
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What a frame header says; `quantisers` gives the number of each component's quantisation table."""
+
+    width: int
+    height: int
+    progressive: bool
+    quantisers: dict[int, int]
+
+
+def _frame(body: bytes, *, progressive: bool) -> _Frame:
     precision, height, width, count = struct.unpack_from(">BHHB", body)
-    _expect(precision == 8 and height > 0 and width > 0 and count in (1, 3) and len(body) == 6 + 3 * count)
-    components = {}
+    _expect(precision == 8 and count in (1, 3) and len(body) == 6 + 3 * count)
+    _expect(0 < width <= _LARGEST_SIDE and 0 < height <= _LARGEST_SIDE and width * height <= _LARGEST_AREA)
+    quantisers, blocks = {}, 0
     for identifier, sampling, quantiser in struct.iter_unpack("BBB", body[6:]):
         _expect(sampling >> 4 in (1, 2) and sampling & 15 in (1, 2))
-        components[identifier] = quantiser
-    _expect(len(components) == count)
-    return (width, height), components
+        blocks += (sampling >> 4) * (sampling & 15)
+        quantisers[identifier] = quantiser
+    _expect(len(quantisers) == count and blocks <= 10)
+    return _Frame(width, height, progressive, quantisers)
 
 
 @lru_cache(maxsize=256)
@@ -147,46 +180,84 @@ def _prefix_code(counts: bytes) -> bool:
     return free > 0
 
 
-def _scan(body: bytes, components: dict[int, int], huffman: set[int], progressive: bool) -> None:
+def _scan(body: bytes, frame: _Frame) -> tuple[dict[int, int], tuple[int, int, int, int]]:
+    """The tables of each component in a scan, and its parameters Ss, Se, Ah, Al."""
     count = body[0]
-    _expect(len(body) == 4 + 2 * count and 1 <= count <= len(components))
-    first, last, approximation = body[-3:]
-    selected = dict(struct.iter_unpack("BB", body[1:-3]))
-    _expect(len(selected) == count and set(selected) <= set(components))
-    if progressive:
-        _expect(first == 0 and last == 0 and approximation >> 4 == 0 and approximation & 15 <= 13)
-    else:
-        _expect(count == len(components) and (first, last, approximation) == (0, 63, 0))
-    for tables in selected.values():
-        _expect(tables >> 4 in huffman and (progressive or 16 | tables & 15 in huffman))
+    _expect(len(body) == 4 + 2 * count and 1 <= count <= len(frame.quantisers))
+    tables = dict(struct.iter_unpack("BB", body[1:-3]))
+    _expect(len(tables) == count and set(tables) <= set(frame.quantisers))
+    return tables, (body[-3], body[-2], body[-1] >> 4, body[-1] & 15)
 
 
-def _orientation(tiff: bytes) -> int:
+def _whole_scan(body: bytes, frame: _Frame, huffman: set[int]) -> None:
+    tables, parameters = _scan(body, frame)
+    _expect(len(tables) == len(frame.quantisers) and parameters == (0, 63, 0, 0))
+    for table in tables.values():
+        _expect(table >> 4 in huffman and 16 | table & 15 in huffman)
+
+
+def _progressive_scan(body: bytes, frame: _Frame, huffman: set[int]) -> None:
+    tables, (first, last, high, low) = _scan(body, frame)
+    _expect(last == 0 if first == 0 else first <= last <= 63 and len(tables) == 1)
+    _expect(low <= 13 and high in (0, low + 1))
+    for table in tables.values():
+        _expect(table >> 4 in huffman if first == 0 else 16 | table & 15 in huffman)
+
+
+def _application_data(segments: list[tuple[int, bytes]]) -> int:
+    """Looks at what Pillow reads of application segments. Returns the orientation."""
+    exif: int | None = None
+    xmp: int | None = None
+    metadata = [body for marker, body in segments if marker == 0xE1 and body.startswith(b"Exif\0\0")]
+    # Pillow joins several.
+    _expect(len(metadata) <= 1)
+    for body in metadata:
+        exif = _orientation(body[6:])
+    for marker, body in segments:
+        for (kind, name), least in _APPLICATION_BYTES.items():
+            _expect(marker != kind or not body.startswith(name) or len(body) >= least)
+        # A second picture in the file; a resource that breaks off where Pillow does not expect it.
+        _expect(not (marker == 0xE2 and body.startswith(b"MPF\0")))
+        _expect(not (marker == 0xED and body[-6:-2] == b"8BIM"))
+        if marker == 0xE1 and body.startswith(_XMP):
+            found = _XMP_ORIENTATION.search(body)
+            xmp = int(found[1]) if found else None
+    value = xmp if exif is None else exif
+    return value if value is not None and 1 <= value <= 8 else 1
+
+
+def _orientation(tiff: bytes) -> int | None:
+    """Tag 0x0112 of the first directory, if it is there."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     _expect(order is not None)
     (start,) = struct.unpack_from(f"{order}I", tiff, 4)
     (entries,) = struct.unpack_from(f"{order}H", tiff, start)
+    values: dict[int, int] = {}
     for number in range(entries):
-        tag, kind, count = struct.unpack_from(f"{order}HHI", tiff, start + 2 + 12 * number)
-        if tag == 0x0112:
-            _expect(kind == 3 and count == 1)
-            (value,) = struct.unpack_from(f"{order}H", tiff, start + 10 + 12 * number)
-            return value if 1 <= value <= 8 else 1
-    return 1
+        tag, kind, count, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * number)
+        values[tag] = value
+        # The only tags whose values Pillow looks at: orientation, resolution and its unit.
+        _expect((kind, count) == {0x0112: (3, 1), 0x011A: (5, 1), 0x0128: (3, 1)}.get(tag, (kind, count)))
+    return values.get(0x0112)
 
 
 def _probe_png(data: bytes) -> Header:
-    _expect(data.endswith(_PNG_END) and data[8:16] == b"\0\0\0\rIHDR")
+    _expect(data.endswith(_PNG_END) and len(data) <= _LARGEST_AREA)
     width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, 16)
-    _expect(width > 0 and height > 0 and width * height <= 1 << 26 and methods == [0, 0, 0])
+    _expect(width > 0 and height > 0 and width * height <= _LARGEST_AREA and methods == [0, 0, 0])
     _expect(depth in _PNG_DEPTHS.get(colour, ()))
-    position, pixels = 8, False
+    kinds: list[bytes] = []
+    position = len(_PNG_MAGIC)
     while position < len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
-        _expect(position + 12 + length <= len(data) and kind not in (b"eXIf", b"acTL"))
+        body = data[position + 8 : position + 8 + length]
         (checksum,) = struct.unpack_from(">I", data, position + 8 + length)
-        _expect(zlib.crc32(data[position + 4 : position + 8 + length]) == checksum)
-        pixels = pixels or kind == b"IDAT"
+        _expect(zlib.crc32(body, zlib.crc32(kind)) == checksum)
+        _expect(length == _PNG_BYTES[kind] if kind in _PNG_BYTES else kind in _PNG_ANY_BYTES)
+        # Tools hide EXIF and XMP in texts, and Pillow looks for them there.
+        _expect(kind != b"tEXt" or not re.search(b"exif|xmp", body, re.IGNORECASE))
+        if kinds[-1:] != [kind]:
+            kinds.append(kind)
         position += 12 + length
-    _expect(pixels)
+    _expect(kinds[0] == b"IHDR" and kinds[-1] == b"IEND" and len(set(kinds)) == len(kinds) and b"IDAT" in kinds)
     return Header("png", width, height, 1)

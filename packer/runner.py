@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packtrain.core.errors import OutputConflict
-from packtrain.core.files import fsync_folder, is_temporary, locked, output_errors, remove_temporaries, write_file
+from packtrain.core.files import (
+    fsync_folder,
+    is_temporary,
+    locked,
+    make_folder,
+    output_errors,
+    remove_temporaries,
+    write_file,
+)
 from packtrain.core.manifest import MANIFEST, PLAN, Manifest
 
 from .engine import run_tasks
@@ -121,7 +129,7 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
     wanted = outline_plan(images, options)
     if not (folder / PLAN).exists():
         plan = plan_shards(wanted, images)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         # Another packer may have been faster.
         with suppress(FileExistsError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from packtrain.core.errors import UsageError
+from packtrain.core.errors import MissingDependency, UsageError
 
 from .decode import decode
 from .store import Label, RecordStore
@@ -153,7 +153,10 @@ class PackedDataset(ImageDataset):
         size = int(store.index["width"][row]), int(store.index["height"][row])
         try:
             return decode(record, store.manifest.store, *size)
-        except (OSError, ValueError, SyntaxError) as error:
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            # Pillow's plugins raise whatever their parsers run into.
             raise store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})") from error
 
     def __repr__(self) -> str:

@@ -160,17 +160,18 @@ class RecordStore:
         try:
             shard = (_MappedShard if self.io == "mmap" else _OpenShard)(self.path / info.name)
         except OSError as error:
-            raise CorruptFile(
-                f"{self.path}: cannot open shard {info.name} for row {row}: {error.strerror or error}", file=info.name
-            ) from error
+            raise self._unreadable(row, info, f"its shard cannot be opened ({error.strerror})") from error
         if shard.bytes != info.bytes:
-            raise CorruptFile(
-                f"{self.path}: shard {info.name}, needed for row {row}, has {shard.bytes} bytes, {info.bytes} were "
-                "written. Restore it from a sound copy, or pack again",
-                file=info.name,
-            )
+            raise self._unreadable(row, info, f"its shard has {shard.bytes} bytes, {info.bytes} were written")
         self._shards[number] = shard
         return shard
+
+    def _unreadable(self, row: int, info: ShardInfo, why: str) -> CorruptFile:
+        return CorruptFile(
+            f"{self.path}: {self.describe(row)} cannot be read: {why}. Restore the shard from a sound copy, or pack "
+            "again",
+            file=info.name,
+        )
 
 
 class _MappedShard:
@@ -178,8 +179,9 @@ class _MappedShard:
 
     def __init__(self, path: Path) -> None:
         with path.open("rb", buffering=0) as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._view = memoryview(self._map)
+            # An empty file cannot be mapped.
+            empty = os.fstat(file.fileno()).st_size == 0
+            self._view = memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         self.bytes = len(self._view)
 
     def read(self, offset: int, size: int) -> memoryview:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from hypothesis import settings
 from support import FORMATS, image_set
+
+# The time that an example takes says nothing about a law.
+settings.register_profile("laws", deadline=None, print_blob=True)
+settings.load_profile("laws")
 
 
 @pytest.fixture(params=FORMATS)
@@ -19,3 +27,25 @@ def format_name(request: pytest.FixtureRequest) -> str:
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A list of twelve JPEGs; not to be changed."""
     return image_set(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """torchvision, as an oracle; the test is skipped without it."""
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed: pip install --no-deps torchvision")
+    return _import_torchvision()
+
+
+def _import_torchvision() -> Any:
+    # A torchvision that was built for another torch cannot load its C++ operators, of which our tests need none; but to
+    # be imported at all it asks for their schemas.
+    try:
+        import torchvision
+    except RuntimeError:
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms", "roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d"):
+            for operator in (name, f"_{name}_backward"):
+                library.define(f"{operator}(Tensor x) -> Tensor")
+        import torchvision
+    return torchvision

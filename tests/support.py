@@ -72,6 +72,11 @@ def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", wor
     return out
 
 
+def items(dataset: Any) -> list[tuple[Any, Any]]:
+    """All (image, label) pairs of a dataset, by iterating over it."""
+    return list(dataset)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     """Content of every file below `folder`, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,14 +1,15 @@
 """Writes HDF5 shards, as `packtrain.readers.formats.hdf5` specifies them.
 
 A contiguous dataset needs its size before its first byte is written, and the size is known only after the last record.
-So records are streamed into a plain file; then libhdf5 writes a skeleton, a sparse file whose `images` has its place
-but is never filled, and everything of it outside `images` is copied around the records. Where `images` begins is asked
-of libhdf5 beforehand: with everything aligned, that does not depend on its size. No library call ever writes much, so
-that a full disk is met in our own writes (libhdf5 can crash when it meets one while closing a file).
+So records are streamed into a plain file; then libhdf5 writes a file in memory, whose `images` has its place but is
+never filled, and what it writes is put around the records. Where `images` begins is asked of libhdf5 beforehand: with
+everything aligned, that does not depend on its size. libhdf5 never writes to the disk itself: it crashes when it meets
+a full one while closing a file.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -54,13 +55,12 @@ class Writer:
     def finish(self) -> Finished:
         """Puts libhdf5's structures around the records."""
         assert self._descriptor is not None, "the writer is closed"
-        # The name starts with that of the shard's temporary file, so that whoever removes one removes the other.
-        skeleton = self._path.with_name(self._path.name + "-skeleton")
-        try:
-            self._write_skeleton(skeleton)
-            _copy_around(skeleton, self._descriptor, self._start, self._offsets[-1])
-        finally:
-            skeleton.unlink(missing_ok=True)
+        writes = _Writes()
+        self._describe_records(writes)
+        for offset, data in writes.pieces:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            write_all(self._descriptor, [data])
+        os.ftruncate(self._descriptor, writes.size)
         self.close()
         return Finished([self._start + offset for offset in self._offsets[:-1]])
 
@@ -70,10 +70,10 @@ class Writer:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _write_skeleton(self, path: Path) -> None:
+    def _describe_records(self, target: io.RawIOBase) -> None:
         count, labels = len(self._lines), self._layout.labels
         shape = (self._offsets[-1],) if self._layout.fixed_shape is None else (count, *self._layout.fixed_shape)
-        with h5py.File(path, "w-", locking=False, **_FILE_OPTIONS) as file:
+        with h5py.File(target, "w", **_FILE_OPTIONS) as file:
             start = _allocate(file, shape)
             if start not in (self._start, None):
                 raise RuntimeError(
@@ -89,6 +89,52 @@ class Writer:
                     file["shapes"] = np.array(self._shapes, "<i4").reshape(count, 3)
 
 
+class _Writes(io.RawIOBase):
+    """A file in memory, kept as what was written where.
+
+    Attributes:
+        pieces: Offset and bytes of each write.
+        size: Of the file.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, bytes]] = []
+        self.size = 0
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves to an offset from the start, or with SEEK_END from the end."""
+        self._position = offset + (self.size if whence == os.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        """The current offset."""
+        return self._position
+
+    def write(self, data: Any) -> int:
+        """Remembers a write."""
+        self.pieces.append((self._position, bytes(data)))
+        self._position += len(data)
+        self.size = max(self.size, self._position)
+        return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads what was written; zeros elsewhere."""
+        content, start = bytearray(min(len(buffer), max(0, self.size - self._position))), self._position
+        for offset, data in self.pieces:
+            first, last = max(offset, start), min(offset + len(data), start + len(content))
+            if first < last:
+                content[first - start : last - start] = data[first - offset : last - offset]
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Sets the size."""
+        self.size = self._position if size is None else size
+        return self.size
+
+
 def _data_start() -> int:
     with h5py.File("probe", "w", driver="core", backing_store=False, **_FILE_OPTIONS) as file:
         start = _allocate(file, (1,))
@@ -102,16 +148,7 @@ def _allocate(file: Any, shape: tuple[int, ...]) -> int | None:
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)  # or the bytes would depend on the time
     dataset = h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation)
     offset: int | None = dataset.get_offset()
     return offset
-
-
-def _copy_around(source: Path, target: int, start: int, size: int) -> None:
-    """Copies all of `source` to `target` but the `size` bytes from `start` on."""
-    with source.open("rb", buffering=0) as file:
-        os.lseek(target, 0, os.SEEK_SET)
-        write_all(target, [file.read(start)])
-        file.seek(start + size)
-        os.lseek(target, start + size, os.SEEK_SET)
-        write_all(target, [file.read()])

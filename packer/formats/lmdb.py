@@ -17,6 +17,7 @@ from . import Finished, Record, ShardLayout
 
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB
+_LEAST_ROOM: Final = MiB // 16
 
 
 class Writer:
@@ -27,13 +28,16 @@ class Writer:
     def __init__(self, path: Path, layout: ShardLayout) -> None:
         self._path = path
         self._layout = layout
-        # meminit stays on: without it, what the heap held before would end up in the file.
-        self._environment: Any = lmdb.open(
-            os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
-        )
+        try:
+            # meminit stays on: without it, what the heap held before would end up in the file.
+            self._environment: Any = lmdb.open(
+                os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
+            )
+            self._images = self._environment.open_db(IMAGES)
+            self._labels = self._environment.open_db(LABELS) if layout.labels.kind != "none" else None
+        except lmdb.Error as error:
+            raise _as_os_error(error, path, _LEAST_ROOM) from error
         self._map_bytes = _FIRST_MAP_BYTES
-        self._images = self._environment.open_db(IMAGES)
-        self._labels = self._environment.open_db(LABELS) if layout.labels.kind != "none" else None
         self._batch: list[Record] = []
         self._batch_bytes = 0
         self._lines: list[int] = []
@@ -71,14 +75,20 @@ class Writer:
                 self._map_bytes *= 2
                 self._environment.set_mapsize(self._map_bytes)
             except lmdb.Error as error:
-                raise _as_os_error(error) from error
+                raise _as_os_error(error, self._path, self._batch_bytes + _LEAST_ROOM) from error
         self._batch.clear()
         self._batch_bytes = 0
 
 
-def _as_os_error(error: Any) -> Exception:
-    """liblmdb reports a failed system call as text; the caller needs the number."""
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM):
+def _as_os_error(error: Any, path: Path, size: int) -> OSError:
+    """The error's number, which liblmdb gives as text; and not even that where a full disk has cut a write short."""
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
         if os.strerror(number) in str(error):
             return OSError(number, os.strerror(number))
+    try:
+        with path.open("ab") as file:
+            os.posix_fallocate(file.fileno(), file.tell(), size)
+    except OSError as full:
+        if full.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return full
     return OSError(errno.EIO, str(error))

@@ -7,10 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from support import FORMATS
+
 from packtrain.core.index import ROW_COLUMNS
 from packtrain.core.manifest import VERSION, Manifest
 from packtrain.packer.plan import Plan
-from support import FORMATS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 

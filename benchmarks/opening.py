@@ -1,0 +1,218 @@
+"""Opening 10 million records, and what reading 100,000 of them at random adds to the memory of the process.
+
+The dataset is synthetic: its index and manifest are those of 10 million records in some 2,000 tar shards (ImageNet's
+mean size at the default shard size), but all shards are hard links to one small file of random records. So everything
+that grows with the number of records or shards is there, and only the images are not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from benchmarks.measure import alternate, child, kind_of, medians, print_table, scratch, target
+from packtrain.core.files import write_file
+from packtrain.core.index import IndexWriter
+from packtrain.core.manifest import INDEX, MANIFEST, ColumnInfo, FileInfo, Manifest, ShardInfo
+from packtrain.core.options import LabelSpec, StoreOptions
+
+RECORDS: Final = 10_000_000
+SHARDS: Final = 2048
+RECORD_BYTES: Final = 16 << 10
+DISTINCT: Final = 4096
+READS: Final = 100_000
+REPETITIONS: Final = 7
+PAGE_TABLES: Final = "VmPTE"
+_MEMORY: Final = ("Rss", "Pss", "Pss_Shmem", "Pss_File", "Private_Clean", "Private_Dirty", "Anonymous", PAGE_TABLES)
+
+
+def measure() -> dict[str, Any]:
+    with scratch() as folder:
+        started = time.perf_counter()
+        index_bytes = _make_dataset(folder)
+        made = time.perf_counter() - started
+        print(f"made {RECORDS:,} records in {made:.0f} s", file=sys.stderr)
+        seconds = alternate(
+            {name: partial(child, "opening", "open", name, folder) for name in ("open_dataset", "RecordStore")},
+            REPETITIONS,
+        )
+        memory = alternate({io: partial(child, "opening", "read", io, folder) for io in ("mmap", "pread")}, REPETITIONS)
+        output, manifest_bytes = kind_of(folder), (folder / MANIFEST).stat().st_size
+    added = {
+        io: {
+            when: {name: statistics.median(answer[when][name] for answer in answers) for name in _MEMORY}
+            for when in ("after_open", "after_read")
+        }
+        for io, answers in memory.items()
+    }
+    middle = medians(seconds)
+    return {
+        "input": {
+            "records": RECORDS,
+            "shards": SHARDS,
+            "index_bytes": index_bytes,
+            "manifest_bytes": manifest_bytes,
+            "note": f"synthetic; all shards are links to one file of {DISTINCT} records of {RECORD_BYTES} bytes",
+        },
+        "output": output,
+        "settings": {"random_reads": READS, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
+        "open_seconds": seconds,
+        "memory": memory,
+        "median_open_seconds": middle,
+        "median_added_bytes": added,
+        "median_read_seconds": {
+            io: statistics.median(answer["read_seconds"] for answer in answers) for io, answers in memory.items()
+        },
+        "targets": [
+            target("open_dataset, seconds", middle["open_dataset"], most=0.1),
+            *(
+                target(f"private memory added, {io}, MB", values["after_read"]["Anonymous"] / 1e6, most=50)
+                for io, values in added.items()
+            ),
+        ],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    rows = [[name, f"{1000 * value:.1f} ms"] for name, value in result["median_open_seconds"].items()]
+    print_table([f"opening {RECORDS:,} records, {SHARDS:,} shards", "median"], rows)
+    print()
+    rows = []
+    for io, added in result["median_added_bytes"].items():
+        for when, values in added.items():
+            shown = [f"{values[name] / 1e6:,.1f}" for name in ("Anonymous", PAGE_TABLES, "Private_Dirty", "Rss")]
+            rows.append([f"{io}, {when.replace('_', ' ')}", *shown])
+    print_table(
+        [f"MB added, {READS:,} random reads", "private (Anonymous)", "page tables", "Private_Dirty", "RSS"], rows
+    )
+
+
+def _make_dataset(folder: Path) -> int:
+    """Writes the synthetic dataset. Returns the size of its index."""
+    random = np.random.default_rng(0)
+    data = random.integers(0, 256, (DISTINCT, RECORD_BYTES), np.uint8)
+    checksums = np.array([crc32c(record.data) for record in data], "<u4")
+    slot = random.integers(0, DISTINCT, RECORDS, np.int32)
+    shards = _write_shards(folder, data)
+    columns = _write_index(folder / INDEX, slot, checksums, random)
+    rejects = FileInfo("rejects.jsonl", 0, 0)
+    (folder / rejects.name).touch()
+    manifest = Manifest(
+        name="synthetic",
+        format="tar",
+        store=StoreOptions(),
+        labels=LabelSpec(),
+        classes=None,
+        records=RECORDS,
+        lines=RECORDS,
+        rejects=0,
+        duplicates=0,
+        plan_sha256="0" * 64,
+        written_by="benchmarks/opening.py",
+        rejects_file=rejects,
+        columns=columns,
+        shards=shards,
+    )
+    write_file(folder / MANIFEST, [manifest.dump()])
+    return sum(column.bytes for column in columns)
+
+
+def _write_shards(folder: Path, data: npt.NDArray[np.uint8]) -> tuple[ShardInfo, ...]:
+    first = folder / "synthetic-000000.tar"
+    first.write_bytes(data.data)
+    checksum = crc32c(data.data)
+    counts = np.bincount(np.arange(RECORDS) * SHARDS // RECORDS, minlength=SHARDS).tolist()
+    shards = []
+    for number, count in enumerate(counts):
+        name = f"synthetic-{number:06d}.tar"
+        if number:
+            os.link(first, folder / name)
+        sidecar = FileInfo(f"synthetic-{number:06d}.idx", 300_000 + number, number)
+        shards.append(ShardInfo(name, data.nbytes, checksum, count, (sidecar,)))
+    return tuple(shards)
+
+
+def _write_index(
+    folder: Path, slot: npt.NDArray[np.int32], checksums: npt.NDArray[Any], random: np.random.Generator
+) -> tuple[ColumnInfo, ...]:
+    folder.mkdir()
+    writer = IndexWriter(folder, RECORDS)
+    place = random.permutation(RECORDS)
+    writer.add("line", np.arange(RECORDS, dtype="<i8"))
+    writer.add("shard", (place * SHARDS // RECORDS).astype("<u4"))
+    writer.add("offset", slot.astype("<i8") * RECORD_BYTES)
+    writer.add("length", np.full(RECORDS, RECORD_BYTES, "<i8"))
+    writer.add("crc32c", checksums[slot])
+    writer.add("width", np.full(RECORDS, 500, "<i4"))
+    writer.add("height", np.full(RECORDS, 375, "<i4"))
+    writer.add("orientation", np.ones(RECORDS, "|u1"))
+    writer.add("label", random.integers(0, 1000, RECORDS).astype("<i8"))
+    by_place = np.empty(RECORDS, "<i8")
+    by_place[place] = np.arange(RECORDS)
+    writer.add("by_place", by_place)
+    texts = np.tile(np.frombuffer(b"n00000000/n00000000_00000000.JPEG", np.uint8), (RECORDS, 1))
+    for digit in range(8):
+        texts[:, 20 + digit] += (np.arange(RECORDS) // 10 ** (7 - digit) % 10).astype(np.uint8)
+    writer.add_text("path", np.arange(RECORDS + 1, dtype="<i8") * texts.shape[1], texts.reshape(-1))
+    return writer.finish()
+
+
+# --- in a fresh process: python -m benchmarks.opening open|read ... ---
+
+
+def _open_once(what: str, folder: Path) -> float:
+    """Seconds to open the dataset; what that imports is imported before."""
+    module = "packtrain.readers.dataset" if what == "open_dataset" else "packtrain.readers.store"
+    open_it = getattr(import_module(module), what)
+    started = time.perf_counter()
+    opened = open_it(folder)
+    seconds = time.perf_counter() - started
+    assert len(opened) == RECORDS
+    return seconds
+
+
+def _read_random(io: str, folder: Path) -> dict[str, Any]:
+    """What opening the dataset, and then reading records at random, adds to this process's memory."""
+    from packtrain.readers.dataset import open_dataset
+
+    rows = np.random.default_rng(os.getpid()).integers(0, RECORDS, READS).tolist()
+    before = _memory()
+    dataset = open_dataset(folder, io=io)
+    opened = _memory()
+    started = time.perf_counter()
+    for row in rows:
+        dataset.record(row)
+    seconds = time.perf_counter() - started
+    read = _memory()
+    return {
+        "after_open": {name: opened[name] - before[name] for name in _MEMORY},
+        "after_read": {name: read[name] - before[name] for name in _MEMORY},
+        "read_seconds": seconds,
+    }
+
+
+def _memory() -> dict[str, int]:
+    """This process's memory by kind, in bytes."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    lines += [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(PAGE_TABLES)]
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+def main() -> None:
+    what, how, folder = sys.argv[1:]
+    print(json.dumps((_open_once if what == "open" else _read_random)(how, Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

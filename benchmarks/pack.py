@@ -1,0 +1,107 @@
+"""Packing verbatim into tmpfs: packtrain, webdataset's ShardWriter and MosaicML's MDSWriter on the same files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure import (
+    alternate,
+    child,
+    describe_list,
+    kind_of,
+    medians,
+    print_table,
+    ratio,
+    real_list,
+    repeated_list,
+    scratch,
+    target,
+)
+from benchmarks.packers import PACKERS, SHARD_BYTES
+
+LINES: Final = 4500
+"""A short list is repeated to about this length, so that starting up does not decide."""
+REPETITIONS: Final = 7
+LEAST: Final = {"webdataset ShardWriter": 2.0, "streaming MDSWriter": 1.5}
+"""The peers, and by what factor packing to tar should be faster."""
+
+
+def measure() -> dict[str, Any]:
+    images = real_list()
+    described = describe_list(images)
+    text, repeats, lines = repeated_list(images, LINES)
+    python = os.environ.get("PACKTRAIN_PEERS_PYTHON", sys.executable)
+    with scratch() as folder:
+        repeated = folder / "train.txt"
+        repeated.write_text(text)
+        cases = {
+            name: partial(
+                _pack_once,
+                name,
+                python if name in LEAST else sys.executable,
+                repeated,
+                images.parent,
+                described["bytes"] * repeats,
+            )
+            for name in PACKERS
+        }
+        samples = alternate(cases, REPETITIONS)
+        output = kind_of(folder)
+    seconds, processor = (
+        {name: [sample[what] for sample in figures] for name, figures in samples.items()}
+        for what in ("seconds", "cpu_seconds")
+    )
+    there = [peer for peer in LEAST if peer in samples]
+    ratios, processor_ratios = (
+        {name: {peer: ratio(times[peer], times[name]) for peer in there} for name in times}
+        for times in (seconds, processor)
+    )
+    return {
+        "input": {**described, "repeats": repeats, "lines": lines, "note": "the lines of the list, repeated"},
+        "output": output,
+        "settings": {"shard_bytes": SHARD_BYTES, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
+        "peers": child("packers", "versions", python=python),
+        "missing": [name for name in PACKERS if name not in samples],
+        "seconds": seconds,
+        "cpu_seconds": processor,
+        "median_images_per_second": {name: lines / value for name, value in medians(seconds).items()},
+        "median_images_per_cpu_second": {name: lines / value for name, value in medians(processor).items()},
+        "ratios": ratios,
+        "cpu_ratios": processor_ratios,
+        "targets": [
+            target(
+                f"packtrain tar, one process: images/s over {peer}", ratios["packtrain tar"][peer], least=LEAST[peer]
+            )
+            for peer in there
+        ],
+    }
+
+
+def _pack_once(name: str, python: str, images: Path, root: Path, size: int) -> dict[str, float]:
+    out = images.with_name("out")
+    try:
+        times: dict[str, float] = child("packers", name, images, root, out, size, python=python)
+        return times
+    finally:
+        if out.is_dir():
+            shutil.rmtree(out)
+        else:
+            out.unlink(missing_ok=True)
+
+
+def show(result: dict[str, Any]) -> None:
+    rows = []
+    for name in PACKERS:
+        if name in result["missing"]:
+            rows.append([name, "not installed", "", *("" for _ in LEAST)])
+            continue
+        rates = (result[f"median_images_per_{unit}"][name] for unit in ("second", "cpu_second"))
+        over = [f"{factor:.2f}" for factor in result["ratios"][name].values()]
+        over += [""] * (len(LEAST) - len(over))
+        rows.append([name, *(f"{rate:,.0f}" for rate in rates), *over])
+    print_table(["packer", "images/s", "images/CPU s", *(f"over {peer.split()[1]}" for peer in LEAST)], rows)

@@ -1,0 +1,173 @@
+"""One packer, run once, in a process of its own: prints what time it took.
+
+    python -m benchmarks.packers NAME LIST ROOT OUT BYTES
+    python -m benchmarks.packers versions
+
+The peers' interpreter runs this module too, so nothing here needs packtrain unless packtrain is what is asked for. Each
+packer is used as its own documentation does. What a packer imports is imported before the clock starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+SHARD_BYTES: Final = 64 << 20
+"""Size that the shards of every packer aim at: the default of MDSWriter."""
+
+Pack = Callable[[Path, Path, Path], None]
+"""Packs the images of a list, whose paths start at a root, into a folder."""
+
+_TORCHVISION_OPERATORS: Final = ("nms", "qnms", "roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d")
+
+
+def packtrain(format_name: str, workers: int) -> Pack:
+    from packtrain.packer import PackOptions, pack
+
+    importlib.import_module(f"packtrain.packer.formats.{format_name}")
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        pack(images, out, PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES), workers=workers)
+
+    return run
+
+
+def shard_writer() -> Pack:
+    import webdataset
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        out.mkdir()
+        with webdataset.ShardWriter(f"{out}/train-%06d.tar", maxsize=SHARD_BYTES, verbose=0) as sink:
+            for number, path, label in _samples(images, root):
+                with open(path, "rb") as file:
+                    data = file.read()
+                sink.write({"__key__": f"{number:09d}", "jpg": data, "cls": label})
+
+    return run
+
+
+def mds_writer() -> Pack:
+    _make_torchvision_importable()
+    from streaming import MDSWriter
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        columns = {"image": "bytes", "label": "int"}
+        with MDSWriter(out=str(out), columns=columns, size_limit=SHARD_BYTES) as sink:
+            for _, path, label in _samples(images, root):
+                with open(path, "rb") as file:
+                    data = file.read()
+                sink.write({"image": data, "label": label})
+
+    return run
+
+
+def plain_copy() -> Pack:
+    """The least that any packer of this kind does: every file is read, its bytes are written."""
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        with open(out, "wb", buffering=0) as sink:
+            for _, path, _ in _samples(images, root):
+                with open(path, "rb", buffering=0) as file:
+                    sink.write(file.read())
+
+    return run
+
+
+# In the order in which they run: what is compared runs close together.
+PACKERS: Final[dict[str, Callable[[], Pack]]] = {
+    "webdataset ShardWriter": shard_writer,
+    "packtrain tar": lambda: packtrain("tar", 1),
+    "streaming MDSWriter": mds_writer,
+    "packtrain hdf5": lambda: packtrain("hdf5", 1),
+    "packtrain lmdb": lambda: packtrain("lmdb", 1),
+    "packtrain tar, 2 workers": lambda: packtrain("tar", 2),
+    "packtrain hdf5, 2 workers": lambda: packtrain("hdf5", 2),
+    "packtrain lmdb, 2 workers": lambda: packtrain("lmdb", 2),
+    "read and write alone": plain_copy,
+}
+
+
+def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
+    """Number, path and label of each line."""
+    with open(images) as lines:
+        for number, line in enumerate(lines):
+            path, label = line.rsplit(None, 1)
+            yield number, f"{root}/{path}", int(label)
+
+
+def _make_torchvision_importable() -> None:
+    """Declares torchvision's operators where they are missing: beside a build of torch that they were not compiled for.
+
+    streaming imports torchvision for datasets of its own; the writer calls none of the operators.
+    """
+    import torch
+
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        sys.modules.pop("torchvision", None)
+        untyped: Any = torch.library
+        library = untyped.Library("torchvision", "DEF")
+        for name in _TORCHVISION_OPERATORS:
+            library.define(f"{name}() -> Tensor")
+            library.define(f"_{name}_backward() -> Tensor")
+        _KEEP.append(library)
+
+
+_KEEP: list[object] = []
+"""Operators vanish with the library object that declared them."""
+
+
+def _touch_memory(path: Path, size: int) -> None:
+    """Writes and removes a file as large as the output will be.
+
+    The first writer of a tmpfs page may wait for the machine (a virtual one: for its host) to find memory; without
+    this, whoever runs after a pause would pay for all.
+    """
+    with path.open("wb", buffering=0) as file:
+        piece = bytes(1 << 20)
+        for _ in range(size // len(piece) + 1):
+            file.write(piece)
+    path.unlink()
+
+
+def _processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def main() -> None:
+    if sys.argv[1] == "versions":
+        found = {"python": platform.python_version()}
+        for name in ("mosaicml-streaming", "numpy", "torch", "webdataset"):
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        print(json.dumps(found))
+        return
+    name, images, root, out, size = sys.argv[1:]
+    try:
+        pack = PACKERS[name]()
+    except ModuleNotFoundError as error:
+        print(json.dumps({"missing": error.name}))
+        return
+    _touch_memory(Path(out).with_name("touch"), int(size))
+    started, used = time.perf_counter(), _processor_seconds()
+    pack(Path(images), Path(root), Path(out))
+    print(json.dumps({"seconds": time.perf_counter() - started, "cpu_seconds": _processor_seconds() - used}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Where the time of packing goes, per image: one process, verbatim, output on tmpfs.
+
+Functions that stand for a stage are replaced by ones that also keep time; each stage gets its own time, without that of
+the stages it calls.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from benchmarks.measure import MiB, describe_list, kind_of, print_table, real_list, repeated_list, scratch
+from benchmarks.packers import SHARD_BYTES
+from packtrain.packer import PackOptions, pack
+from packtrain.readers.formats import FORMATS
+
+LINES: Final = 4500
+REPETITIONS: Final = 7
+REST: Final = "everything else"
+STAGES: Final = {
+    "list": ["packer.runner:read_list", "packer.listing:ImageList.entry", "packer.listing:ImageList.paths"],
+    "read": ["packer.shard:read_source"],
+    "probe": ["packer.shard:store_image"],
+    "crc32c of records": ["packer.shard:crc32c"],
+    "container": ["packer.formats.{format}:Writer.add", "packer.formats.{format}:Writer.finish"],
+    "write": ["packer.formats.tar:write_all", "packer.formats.hdf5:write_all"],
+    "checksum of shards": ["packer.shard:checksum_file"],
+    "fsync, rename": ["packer.shard:fsync_file", "packer.shard:publish"],
+    "notes": ["packer.notes:ShardNote.save"],
+    "merge": ["packer.runner:merge"],
+}
+
+
+class Stopwatch:
+    """Own time of each stage, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys([*STAGES, REST], 0.0)
+        self._running = [REST]
+        self._since = time.perf_counter()
+
+    def switch(self, to: str | None) -> None:
+        """Enters a stage, or with None leaves the one entered last."""
+        now = time.perf_counter()
+        self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+        if to is None:
+            self._running.pop()
+        else:
+            self._running.append(to)
+
+    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, its time counted for `stage`."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.switch(stage)
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.switch(None)
+
+        return call
+
+
+def measure() -> dict[str, Any]:
+    images = real_list()
+    described = describe_list(images)
+    with scratch() as folder:
+        text, repeats, lines = repeated_list(images, LINES)
+        (folder / "train.txt").write_text(text)
+        stages: dict[str, list[dict[str, float]]] = {name: [] for name in FORMATS}
+        pages: list[dict[str, float]] = []
+        for _ in range(1 + REPETITIONS):
+            for format_name, figures in stages.items():
+                figures.append(_pack_once(format_name, folder, images.parent, lines))
+            pages.append(_write_pages(folder / "pages", described["bytes"] // described["images"]))
+        output = kind_of(folder)
+    return {
+        "input": {**described, "repeats": repeats, "lines": lines, "note": "the lines of the list, repeated"},
+        "output": output,
+        "settings": {"shard_bytes": SHARD_BYTES, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
+        "microseconds_per_image": {name: figures[1:] for name, figures in stages.items()},
+        "median_microseconds_per_image": {name: _medians(figures[1:]) for name, figures in stages.items()},
+        "median_write_microseconds": _medians(pages[1:]),
+        "targets": [],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    middle = result["median_microseconds_per_image"]
+    rows = [[stage, *(f"{middle[name][stage]:.1f}" for name in FORMATS)] for stage in [*STAGES, REST]]
+    rows.append(["all", *(f"{sum(middle[name].values()):.1f}" for name in FORMATS)])
+    print_table(["us per image", *FORMATS], rows)
+    print()
+    print_table(
+        ["writing as many bytes", "us"],
+        [[what, f"{value:.1f}"] for what, value in result["median_write_microseconds"].items()],
+    )
+
+
+def _pack_once(format_name: str, folder: Path, root: Path, lines: int) -> dict[str, float]:
+    """Microseconds per image of each stage."""
+    out = folder / "out"
+    with ExitStack() as patches:
+        watch = Stopwatch()
+        for stage, functions in STAGES.items():
+            for name in functions:
+                _patch(patches, watch, stage, name.format(format=format_name))
+        watch.switch(REST)
+        watch.seconds = dict.fromkeys(watch.seconds, 0.0)
+        pack(folder / "train.txt", out, PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES))
+        watch.switch(None)
+    shutil.rmtree(out)
+    return {stage: float(f"{seconds / lines * 1e6:.6g}") for stage, seconds in watch.seconds.items()}
+
+
+def _patch(patches: ExitStack, watch: Stopwatch, stage: str, name: str) -> None:
+    module, _, path = name.partition(":")
+    owner: Any = import_module(f"packtrain.{module}")
+    *outer, attribute = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    function = getattr(owner, attribute)
+    patches.enter_context(patch.object(owner, attribute, watch.timed(stage, function)))
+
+
+def _write_pages(path: Path, size: int) -> dict[str, float]:
+    """Microseconds to write `size` bytes into a file: once where it has no pages yet, once where it has them."""
+    data, pieces = bytes(size), 64 * MiB // size
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    figures = {}
+    for what in ("pages to be found", "pages there"):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        started = time.perf_counter()
+        for _ in range(pieces):
+            os.write(descriptor, data)
+        figures[what] = (time.perf_counter() - started) / pieces * 1e6
+    os.close(descriptor)
+    path.unlink()
+    return figures
+
+
+def _medians(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(each[name] for each in figures) for name in figures[0]}

@@ -1,0 +1,247 @@
+"""Trains a LeNet on random 32 x 32 crops of a packed dataset, on CPU or GPU.
+
+python examples/lenet/train.py DATASET --epochs 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from packtrain.core.errors import PacktrainError, UsageError
+from packtrain.readers import PackedDataset, open_dataset
+
+SIDE: Final = 32
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How to train.
+
+    Attributes:
+        epochs: Passes over the dataset.
+        batch_size: Images per step; the last batch of an epoch may be smaller.
+        workers: Processes that load images; 0 loads them in this one.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"``: cuda where there is a GPU.
+        seed: Of the weights, the order and the crops.
+        start_method: Of the workers: ``"fork"``, ``"forkserver"``, ``"spawn"``, or None: Python's default.
+        lr: Learning rate of SGD.
+        momentum: Nesterov momentum.
+        weight_decay: L2 penalty.
+    """
+
+    epochs: int = 1
+    batch_size: int = 128
+    workers: int = 2
+    device: str = "auto"
+    seed: int = 0
+    start_method: str | None = None
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """One pass over the dataset.
+
+    Attributes:
+        number: Its number, from 1.
+        loss: Mean cross entropy over its images, each taken when it was trained on.
+        accuracy: Share of them whose label came first, likewise.
+        images_per_second: Images through loading and training, the start of the workers included.
+    """
+
+    number: int
+    loss: float
+    accuracy: float
+    images_per_second: float
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.number}: loss {self.loss:.3f}, accuracy {self.accuracy:.1%}, "
+            f"{self.images_per_second:,.0f} images/s"
+        )
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The trained model and how it came about."""
+
+    model: nn.Module
+    epochs: tuple[EpochResult, ...]
+
+
+def lenet(classes: int) -> nn.Sequential:
+    """LeNet-5: float32 [N, 3, 32, 32] in, logits [N, classes] out.
+
+    With tanh and average pooling, as in 1998: at a learning rate of 0.1, ReLU and max pooling make it unstable.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 6, kernel_size=5),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, kernel_size=5),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * 5 * 5, 120),
+        nn.Tanh(),
+        nn.Linear(120, 84),
+        nn.Tanh(),
+        nn.Linear(84, classes),
+    )
+
+
+def random_crop(image: Image.Image) -> Tensor:
+    """A random 32 x 32 crop as uint8 [3, 32, 32]; an image smaller than that is centred on black."""
+    left, top = (_random_start(length) for length in image.size)
+    # Outside of the image, Pillow's crop is black. Converting after the crop converts 32 x 32 pixels, not all.
+    crop = image.crop((left, top, left + SIDE, top + SIDE)).convert("RGB")
+    return torch.from_numpy(np.array(crop)).permute(2, 0, 1)
+
+
+def _random_start(length: int) -> int:
+    if length < SIDE:
+        return -((SIDE - length) // 2)
+    return int(torch.randint(length - SIDE + 1, ()))
+
+
+def count_classes(dataset: PackedDataset) -> int:
+    """Outputs that the labels of `dataset` ask for, 10 at least.
+
+    Raises:
+        UsageError: Its labels are not integers from 0 upwards, one per image.
+    """
+    labels = dataset.store.manifest.labels
+    if str(labels) != "int":
+        raise UsageError(f"the LeNet needs one integer label per image; {dataset.store.path} has labels {labels}")
+    targets = dataset.targets
+    if targets.min() < 0:
+        raise UsageError(f"the LeNet needs labels from 0 upwards; {dataset.store.path} has label {targets.min()}")
+    return max(10, int(targets.max()) + 1)
+
+
+def train(
+    dataset: Dataset[tuple[Tensor, int]],
+    classes: int,
+    options: TrainOptions,
+    on_epoch: Callable[[EpochResult], None] = lambda _: None,
+) -> TrainResult:
+    """Trains a new LeNet. On a CPU, the same options give the same result; torch is seeded and kept to one thread.
+
+    Args:
+        dataset: Map-style; gives (uint8 [3, 32, 32], label), as with ``transform=random_crop``.
+        classes: Outputs of the network.
+        options: How to train.
+        on_epoch: Called after each epoch.
+
+    Raises:
+        UsageError: `options` ask for a GPU, and there is none.
+    """
+    torch.manual_seed(options.seed)
+    # For so small a network more threads would only wait for each other, on cores that the workers could use.
+    torch.set_num_threads(1)
+    device = _device(options.device)
+    # On a GPU, cuDNN is at its best with the channels last.
+    memory_format = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+    model = lenet(classes).to(device)
+    model.to(memory_format=memory_format)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        model.parameters(), options.lr, momentum=options.momentum, weight_decay=options.weight_decay, nesterov=True
+    )
+    loader = _loader(dataset, options, device)
+    epochs = []
+    for number in range(1, options.epochs + 1):
+        epochs.append(_train_epoch(number, model, optimizer, loader, device, memory_format))
+        on_epoch(epochs[-1])
+    return TrainResult(model, tuple(epochs))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"torch {torch.__version__} finds no CUDA device here; use --device cpu")
+    return torch.device(name)
+
+
+def _loader(dataset: Dataset[tuple[Tensor, int]], options: TrainOptions, device: torch.device) -> DataLoader[Any]:
+    return DataLoader(
+        dataset,
+        batch_size=options.batch_size,
+        shuffle=True,
+        num_workers=options.workers,
+        multiprocessing_context=options.start_method if options.workers else None,
+        persistent_workers=options.workers > 0,
+        # From pinned memory, a copy to the GPU runs beside the computation.
+        pin_memory=device.type == "cuda",
+        generator=torch.Generator().manual_seed(options.seed),
+    )
+
+
+def _train_epoch(
+    number: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[Any],
+    device: torch.device,
+    memory_format: torch.memory_format,
+) -> EpochResult:
+    start = time.perf_counter()
+    # Summed where they are computed: reading a sum at every step would make the CPU wait for the GPU.
+    loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
+    count = 0
+    model.train()
+    for images, labels in loader:
+        # Bytes go to the device, and become floats from -1 to 1 there.
+        inputs = images.to(device, non_blocking=True).to(torch.float32, memory_format=memory_format) / 127.5 - 1
+        targets = labels.to(device, non_blocking=True)
+        logits = model(inputs)
+        loss = F.cross_entropy(logits, targets)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        loss_sum += loss.detach() * len(targets)
+        correct += (logits.argmax(1) == targets).sum()
+        count += len(targets)
+    loss_mean, accuracy = (loss_sum / count).item(), (correct / count).item()
+    return EpochResult(number, loss_mean, accuracy, count / (time.perf_counter() - start))
+
+
+def main() -> None:
+    """Reads the command line and trains."""
+    defaults = TrainOptions()
+    parser = argparse.ArgumentParser(description="Train a LeNet on random 32 x 32 crops of a packed dataset.")
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="the folder that `packtrain pack` wrote")
+    parser.add_argument("--epochs", type=int, default=defaults.epochs)
+    parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
+    parser.add_argument("--workers", type=int, default=defaults.workers, help="processes that load images")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=defaults.device)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    arguments = vars(parser.parse_args())
+    path = arguments.pop("dataset")
+    options = TrainOptions(**arguments)
+    try:
+        dataset = open_dataset(path, transform=random_crop)
+        classes = count_classes(dataset)
+        print(f"{len(dataset):,} images, {classes} classes, on {_device(options.device)}", flush=True)
+        train(dataset, classes, options, on_epoch=lambda epoch: print(epoch, flush=True))
+    except PacktrainError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

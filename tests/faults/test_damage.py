@@ -1,0 +1,502 @@
+"""Damage to a dataset is never taken for data: reading raises or is right, and `verify` says what is damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FORMATS, image_set, packed, sources
+
+from packtrain.core.document import dump_document
+from packtrain.core.errors import (
+    CorruptFile,
+    CorruptRecord,
+    DatasetError,
+    NotADataset,
+    PacktrainError,
+    UnsupportedVersion,
+)
+from packtrain.core.index import IndexWriter
+from packtrain.core.manifest import VERSION, Manifest
+from packtrain.core.options import StoreOptions
+from packtrain.packer import verify
+from packtrain.readers import open_dataset
+
+STORES = {
+    "verbatim": StoreOptions(),
+    "jpeg": StoreOptions("jpeg", "short=24"),
+    "raw": StoreOptions("raw"),
+    "raw-fixed": StoreOptions("raw", "12x10"),
+}
+IOS = ("mmap", "pread")
+ROWS = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a reader must find, learnt without one: from the list, `numpy.load` and the shards' bytes."""
+
+    number: int
+    data: bytes
+    label: int
+    name: str
+    line: int
+    shard: Path
+    offset: int
+
+    def named_in(self, text: str) -> bool:
+        """Whether a message names this row for a person who has to find it."""
+        wanted = (f"row {self.number} ", f"line {self.line},", repr(self.name), self.shard.name)
+        return all(part in text for part in wanted)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A dataset that tests damage, and what is in it."""
+
+    folder: Path
+    listing: Path
+    rows: list[Row]
+
+    @classmethod
+    def at(cls, folder: Path, listing: Path) -> Packed:
+        """The dataset in `folder`; line 2 of the list was refused."""
+        columns = {path.stem: np.load(path) for path in (folder / "index").glob("*.npy")}
+        shards = sorted(path for path in folder.glob("train-*") if path.suffix != ".idx")
+        rows = []
+        for number, line in enumerate(columns["line"].tolist()):
+            shard, offset = shards[columns["shard"][number]], int(columns["offset"][number])
+            data = shard.read_bytes()[offset : offset + int(columns["length"][number])]
+            source = sources(listing)[line]
+            assert columns["label"][number] == source.label
+            rows.append(Row(number, data, source.label, source.name, line, shard, offset))
+        return cls(folder, listing, rows)
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted({row.shard for row in self.rows})
+
+    @property
+    def content(self) -> list[tuple[bytes, int, str]]:
+        """What `read` must give."""
+        return [(row.data, row.label, row.name) for row in self.rows]
+
+    def read(self, io: str) -> list[tuple[bytes, int, str]]:
+        """Everything, through a freshly opened dataset."""
+        dataset = open_dataset(self.folder, io=io)
+        return [(bytes(dataset.record(n)), dataset.label(n), dataset.filename(n)) for n in range(len(dataset))]  # type: ignore[misc]
+
+    def assert_right_or_refused(self, io: str, case: object) -> None:
+        """Reading gives what was packed, or an error of packtrain's own."""
+        try:
+            found = self.read(io)
+        except PacktrainError:
+            return
+        assert found == self.content, case
+
+    def assert_named_by_verify(self, name: str, case: object) -> None:
+        """`verify` says that this file is damaged."""
+        try:
+            files = {problem.file for problem in verify(self.folder).problems}
+        except DatasetError as error:
+            assert name == "manifest.json", case
+            files = {str(error.file)}
+        assert name in files, (case, files)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Path, Path]]:
+    """A dataset of five rows in three shards for every format and store mode, and the list it was packed from."""
+    listing = image_set(tmp_path_factory.mktemp("images"), ROWS)
+    (listing.parent / "image 2.jpg").write_bytes(b"<html>404</html>")
+    folder = tmp_path_factory.mktemp("datasets")
+    result = {}
+    for format in FORMATS:
+        for store, options in STORES.items():
+            out = folder / f"{format}-{store}"
+            size = 500
+            while len(Manifest.load(packed_anew(listing, out, format, options, size)).shards) > 3:
+                size = size * 7 // 5
+            result[format, store] = (out, listing)
+    return result
+
+
+def packed_anew(listing: Path, out: Path, format: str, store: StoreOptions, size: int) -> Path:
+    shutil.rmtree(out, ignore_errors=True)
+    return packed(listing, out, format, max_rejects="1", store=store, shard_bytes=size)
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=IOS)
+def io(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def dataset(models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, format_name: str, store: str) -> Packed:
+    """A copy to damage, in every format and store mode in turn."""
+    model, listing = models[format_name, store]
+    found = Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
+    assert len(found.rows) == ROWS - 1
+    assert len(found.shards) == 3
+    return found
+
+
+@pytest.fixture
+def plain(models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, format_name: str) -> Packed:
+    """A copy to damage, in every format in turn, stored verbatim."""
+    model, listing = models[format_name, "verbatim"]
+    return Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
+
+
+@contextmanager
+def changed(path: Path, change: Callable[[bytes], bytes | None]) -> Iterator[None]:
+    """The file with other content, or for None without the file, for a while."""
+    sound = path.read_bytes()
+    data = change(sound)
+    assert data != sound
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
+    yield
+    path.write_bytes(sound)
+
+
+def flipped(*offsets: int, mask: int = 0x55) -> Callable[[bytes], bytes]:
+    """Changes one byte at each offset."""
+
+    def change(data: bytes) -> bytes:
+        array = bytearray(data)
+        for offset in offsets:
+            array[offset] ^= mask
+        return bytes(array)
+
+    return change
+
+
+def cut(data: bytes) -> Iterable[bytes | None]:
+    """The content of a file that was cut, has grown, or is gone (None)."""
+    for size in {0, 1, len(data) // 2, len(data) - 1} - {len(data)}:
+        yield data[:size]
+    yield data + b"\0"
+    yield None
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_oracle_agrees_with_the_sources(dataset: Packed, io: str, store: str) -> None:
+    assert dataset.read(io) == dataset.content
+    assert verify(dataset.folder, decode_images=True).problems == ()
+    assert [row.line for row in dataset.rows] == [0, 1, 3, 4, 5]
+    if store == "verbatim":
+        sound = [source.data for number, source in enumerate(sources(dataset.listing)) if number != 2]
+        assert [row.data for row in dataset.rows] == sound
+
+
+def test_a_flipped_byte_of_a_record_is_noticed_and_named(dataset: Packed, io: str) -> None:
+    for row in dataset.rows:
+        for place in (0, 1, len(row.data) // 2, len(row.data) - 1):
+            with changed(row.shard, flipped(row.offset + place)):
+                checked = open_dataset(dataset.folder, io=io)
+                for read in (checked.record, checked.image, checked.__getitem__):
+                    with pytest.raises(CorruptRecord) as caught:
+                        read(row.number)
+                    assert row.named_in(str(caught.value))
+                    facts = caught.value.file, caught.value.row, caught.value.line
+                    assert facts == (row.shard.name, row.number, row.line)
+                assert checked.label(row.number) == row.label
+                for other in dataset.rows:
+                    if other is not row:
+                        assert checked.record(other.number) == other.data
+                        checked.image(other.number)
+
+
+def test_the_check_can_be_turned_off(dataset: Packed, io: str) -> None:
+    for row in dataset.rows:
+        with changed(row.shard, flipped(row.offset + len(row.data) // 2)):
+            unchecked = open_dataset(dataset.folder, io=io, check=False)
+            assert unchecked.record(row.number) == flipped(len(row.data) // 2)(row.data)
+
+
+def damaged_encodings(data: bytes) -> Iterator[bytes]:
+    """Records that decoders stumble over in many ways, of the same length."""
+    for place in (*range(0, min(700, len(data)), 7), len(data) - 1):
+        yield flipped(place, mask=0xFF)(data)
+    frame = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    if frame > 0:
+        yield data[: frame + 5] + b"\xff" * 4 + data[frame + 9 :]  # 65535 x 65535 pixels
+    noise = np.random.default_rng(0).bytes(len(data))
+    for magic in (
+        b"",
+        b"\xff\xd8\xff\xe0",
+        b"\x89PNG\r\n\x1a\n",
+        b"GIF89a",
+        b"BM",
+        b"II*\0\x08\0\0\0",
+        b"8BPS\0\1",
+        b"P6 9",
+    ):
+        yield (magic + noise)[: len(data)]
+
+
+def test_what_cannot_be_decoded_is_named_without_the_check_too(dataset: Packed, io: str, store: str) -> None:
+    row = dataset.rows[1]
+    unchecked = open_dataset(dataset.folder, io=io, check=False)
+    messages = []
+    for record in damaged_encodings(row.data):
+        with row.shard.open("r+b") as file:  # in place: the dataset stays open
+            file.seek(row.offset)
+            file.write(record)
+        try:
+            unchecked.image(row.number)
+        except CorruptRecord as error:
+            messages.append(str(error))
+    # Raw pixels in HDF5 have no header, so nothing about them can be wrong.
+    assert messages or (row.shard.suffix == ".h5" and "raw" in store)
+    assert all(row.named_in(message) for message in messages)
+
+
+def test_verify_names_each_damaged_record(dataset: Packed) -> None:
+    for damaged in (dataset.rows, dataset.rows[::2], dataset.rows[1:2]):
+        sound = {shard: shard.read_bytes() for shard in dataset.shards}
+        for row in damaged:
+            row.shard.write_bytes(flipped(row.offset + len(row.data) // 3)(row.shard.read_bytes()))
+        problems = verify(dataset.folder).problems
+        named = {problem.row: problem for problem in problems if problem.row is not None}
+        assert named.keys() == {row.number for row in damaged}
+        for row in damaged:
+            problem = named[row.number]
+            assert (problem.file, problem.line) == (row.shard.name, row.line)
+            assert row.named_in(f"{problem.file}: {problem.message}")
+        assert {problem.file for problem in problems} == {row.shard.name for row in damaged}
+        for shard, data in sound.items():
+            shard.write_bytes(data)
+
+
+def test_a_cut_shard_is_noticed_and_named(dataset: Packed, io: str) -> None:
+    for shard in dataset.shards:
+        for data in cut(shard.read_bytes()):
+            with changed(shard, lambda _, data=data: data):  # type: ignore[misc]
+                for check in (True, False):
+                    opened = open_dataset(dataset.folder, io=io, check=check)
+                    for row in dataset.rows:
+                        if row.shard != shard:
+                            assert opened.record(row.number) == row.data
+                            continue
+                        with pytest.raises(CorruptFile) as caught:
+                            opened.record(row.number)
+                        assert row.named_in(str(caught.value))
+                        assert caught.value.file == shard.name
+                problems = verify(dataset.folder).problems
+                assert {problem.file for problem in problems} == {shard.name}
+                named = {problem.row for problem in problems} - {None}
+                if data is not None:
+                    lost = [
+                        row for row in dataset.rows if row.shard == shard and row.offset + len(row.data) > len(data)
+                    ]
+                    assert named == {row.number for row in lost}
+
+
+def offsets_to_flip(path: Path, every: bool) -> Iterator[tuple[int, int]]:
+    """Offsets and masks: some bytes, the first and last of them included, or all and their single bits, too."""
+    size = path.stat().st_size
+    if every and path.suffix not in (".tar", ".h5", ".mdb"):
+        yield from ((offset, mask) for offset in range(size) for mask in (0xFF, 1 << offset % 8))
+    else:
+        count = 400 if every else 10
+        yield from ((offset, 1 << offset % 8) for offset in {*range(0, size, size // count + 1), size - 1} if size)
+
+
+def flip_every_file(dataset: Packed, io: str, *, every: bool) -> int:
+    cases = 0
+    for name in files(dataset.folder):
+        path = dataset.folder / name
+        for offset, mask in offsets_to_flip(path, every):
+            with changed(path, flipped(offset, mask=mask)):
+                dataset.assert_named_by_verify(name, (name, offset, mask))
+                dataset.assert_right_or_refused(io, (name, offset, mask))
+            cases += 1
+    return cases
+
+
+def test_a_flipped_byte_in_any_file_is_never_taken_for_data(plain: Packed, io: str) -> None:
+    assert flip_every_file(plain, io, every=False) > 150
+
+
+@pytest.mark.stress
+def test_every_flipped_byte_in_every_file_is_never_taken_for_data(dataset: Packed, io: str) -> None:
+    assert flip_every_file(dataset, io, every=True) > 5000
+
+
+def test_a_cut_or_missing_file_is_never_taken_for_data(dataset: Packed, io: str) -> None:
+    for name in files(dataset.folder):
+        path = dataset.folder / name
+        for data in cut(path.read_bytes()):
+            with changed(path, lambda _, data=data: data):  # type: ignore[misc]
+                case = (name, None if data is None else len(data))
+                dataset.assert_named_by_verify(name, case)
+                dataset.assert_right_or_refused(io, case)
+
+
+def test_a_missing_index_folder_is_an_error(plain: Packed) -> None:
+    shutil.rmtree(plain.folder / "index")
+    with pytest.raises(CorruptFile, match="is missing"):
+        open_dataset(plain.folder)
+    assert {problem.file.partition("/")[0] for problem in verify(plain.folder).problems} == {"index"}
+
+
+def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
+    (plain.folder / "manifest.json").unlink()
+    for read in (open_dataset, verify):
+        with pytest.raises(NotADataset, match=r"manifest\.json: packing did not finish: run the same pack command"):
+            read(plain.folder)
+    with pytest.raises(NotADataset, match=r"has no manifest\.json: not a dataset"):
+        open_dataset(plain.folder / "index")
+
+
+GARBAGE = [
+    b"null",
+    b"[]\n",
+    b'"manifest"\n',
+    b"{}\n",
+    b"[" * 100_000,
+    b'{"version": 1}\n',
+    b'{"version": true}\n',
+    b'{"version": "1"}\n',
+    b'{"version": -1}\n',
+    b'{"version": 1e999}\n',
+    b'{"version": ' + b"9" * 5000 + b"}\n",
+    b'{"version": 1, "name": "\\ud800"}\n',
+    b'{"version": 1, "name": NaN}\n',
+    b"\xff\xfe\x00{",
+    b"\0" * 1000,
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=lambda data: repr(data[:24]))
+def test_garbage_for_a_manifest_is_an_error(plain: Packed, data: bytes) -> None:
+    (plain.folder / "manifest.json").write_bytes(data)
+    with pytest.raises((CorruptFile, UnsupportedVersion), match=r"manifest\.json"):
+        open_dataset(plain.folder)
+    plain.assert_named_by_verify("manifest.json", data[:24])
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the manifest and gives it the checksum that then belongs to it."""
+    path = folder / "manifest.json"
+    body = json.loads(path.read_text())
+    del body["checksum"]
+    change(body)
+    path.write_bytes(dump_document(body))
+
+
+def test_a_manifest_of_a_newer_version_is_refused_by_number(plain: Packed) -> None:
+    """Even where everything else about it is unknown, such as the place of its checksum."""
+    newer = f"version {VERSION + 1};.* up to {VERSION}\\b"
+    forge(plain.folder, lambda body: body.update(version=VERSION + 1))
+    for read in (open_dataset, verify):
+        with pytest.raises(UnsupportedVersion, match=newer):
+            read(plain.folder)
+    (plain.folder / "manifest.json").write_text(json.dumps({"version": VERSION + 1, "all else": "is new"}))
+    for read in (open_dataset, verify):
+        with pytest.raises(UnsupportedVersion, match=newer):
+            read(plain.folder)
+
+
+Place = Callable[[dict[str, Any]], dict[str, Any]]
+PLACES: dict[str, Place] = {
+    "shard": lambda body: body["shards"][0],
+    "sidecar": lambda body: body["shards"][0]["sidecars"][0],
+    "rejects": lambda body: body["rejects_file"],
+    "column": lambda body: body["columns"][0],
+}
+OUTSIDE = ["../x", "/x", "..", ".", "", "index/../../x", "sub/x", "x\0y", "//x", 7, None, ["x"]]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", [*OUTSIDE, "{absolute}"], ids=repr)
+def test_a_manifest_that_names_files_elsewhere_is_refused(
+    models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, place: str, name: Any
+) -> None:
+    """Though its checksum is right, and though a sound file lies there."""
+    dataset = Packed.at(
+        shutil.copytree(models["tar", "verbatim"][0], tmp_path / "dataset"), models["tar", "verbatim"][1]
+    )
+    original = PLACES[place](json.loads((dataset.folder / "manifest.json").read_text()))["name"]
+    inside = dataset.folder / (f"index/{original}.npy" if place == "column" else original)
+    for copy in (tmp_path / "x", tmp_path / "x.npy"):
+        shutil.copy(inside, copy)
+    if name == "{absolute}":
+        name = str(tmp_path / "x")
+    forge(dataset.folder, lambda body: PLACES[place](body).update(name=name))
+    with pytest.raises(CorruptFile, match=r"manifest\.json is not a sound manifest: .* is not a plain file name"):
+        open_dataset(dataset.folder)
+    dataset.assert_named_by_verify("manifest.json", name)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("offset", -1),
+        ("offset", -(1 << 62)),
+        ("offset", 1 << 20),
+        ("offset", (1 << 63) - 1),
+        ("length", -1),
+        ("length", 1 << 40),
+        ("length", (1 << 63) - 1),
+        ("shard", 3),
+        ("shard", (1 << 32) - 1),
+        ("width", -1),
+        ("height", 1 << 30),
+    ],
+)
+def test_an_index_that_points_elsewhere_is_refused(
+    models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, io: str, column: str, value: int
+) -> None:
+    """Though all its checksums are right. Sizes matter for raw records alone."""
+    model, listing = models["lmdb", "raw"]
+    dataset = Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
+    manifest = Manifest.load(dataset.folder)
+    arrays = {info.name: np.load(dataset.folder / f"index/{info.name}.npy") for info in manifest.columns}
+    arrays[column][1] = value
+    writer = IndexWriter(dataset.folder / "index", manifest.records)
+    for info in manifest.columns:
+        if info.name.endswith("_offsets"):
+            text = info.name.removesuffix("_offsets")
+            writer.add_text(text, arrays[info.name], arrays[f"{text}_bytes"])
+        elif info.name != "blocks" and not info.name.endswith("_bytes"):
+            writer.add(info.name, arrays[info.name])
+    (dataset.folder / "manifest.json").write_bytes(replace(manifest, columns=writer.finish()).dump())
+    opened = open_dataset(dataset.folder, io=io, check=False)
+    with pytest.raises(DatasetError, match=r"row 1|names shard"):
+        opened.image(1)
+    for row in dataset.rows[2:]:
+        assert opened.record(row.number) == row.data
+
+
+def test_the_command_line_lists_damage_and_fails(plain: Packed) -> None:
+    row = plain.rows[3]
+    row.shard.write_bytes(flipped(row.offset)(row.shard.read_bytes()))
+    command = [sys.executable, "-m", "packtrain.cli", "verify", str(plain.folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert any(row.named_in(line) for line in ended.stdout.splitlines())
+    assert "Traceback" not in ended.stderr

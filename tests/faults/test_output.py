@@ -1,0 +1,306 @@
+"""What packing does about an output folder that is there already."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.cases import Job, assert_same, finished_shards, written
+from support import FORMATS, flip, image_set, packed, shard_bytes, tree
+
+from packtrain.core.document import dump_document
+from packtrain.core.errors import CorruptFile, OutputConflict, UnsupportedVersion
+from packtrain.core.files import temporary_path
+from packtrain.core.manifest import VERSION
+from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain.packer import PackOptions, PackProgress, pack
+
+State = dict[str, tuple[int, int]]
+
+
+class Stopped(Exception):
+    """What a test raises to stop a pack between two shards."""
+
+
+def state(out: Path) -> State:
+    """Changes when anything in the folder, or the folder itself, is written, replaced, made or removed."""
+    return {str(path): written(path) for path in (out, *out.rglob("*"))}
+
+
+def pack_until(job: Job, out: Path, lines: int) -> None:
+    """Packs, and stops as soon as that many lines are done."""
+
+    def stop(progress: PackProgress) -> None:
+        if progress.done >= lines:
+            raise Stopped
+
+    options = PackOptions(format=job.format, shard_bytes=job.shard_bytes)
+    with pytest.raises(Stopped):
+        pack(job.source, out, options, max_rejects="1", on_progress=stop)
+
+
+def test_a_new_an_empty_and_a_nested_folder_are_packed_into(small_job: Job, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "new", tmp_path / "empty", tmp_path / "a" / "b" / "c"):
+        small_job.run(out)
+        assert_same(out, tree(tmp_path / "new"), out)
+
+
+def test_a_folder_with_a_temporary_file_of_a_dead_packer_is_packed_into(small_job: Job, tmp_path: Path) -> None:
+    small_job.run(tmp_path / "new")
+    out = tmp_path / "out"
+    out.mkdir()
+    temporary_path(out / "plan.json").write_bytes(b"half of a pl")
+    small_job.run(out)
+    assert_same(out, tree(tmp_path / "new"), "no temporary file is left")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".hidden", "train-000000.tar", "index", "manifest.json"])
+def test_a_folder_of_somebody_else_is_refused(small_job: Job, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    before = state(tmp_path)
+    with pytest.raises(OutputConflict, match=f"holds no plan.json but {name}"):
+        small_job.run(tmp_path)
+    assert state(tmp_path) == before
+
+
+def test_a_file_is_refused(small_job: Job, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OutputConflict, match="out is a file"):
+        small_job.run(tmp_path / "out")
+    assert tree(tmp_path) == {"out": b"mine"}
+
+
+Change = Callable[[PackOptions, Path], PackOptions]
+CHANGES: dict[str, Change] = {
+    "format": lambda options, _: replace(options, format="lmdb"),
+    "store": lambda options, _: replace(options, store=StoreOptions(store="raw")),
+    "resize": lambda options, _: replace(options, store=StoreOptions(store="jpeg", resize="short=32")),
+    "quality": lambda options, _: replace(options, store=StoreOptions(store="jpeg", quality=91)),
+    "mode": lambda options, _: replace(options, store=StoreOptions(mode="L")),
+    "orientation": lambda options, _: replace(options, store=StoreOptions(store="jpeg", orientation="apply")),
+    "check": lambda options, _: replace(options, store=StoreOptions(check=True)),
+    "labels": lambda options, _: replace(options, labels=LabelSpec("float")),
+    "classes": lambda options, folder: replace(options, classes=folder / "classes.txt"),
+    "shard_bytes": lambda options, _: replace(options, shard_bytes=options.shard_bytes + 1),
+    "seed": lambda options, _: replace(options, seed=None),
+}
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+@pytest.mark.parametrize("name", [*CHANGES, "list_sha256"])
+def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path, name: str, finished: bool) -> None:
+    source = image_set(tmp_path / "images", 6)
+    (tmp_path / "classes.txt").write_text("cat\ndog\nowl\n")
+    job = Job(source, shard_bytes(source, 2))
+    out = tmp_path / "out"
+    if finished:
+        job.run(out)
+    else:
+        pack_until(job, out, 3)
+    before = state(out)
+    options = PackOptions(format=job.format, shard_bytes=job.shard_bytes)
+    if name == "list_sha256":
+        source.write_text(source.read_text().replace("image 3.jpg 0", "image 3.jpg 1"))
+    else:
+        options = CHANGES[name](options, tmp_path)
+    with pytest.raises(OutputConflict, match=rf"another plan \(.*\b{name}: .+ there, .+ asked for"):
+        pack(source, out, options)
+    assert state(out) == before
+
+
+def test_an_unfinished_pack_is_gone_on_with(job: Job, tmp_path: Path) -> None:
+    job.run(tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    for lines in (1, 3):
+        pack_until(job, out, lines)
+    finished = finished_shards(out)
+    assert len(finished) == 2
+    report = job.run(out)
+    assert (report.complete_before, report.packed, report.resumed) == (False, 1, 2)
+    assert {name: written(out / name) for name in finished} == finished
+    assert_same(out, tree(tmp_path / "undisturbed"), "resumed")
+
+
+def test_a_complete_pack_is_reported_and_left_alone(job: Job, tmp_path: Path) -> None:
+    first = job.run(tmp_path)
+    before = state(tmp_path)
+    again = job.run(tmp_path)
+    assert again == replace(first, complete_before=True, packed=0, resumed=3)
+    assert state(tmp_path) == before
+
+
+def test_a_complete_pack_is_not_changed_by_looking_for_rejects_where_there_are_none(tmp_path: Path) -> None:
+    source = image_set(tmp_path / "images", 3)
+    out = packed(source, tmp_path / "out", "tar")
+    before = state(out)
+    assert pack(source, out, PackOptions(), retry_rejects=True).complete_before
+    assert state(out) == before
+
+
+def test_a_file_that_is_still_broken_is_refused_again(small_job: Job, tmp_path: Path) -> None:
+    small_job.run(tmp_path)
+    before = tree(tmp_path)
+    report = replace(small_job, retry_rejects=True).run(tmp_path)
+    assert (report.packed, report.resumed, report.rejects) == (1, 2, 1)
+    assert_same(tmp_path, before, "retried")
+
+
+def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
+    """Whether it is in the process of the first or in another."""
+    job.run(tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "packtrain.cli", "pack", str(job.source), str(out), "--json"]
+    command += ["--format", job.format, "--shard-size", str(job.shard_bytes), "--max-rejects", "1"]
+    met: list[Any] = []
+
+    def try_too(progress: PackProgress) -> None:
+        before = state(out)
+        with pytest.raises(OutputConflict, match="another packer is at work"):
+            job.run(out)
+        if not met:
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            met.append((ended.returncode, json.loads(ended.stdout)["error"]))
+        assert state(out) == before
+
+    pack(
+        job.source,
+        out,
+        PackOptions(format=job.format, shard_bytes=job.shard_bytes),
+        max_rejects="1",
+        on_progress=try_too,
+    )
+    assert met == [(1, "OutputConflict")]
+    assert_same(out, tree(tmp_path / "undisturbed"), "not disturbed")
+
+
+Damage = Callable[[Path], object]
+DAMAGES: dict[str, Damage] = {
+    "deleted": lambda shard: shard.unlink(),
+    "cut by a byte": lambda shard: shard.write_bytes(shard.read_bytes()[:-1]),
+    "emptied": lambda shard: shard.write_bytes(b""),
+    "longer": lambda shard: shard.write_bytes(shard.read_bytes() + b"\0"),
+}
+LOST = [(name, suffix) for name, suffix in zip(FORMATS, (".tar", ".h5", ".mdb"), strict=True)] + [("tar", ".idx")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("format", "suffix"), LOST)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_lost_shard_is_packed_again(
+    small_job: Job, tmp_path: Path, format: str, suffix: str, number: int, damage: str
+) -> None:
+    job = replace(small_job, format=format)
+    first = job.run(tmp_path)
+    expected = tree(tmp_path)
+    shard = tmp_path / f"train-{number:06d}{suffix}"
+    others = {path: written(path) for path in tmp_path.glob(f"train-*[!{number}].*")}
+    assert len(others) in (2, 4)
+    DAMAGES[damage](shard)
+    report = job.run(tmp_path)
+    assert report == replace(first, packed=1, resumed=2)
+    assert {path: written(path) for path in others} == others
+    assert_same(tmp_path, expected, damage)
+
+
+def test_a_shard_lost_from_an_unfinished_pack_is_packed_again(job: Job, tmp_path: Path) -> None:
+    job.run(tmp_path / "undisturbed")
+    for damage in DAMAGES.values():
+        out = tmp_path / "out"
+        pack_until(job, out, 3)
+        shard = min(name for name in finished_shards(out))
+        damage(out / shard)
+        assert job.run(out).packed == 2
+        assert_same(out, tree(tmp_path / "undisturbed"), shard)
+        for path in (*out.glob("index/*"), *out.glob("*.*")):
+            path.unlink()
+        (out / "index").rmdir()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, -1])
+def test_a_damaged_note_costs_its_shard_alone(job: Job, tmp_path: Path, keep: int) -> None:
+    job.run(tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    pack_until(job, out, 3)
+    note = min((out / "parts").iterdir())
+    note.write_bytes(note.read_bytes()[:keep])
+    assert job.run(out).packed == 2
+    assert_same(out, tree(tmp_path / "undisturbed"), keep)
+
+
+def test_every_damage_to_a_note_is_noticed(small_job: Job, tmp_path: Path) -> None:
+    """A note goes into the index, so that nothing in it may be taken on trust."""
+    small_job.run(tmp_path / "undisturbed")
+    expected = tree(tmp_path / "undisturbed")
+    out = tmp_path / "out"
+    pack_until(small_job, out, 3)
+    model = tree(out)
+    note = min((out / "parts").iterdir())
+    for offset in range(0, note.stat().st_size, 23):
+        for name, content in model.items():
+            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).write_bytes(content)
+        flip(note, offset)
+        small_job.run(out)
+        assert_same(out, expected, offset)
+        for path in (*out.glob("index/*"), *out.glob("*.*")):
+            path.unlink()
+        (out / "index").rmdir()
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
+def test_a_damaged_plan_is_refused(small_job: Job, tmp_path: Path, finished: bool) -> None:
+    if finished:
+        small_job.run(tmp_path)
+    else:
+        pack_until(small_job, tmp_path, 3)
+    plan = tmp_path / "plan.json"
+    sound = plan.read_bytes()
+    damaged = [sound[:offset] + bytes([sound[offset] ^ 0x15]) + sound[offset + 1 :] for offset in range(len(sound))]
+    damaged += [sound[:size] for size in (0, 1, 2, len(sound) // 2, len(sound) - 1)]
+    damaged += [sound + b"\n", b"{}\n", b"[]\n", b"null", b"\xff\xfe", b"[" * 100_000, b'{"version": 1}\n']
+    for data in damaged:
+        plan.write_bytes(data)
+        before = state(tmp_path)
+        with pytest.raises((CorruptFile, UnsupportedVersion), match=r"plan\.json") as caught:
+            small_job.run(tmp_path)
+        assert caught.value.file == "plan.json"
+        assert state(tmp_path) == before
+
+
+def test_a_missing_plan_is_not_made_up(small_job: Job, tmp_path: Path) -> None:
+    small_job.run(tmp_path)
+    (tmp_path / "plan.json").unlink()
+    before = state(tmp_path)
+    with pytest.raises(OutputConflict, match=r"holds no plan\.json"):
+        small_job.run(tmp_path)
+    assert state(tmp_path) == before
+
+
+def test_a_plan_of_a_newer_version_is_refused_by_number(small_job: Job, tmp_path: Path) -> None:
+    small_job.run(tmp_path)
+    plan = tmp_path / "plan.json"
+    body = json.loads(plan.read_text()) | {"version": VERSION + 7}
+    del body["checksum"]
+    plan.write_bytes(dump_document(body))
+    with pytest.raises(UnsupportedVersion, match=rf"plan.json has version {VERSION + 7}; .* up to {VERSION}\b"):
+        small_job.run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rejects.jsonl", "index/line.npy"])
+def test_a_finished_dataset_that_is_damaged_is_not_packed_over(small_job: Job, tmp_path: Path, name: str) -> None:
+    """To pack a lost shard again, what is known of the others has to be sound."""
+    small_job.run(tmp_path)
+    (tmp_path / "train-000001.tar").unlink()
+    flip(tmp_path / name, -3)
+    before = state(tmp_path)
+    with pytest.raises(CorruptFile) as caught:
+        small_job.run(tmp_path)
+    assert caught.value.file in (name, "index")
+    assert state(tmp_path) == before

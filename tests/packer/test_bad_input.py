@@ -1,0 +1,179 @@
+"""What happens to files that are not what they should be. All of it through `pack`."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import encoded, image_set, items, packed, picture, sources
+
+from packtrain.core.errors import ShardFailed, TooManyRejects
+from packtrain.core.manifest import Manifest
+from packtrain.core.options import StoreOptions
+from packtrain.packer import PackOptions, pack, verify
+from packtrain.packer.merge import read_rejects
+from packtrain.readers import open_dataset
+
+JPEG = encoded(picture(0))
+PNG = encoded(picture(0), "PNG")
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG file that claims this size and holds nothing of it."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"")),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+
+
+def holding(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+def linking(target: str) -> Callable[[Path], object]:
+    return lambda path: path.symlink_to(target)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "No such file or directory"),
+    "dangling link": (linking("nowhere"), "No such file or directory"),
+    "link to itself": (linking("bad.jpg"), "Too many levels of symbolic links"),
+    "directory": (Path.mkdir, "a directory"),
+    "FIFO": (os.mkfifo, "not a regular file"),
+    "device": (linking("/dev/zero"), "not a regular file"),
+    "empty": (holding(b""), "empty file"),
+    "HTML": (
+        holding(b"<!DOCTYPE html><p>404</p>"),
+        r"not an image that Pillow knows; it begins with b'<!DOCTYPE html>",
+    ),
+    "zeros": (holding(bytes(5000)), "not an image that Pillow knows"),
+    "truncated JPEG": (holding(JPEG[:-200]), "Pillow refuses it: OSError: image file is truncated"),
+    "truncated in its header": (holding(JPEG[:40]), "Pillow"),
+    "truncated PNG": (holding(PNG[:-200]), "Pillow refuses it: OSError: image file is truncated"),
+    "zeros in the middle of a JPEG header": (holding(JPEG[:20] + bytes(300) + JPEG[320:]), "Pillow"),
+    "a table in the middle of a picture": (holding(JPEG[:-200] + b"\xff\xc4" + JPEG[-198:]), "broken data stream"),
+    "decompression bomb": (holding(png_of(30_000, 30_000)), "Pillow refuses it: DecompressionBombError"),
+}
+
+SIXTEEN_BITS = Image.fromarray(np.arange(48 * 36, dtype=np.uint16).reshape(36, 48) * 37)
+
+ACCEPTED: dict[str, bytes] = {
+    "PNG named .JPEG": PNG,
+    "CMYK": encoded(picture(1, mode="CMYK")),
+    "16 bits": encoded(SIXTEEN_BITS, "PNG"),
+    "GIF": encoded(picture(2), "GIF"),
+    "palette": encoded(picture(3, mode="P"), "PNG"),
+    "transparent": encoded(picture(4, mode="RGBA"), "PNG"),
+    "two levels": encoded(picture(5, mode="1"), "PNG"),
+    "BMP": encoded(picture(6), "BMP"),
+    "TIFF": encoded(picture(7), "TIFF"),
+    "bytes behind the end": JPEG + b"\0" * 50,
+    "a second picture behind the first": JPEG + encoded(picture(8)),
+    "broken EXIF": JPEG[:2] + b"\xff\xe1\x00\x10Exif\0\0garbage!" + JPEG[2:],
+    "PNG without its end": PNG[:-12],
+}
+"""What Pillow reads, training code can use."""
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_bad_file_is_a_reject_that_says_why_and_the_others_are_packed(tmp_path: Path, kind: str) -> None:
+    make, reason = REFUSED[kind]
+    listing = image_set(tmp_path / "images", 2)
+    labels = [source.label for source in sources(listing)]
+    make(tmp_path / "images" / "bad.jpg")
+    with listing.open("a") as file:
+        file.write("bad.jpg 9\n")
+    out = packed(listing, tmp_path / "out", "tar", max_rejects="1")
+    (reject,) = read_rejects(out, Manifest.load(out))
+    assert (reject.line, reject.path) == (2, "bad.jpg")
+    assert re.search(reason, reject.reason)
+    assert "0x7f" not in reject.reason, "an address in a reason makes two runs differ"
+    assert [label for _, label in items(open_dataset(out))] == labels
+    with pytest.raises(TooManyRejects, match=r"1 of 3 lines refused, 0 allowed.*\n  line 2: bad\.jpg: "):
+        packed(listing, tmp_path / "none allowed", "tar", max_rejects="0")
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of some of them
+@pytest.mark.parametrize("check", [False, True], ids=["", "check"])
+@pytest.mark.parametrize("kind", ACCEPTED)
+def test_an_odd_file_that_pillow_reads_is_packed_as_it_is(tmp_path: Path, kind: str, check: bool) -> None:
+    (tmp_path / "an odd file.JPEG").write_bytes(ACCEPTED[kind])
+    (tmp_path / "train.txt").write_text("an odd file.JPEG 1\n")
+    expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert("RGB")
+    opened = open_dataset(packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=StoreOptions(check=check)))
+    assert opened.record(0) == ACCEPTED[kind]
+    assert opened.image(0).tobytes() == expected.tobytes()
+    assert (opened.store.index["width"][0], opened.store.index["height"][0]) == expected.size
+    assert not verify(tmp_path / "out", decode_images=True).problems
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ACCEPTED)
+def test_the_pixels_of_an_odd_file_are_those_that_pillow_reads(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(ACCEPTED[kind])
+    (tmp_path / "train.txt").write_text("a.jpg 1\n")
+    for mode in ("RGB", "L"):
+        expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert(mode)
+        out = packed(tmp_path / "train.txt", tmp_path / mode, "tar", store=StoreOptions("raw", mode=mode))
+        assert open_dataset(out).image(0).tobytes() == expected.tobytes()
+
+
+class TestUnreadable:
+    """A file that cannot be read says nothing of what is in it."""
+
+    @pytest.fixture
+    def listing(self, tmp_path: Path) -> Path:
+        return image_set(tmp_path / "images", 3)
+
+    def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
+        options = PackOptions(seed=None)
+        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* mend it and run"):
+            pack(listing, out, options, max_rejects="100%")
+        assert not (out / "manifest.json").exists()
+        assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
+        mend()
+        assert pack(listing, out, options).rejects == 0
+        assert [bytes(open_dataset(out).record(row)) for row in range(3)] == [
+            source.data for source in sources(listing)
+        ]
+
+    def test_an_input_error_fails_the_shard(self, listing: Path, tmp_path: Path) -> None:
+        path = listing.parent / "image 1.jpg"
+        data = path.read_bytes()
+        path.unlink()
+        path.symlink_to("/proc/self/mem")  # a regular file; reading its first byte is EIO
+
+        def mend() -> None:
+            path.unlink()
+            path.write_bytes(data)
+
+        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", mend)
+
+    @pytest.mark.parametrize(
+        "number", [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ENOMEM], ids=errno.errorcode.get
+    )
+    def test_an_error_on_opening_fails_the_shard(
+        self, listing: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.open
+
+        def failing(path: str, *arguments: int) -> int:
+            if str(path).endswith("image 1.jpg"):
+                raise OSError(number, os.strerror(number), path)
+            return real(path, *arguments)
+
+        monkeypatch.setattr(os, "open", failing)
+        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)

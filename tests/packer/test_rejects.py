@@ -1,0 +1,185 @@
+"""Laws of refused lines: how many are allowed, what is kept of them, how a run goes on after they are mended."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import encoded, image_set, packed, picture, sources, tree
+
+from packtrain.core.errors import ListError, PackError, TooManyRejects
+from packtrain.core.options import StoreOptions
+from packtrain.packer import PackOptions, PackProgress, pack
+from packtrain.readers import open_dataset
+
+
+def list_with_bad_lines(folder: Path, good: int, bad: int) -> Path:
+    """A list of `good` images and then `bad` lines whose files are missing."""
+    listing = image_set(folder, good)
+    with listing.open("a") as file:
+        file.writelines(f"missing {number}.jpg 0\n" for number in range(bad))
+    return listing
+
+
+def rejects(dataset: Path) -> list[dict[str, Any]]:
+    """rejects.jsonl as any JSON parser has it."""
+    return [json.loads(line) for line in (dataset / "rejects.jsonl").read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "limit", "fits"),
+    [
+        (0, "0", True),
+        (1, "0", False),
+        (1, "0%", False),
+        (1, "0.1%", True),
+        (2, "0.1%", False),
+        (2, "1", False),
+        (2, "2", True),
+        (2, "16%", False),
+        (2, "17%", True),
+    ],
+)
+def test_the_limit_is_a_count_or_a_share_of_all_lines_of_at_least_one(
+    tmp_path: Path, bad: int, limit: str, fits: bool
+) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 12 - bad, bad)
+    if fits:
+        report = pack(listing, tmp_path / "out", max_rejects=limit)
+        assert (report.records, report.rejects) == (12 - bad, bad)
+    else:
+        with pytest.raises(TooManyRejects, match=re.escape(f"{bad} of 12 lines refused")):
+            pack(listing, tmp_path / "out", max_rejects=limit)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_lines_that_cannot_be_parsed_count_before_anything_is_written(tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 3)
+    listing.write_text(listing.read_text() + "image 0.jpg cat\nimage 1.jpg\n")
+    with pytest.raises(TooManyRejects, match=r"2 of 5 lines refused, 1 allowed"):
+        pack(listing, tmp_path / "out", max_rejects="1")
+    assert not (tmp_path / "out").exists()
+    assert pack(listing, tmp_path / "out", max_rejects="2").records == 3
+
+
+def test_every_reject_is_kept_with_its_line_its_path_and_the_reason(tmp_path: Path, format_name: str) -> None:
+    folder = tmp_path / "images"
+    image_set(folder, 1)
+    (folder / "empty").write_bytes(b"")
+    lines = [
+        b"no label",
+        b"image 0.jpg 1",
+        b"",
+        b"caf\xe9 \xe2\x80\xa8\x7f.jpg 1",
+        b"empty 2",
+        b"a\tb 3",
+        b"image 0.jpg x",
+    ]
+    (folder / "train.txt").write_bytes(b"\n".join(lines))
+    out = packed(folder / "train.txt", tmp_path / "out", format_name, max_rejects="5")
+    assert rejects(out) == [
+        {"line": 0, "path": "no label", "reason": "label 'label' is not an integer"},
+        {"line": 3, "path": "caf\udce9 \u2028\x7f.jpg", "reason": "No such file or directory"},
+        {"line": 4, "path": "empty", "reason": "empty file"},
+        {"line": 5, "path": "a\tb", "reason": "No such file or directory"},
+        {"line": 6, "path": "image 0.jpg x", "reason": "label 'x' is not an integer"},
+    ]
+    assert open_dataset(out).store.index["line"].tolist() == [1]
+    assert pack(folder / "train.txt", out, PackOptions(format_name), max_rejects="5").complete_before
+
+
+def test_a_dataset_without_rejects_has_an_empty_list_of_them(images: Path, tmp_path: Path) -> None:
+    assert rejects(packed(images, tmp_path / "out", "tar")) == []
+
+
+def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 1, 7)
+    for name in ("missing 3.jpg", "missing 5.jpg"):
+        (tmp_path / "images" / name).write_bytes(b"")
+    with pytest.raises(TooManyRejects) as caught:
+        pack(listing, tmp_path / "out", max_rejects="50%")
+    assert str(caught.value).splitlines() == [
+        "7 of 8 lines refused, 4 allowed (5 x No such file or directory, 2 x empty file).",
+        "  line 1: missing 0.jpg: No such file or directory",
+        "  line 2: missing 1.jpg: No such file or directory",
+        "  line 3: missing 2.jpg: No such file or directory",
+        "  line 4: missing 3.jpg: empty file",
+        "  line 5: missing 4.jpg: No such file or directory",
+        "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects",
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, format_name: str, workers: int) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 9, 3)
+    store = StoreOptions("raw", resize="8x8")  # one size: so shards are planned alike whatever the files' sizes
+    options = PackOptions(format_name, store, shard_bytes=2 * 8 * 8 * 3, seed=None)
+    out = tmp_path / "out"
+    with pytest.raises(TooManyRejects, match="3 of 12 lines refused, 2 allowed"):
+        pack(listing, out, options, max_rejects="2", workers=workers)
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("train-*")}
+    assert finished
+    assert not (out / "manifest.json").exists()
+    report = pack(listing, out, options, max_rejects="3", workers=workers)
+    assert report.resumed >= len(finished) / 2, "tar has two files for a shard"
+    assert (report.packed + report.resumed, report.records, report.rejects) == (6, 9, 3)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished, "a finished shard was packed again"
+    pack(listing, tmp_path / "undisturbed", options, max_rejects="3")
+    assert tree(out) == tree(tmp_path / "undisturbed")
+
+
+def test_mended_files_are_packed_on_request_and_only_their_shards(tmp_path: Path, format_name: str) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 5, 1)
+    store = StoreOptions("raw", resize="8x8")
+    options = PackOptions(format_name, store, shard_bytes=2 * 8 * 8 * 3, seed=None)
+    out = tmp_path / "out"
+    pack(listing, out, options)
+    untouched = {path: path.stat().st_mtime_ns for path in out.glob("train-*") if "000002" not in path.name}
+    (tmp_path / "images" / "missing 0.jpg").write_bytes(encoded(picture(77)))
+
+    report = pack(listing, out, options)
+    assert (report.complete_before, report.rejects) == (True, 1)
+    report = pack(listing, out, options, retry_rejects=True)
+    assert (report.complete_before, report.packed, report.resumed, report.rejects) == (False, 1, 2, 0)
+    assert {path: path.stat().st_mtime_ns for path in untouched} == untouched
+    report = pack(listing, out, options, retry_rejects=True)
+    assert (report.complete_before, report.packed) == (True, 0)
+
+    pack(listing, tmp_path / "fresh", options)
+    assert tree(out) == tree(tmp_path / "fresh")
+
+
+def test_a_list_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 0, 2)
+    with pytest.raises(ListError, match=r"none of 2 sampled files can be read; is --root right\? First: .*missing"):
+        pack(listing, tmp_path / "out", max_rejects="100%")
+    for number in range(2):
+        (tmp_path / "images" / f"missing {number}.jpg").write_bytes(b"<html>")
+    with pytest.raises(PackError, match="no line of 2 could be packed; the first: line 0: not an image"):
+        pack(listing, tmp_path / "out", max_rejects="100%")
+
+
+def test_repeated_lines_are_packed_each_and_counted(tmp_path: Path, format_name: str) -> None:
+    listing = image_set(tmp_path / "images", 3)
+    listing.write_text(listing.read_text() * 2 + "image 0.jpg 7\n")
+    report = pack(listing, tmp_path / "out", PackOptions(format_name))
+    assert (report.records, report.duplicates) == (7, 3)
+    opened = open_dataset(tmp_path / "out")
+    assert [opened.record(row) for row in range(7)] == [source.data for source in sources(listing)]
+    assert opened.store.manifest.duplicates == 3
+
+
+def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 9, 3)
+    listing.write_text("".join(sorted(listing.read_text().splitlines(keepends=True), reverse=True)))
+    options = PackOptions("tar", StoreOptions("raw", resize="8x8"), shard_bytes=3 * 8 * 8 * 3, seed=None)
+    seen: list[PackProgress] = []
+    with pytest.raises(TooManyRejects):
+        pack(listing, tmp_path / "out", options, max_rejects="2", on_progress=seen.append)
+    assert seen == []
+    pack(listing, tmp_path / "out", options, max_rejects="3", on_progress=seen.append)
+    assert seen[-1] == PackProgress(done=12, total=12, resumed=3, rejects=3)
+    assert [state.done for state in seen] == sorted(state.done for state in seen)
