@@ -89,7 +89,8 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
             finally:
                 writer.close()
             fsync_file(temporary)
-            info = FileInfo(final.name, temporary.stat().st_size, checksum_file(temporary))
+            checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
+            info = FileInfo(final.name, temporary.stat().st_size, checksum)
             sidecars = tuple(
                 _write_sidecar(final.with_suffix(suffix), data) for suffix, data in sorted(finished.sidecars.items())
             )

@@ -54,10 +54,12 @@ class Finished:
     Attributes:
         offsets: Offset of each record's bytes in the file, in the order in which they were added.
         sidecars: Content of further files, by suffix, which replaces the shard's.
+        crc32c: Checksum of the whole file, where the writer knows it; else the file has to be read once more.
     """
 
     offsets: list[int]
     sidecars: dict[str, bytes] = field(default_factory=dict)
+    crc32c: int | None = None
 
 
 class ShardWriter(Protocol):

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from packtrain.core.files import write_all
 from packtrain.readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
@@ -38,6 +40,7 @@ class Writer:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._label_suffix = label_extension(layout.labels) if layout.labels.kind != "none" else None
         self._position = 0
+        self._crc32c = 0
         self._offsets: list[int] = []
         self._lines: list[str] = []
 
@@ -54,14 +57,14 @@ class Writer:
             buffers += [ustar_header(name, len(text)), text, _padding(len(text))]
         self._offsets.append(offset)
         self._lines.append(line)
-        self._position += write_all(self._file(), buffers)
+        self._write(buffers)
 
     def finish(self) -> Finished:
         """Ends the archive."""
-        write_all(self._file(), [bytes(2 * BLOCK)])
+        self._write([bytes(2 * BLOCK)])
         self.close()
         index = "\n".join([f"v1.2 {len(self._lines)}", *self._lines, ""])
-        return Finished(self._offsets, {".idx": index.encode("ascii")})
+        return Finished(self._offsets, {".idx": index.encode("ascii")}, self._crc32c)
 
     def close(self) -> None:
         """Closes the file."""
@@ -69,9 +72,11 @@ class Writer:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _file(self) -> int:
+    def _write(self, buffers: list[bytes]) -> None:
         assert self._descriptor is not None, "the writer is closed"
-        return self._descriptor
+        self._position += write_all(self._descriptor, buffers)
+        for buffer in buffers:
+            self._crc32c = crc32c(buffer, self._crc32c)
 
 
 def ustar_header(name: str, size: int) -> bytes:
