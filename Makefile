@@ -26,7 +26,7 @@ help: ## list the verbs
 setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a minute or two, once)
 
 .PHONY: demo
-demo: $(VENV)/.demo setup ## the main job end to end: pack, verify, read, train
+demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
 	$(BIN)/python examples/demo.py $(ARGS)
 
 .PHONY: test

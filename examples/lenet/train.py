@@ -188,7 +188,6 @@ def _loader(dataset: Dataset[tuple[Tensor, int]], options: TrainOptions, device:
         persistent_workers=options.workers > 0,
         # From pinned memory, a copy to the GPU runs beside the computation.
         pin_memory=device.type == "cuda",
-        generator=torch.Generator().manual_seed(options.seed),
     )
 
 
