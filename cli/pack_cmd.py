@@ -108,9 +108,10 @@ def _options(
 def _describe(report: PackReport, seconds: float) -> str:
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
     if report.complete_before:
-        return f"{report.dataset}: complete already: {what}"
-    again = f", {report.resumed} shard(s) from before" if report.resumed else ""
-    text = f"{report.dataset}: {what} in {seconds:.1f} s{again}"
+        text = f"{report.dataset}: complete already: {what}"
+    else:
+        again = f", {report.resumed} shard(s) from before" if report.resumed else ""
+        text = f"{report.dataset}: {what} in {seconds:.1f} s{again}"
     if report.rejects:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:

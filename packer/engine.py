@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
@@ -108,7 +111,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(self._function, theirs), daemon=True)
-        self._process.start()
+        with _ctrl_c_later():
+            self._process.start()
         theirs.close()
 
     def give(self, task: Any, attempt: int) -> None:
@@ -178,14 +182,40 @@ class _Schedule:
         worker.give(worker.task, worker.attempt + 1)
 
 
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Puts Ctrl-C off for a while; processes started meanwhile never see it.
+
+    It reaches the whole process group, also workers that are still importing; but the parent decides.
+    """
+    # To start it, as the first worker would, would unblock the signal.
+    resource_tracker.ensure_running()
+    came: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A thread that does not block it may get it all the same, and then Python raises KeyboardInterrupt in the main one.
+    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if handler is not None:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
 def _serve(function: Callable[..., Any], pipe: Connection) -> None:
     """A worker's life: tasks in, reports and results out, until the parent is gone."""
-    # Ctrl-C reaches the whole process group; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
     while True:
         try:
             task = pipe.recv()
         except EOFError:
+            return
+        if parent is None or not parent.is_alive():
+            # The task has outlived it in the pipe; by now another run may be at work on it.
             return
         try:
             message: Any = _Done(function(task, pipe.send))

@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import re
+import reprlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ def _list_folder(folder: Path) -> tuple[tuple[str, ...], bytes]:
 
 def _parse_int(text: bytes) -> int:
     if not re.fullmatch(rb"[+-]?\d{1,19}", text) or not -(1 << 63) <= (value := int(text)) < 1 << 63:
-        raise BadLine(f"label {os.fsdecode(text)!r} is not an integer")
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer")
     return value
 
 
@@ -220,5 +221,5 @@ def _parse_float(text: bytes) -> float:
         if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
             raise ValueError
     except ValueError:
-        raise BadLine(f"label {os.fsdecode(text)!r} is not a finite number") from None
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None
     return value

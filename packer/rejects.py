@@ -33,10 +33,16 @@ class RejectGuard:
         if self.total <= self._limit:
             return
         found = sorted((item for items in self._by_shard.values() for item in items), key=lambda item: item.line)
-        examples = "".join(f"\n  line {item.line}: {item.path}: {item.reason}" for item in found[:5])
+        examples = "".join(f"\n  line {item.line}: {_short(item.path)}: {item.reason}" for item in found[:5])
         kinds = Counter(item.reason.partition(":")[0] for item in found).most_common(3)
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
         raise TooManyRejects(
             f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
             "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects"
         )
+
+
+def _short(path: str) -> str:
+    # A list that is no list at all may hold anything, terminal controls included.
+    text = repr(path)
+    return text if len(text) <= 120 else text[:117] + "..."
