@@ -74,11 +74,13 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# torch comes alone and without its dependencies, so that its own index is asked for nothing else.
+# torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
+# for tests; its dependencies would bring Pillow over pillow-simd.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
+	$(PIP) --no-deps torchvision
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

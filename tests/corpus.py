@@ -97,7 +97,7 @@ def _insert(data: bytearray, at: int, random: np.random.Generator) -> None:
 
 
 def _repeat(data: bytearray, at: int, random: np.random.Generator) -> None:
-    start = int(random.integers(2, len(data)))
+    start = int(random.integers(len(data) + 1))
     data[at:at] = data[start : start + int(random.choice([2, 20, 200]))]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,6 +101,13 @@ def tool(name: str, package: str) -> str:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+def output_of(*command: str | os.PathLike[str]) -> str:
+    """Standard output of a program that succeeds and complains of nothing."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done.stdout}"
+    return done.stdout
 
 
 def real_list() -> Path:

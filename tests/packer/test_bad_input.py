@@ -102,7 +102,7 @@ def test_a_bad_file_is_a_reject_that_says_why_and_the_others_are_packed(tmp_path
     assert re.search(reason, reject.reason)
     assert "0x7f" not in reject.reason, "an address in a reason makes two runs differ"
     assert [label for _, label in items(open_dataset(out))] == labels
-    with pytest.raises(TooManyRejects, match=r"1 of 3 lines refused, 0 allowed.*\n  line 2: bad\.jpg: "):
+    with pytest.raises(TooManyRejects, match=r"1 of 3 lines refused, 0 allowed.*\n  line 2: 'bad\.jpg': "):
         packed(listing, tmp_path / "none allowed", "tar", max_rejects="0")
 
 

@@ -103,11 +103,11 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
         pack(listing, tmp_path / "out", max_rejects="50%")
     assert str(caught.value).splitlines() == [
         "7 of 8 lines refused, 4 allowed (5 x No such file or directory, 2 x empty file).",
-        "  line 1: missing 0.jpg: No such file or directory",
-        "  line 2: missing 1.jpg: No such file or directory",
-        "  line 3: missing 2.jpg: No such file or directory",
-        "  line 4: missing 3.jpg: empty file",
-        "  line 5: missing 4.jpg: No such file or directory",
+        "  line 1: 'missing 0.jpg': No such file or directory",
+        "  line 2: 'missing 1.jpg': No such file or directory",
+        "  line 3: 'missing 2.jpg': No such file or directory",
+        "  line 4: 'missing 3.jpg': empty file",
+        "  line 5: 'missing 4.jpg': No such file or directory",
         "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects",
     ]
 

@@ -1,0 +1,46 @@
+"""Running the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from packtrain.cli import main, pack_cmd
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be one JSON document."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs ``packtrain ARGUMENTS``, or ``pack ARGUMENTS``, in this process."""
+
+    def run(*arguments: object, program: str = "packtrain") -> Outcome:
+        monkeypatch.setattr(sys, "argv", [program, *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            (main.main if program == "packtrain" else pack_cmd.main)()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Outcome(code or 0, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,248 @@
+"""Laws of `packtrain pack`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import encoded, image_set, output_of, picture, shard_bytes, sources, tree
+
+from packtrain.packer import PackOptions, pack
+from packtrain.readers import open_dataset
+
+from .conftest import Run
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def plan(out: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((out / "plan.json").read_bytes())
+    return body
+
+
+def test_it_packs_what_the_library_packs(run: Run, images: Path, tmp_path: Path, format_name: str) -> None:
+    outcome = run("pack", images, tmp_path / "out", "--format", format_name, "--workers", 1)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.fullmatch(rf"{tmp_path}/out: 12 records in 1 shard\(s\), [\d.]+ KiB in [\d.]+ s\n", outcome.out)
+    pack(images, tmp_path / "library", PackOptions(format_name))
+    assert tree(tmp_path / "out") == tree(tmp_path / "library")
+
+
+def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:
+    for expected in ("12 records", "complete already: 12 records in 1 shard(s)"):
+        outcome = run("pack", images, tmp_path / "out", "--format", "tar")
+        assert outcome.code == 0
+        assert expected in outcome.out
+
+
+def test_every_option_lands_in_the_plan(run: Run, images: Path, tmp_path: Path) -> None:
+    store = "--store jpeg --resize long=30 --quality 50 --mode L --orientation apply"
+    words = f"--format hdf5 {store} --shard-size 4KB --seed 7".split()
+    assert run("pack", images, tmp_path / "out", *words).code == 0
+    body = plan(tmp_path / "out")
+    assert body["store"] == {
+        "store": "jpeg",
+        "resize": "long=30",
+        "quality": 50,
+        "mode": "L",
+        "orientation": "apply",
+        "check": False,
+    }
+    assert [body[name] for name in ("format", "labels", "shard_bytes", "seed", "classes")] == [
+        "hdf5",
+        "int",
+        4000,
+        7,
+        None,
+    ]
+    assert len(body["shards"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "seed"), [([], 0), (["--seed", "0"], 0), (["--seed", "-3"], -3), (["--keep-order"], None)], ids=str
+)
+def test_the_order_is_that_of_seed_0_unless_told_otherwise(
+    run: Run, images: Path, tmp_path: Path, words: list[str], seed: int | None
+) -> None:
+    assert run("pack", images, tmp_path / "out", "--format", "tar", *words).code == 0
+    assert plan(tmp_path / "out")["seed"] == seed
+
+
+def test_labels_root_and_classes(run: Run, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\ndog\neel\n")
+    (tmp_path / "train.txt").write_text(images.read_text())
+    names = ("--root", images.parent, "--classes", tmp_path / "classes.txt")
+    assert run("pack", tmp_path / "train.txt", tmp_path / "named", "--format", "tar", *names).code == 0
+    assert open_dataset(tmp_path / "named").classes == ("cat", "dog", "eel")
+    (tmp_path / "train.txt").write_text(images.read_text().replace(".jpg ", ".jpg 0.25 "))
+    vector = ("--root", images.parent, "--labels", "float*2", "--check")
+    assert run("pack", tmp_path / "train.txt", tmp_path / "vector", "--format", "tar", *vector).code == 0
+    opened = open_dataset(tmp_path / "vector")
+    assert opened.targets.tolist() == [[0.25, source.label] for source in sources(images)]
+    assert opened.store.manifest.store.check
+
+
+def test_an_image_folder(run: Run, tmp_path: Path) -> None:
+    for name in ("b/1.jpg", "a/2 3.JPG"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True)
+        (tmp_path / "photos" / name).write_bytes(encoded(picture(1)))
+    assert run("pack", tmp_path / "photos", tmp_path / "out", "--format", "lmdb").code == 0
+    opened = open_dataset(tmp_path / "out")
+    assert [(opened.filename(row), opened.label(row)) for row in range(2)] == [("a/2 3.JPG", 0), ("b/1.jpg", 1)]
+    assert opened.classes == ("a", "b")
+
+
+def test_refused_and_repeated_lines_are_mentioned(run: Run, images: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "train.txt"
+    listing.write_text(images.read_text() + "image 0.jpg 0\nmissing.jpg 1\n")
+    outcome = run("pack", listing, tmp_path / "out", "--format", "tar", "--root", images.parent)
+    assert outcome.code == 0
+    assert (
+        f"1 line(s) refused, see {tmp_path}/out/rejects.jsonl\n1 line(s) repeat an earlier one (kept)\n" in outcome.out
+    )
+    (images.parent / "missing.jpg").write_bytes(encoded(picture(3)))
+    try:
+        words = ("--root", images.parent, "--retry-rejects")
+        assert "line(s) refused" not in run("pack", listing, tmp_path / "out", "--format", "tar", *words).out
+    finally:
+        (images.parent / "missing.jpg").unlink()
+
+
+class TestJson:
+    def test_the_report_is_one_document(self, run: Run, images: Path, tmp_path: Path) -> None:
+        outcome = run("pack", images, tmp_path / "out", "--format", "tar", "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.json == {
+            "dataset": str(tmp_path / "out"),
+            "complete_before": False,
+            "packed": 1,
+            "resumed": 0,
+            "records": 12,
+            "bytes": sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar")),
+            "rejects": 0,
+            "duplicates": 0,
+        }
+
+    def test_so_is_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
+        (tmp_path / "train.txt").write_text("missing.jpg 1\n" + images.read_text())
+        words = ("--root", images.parent, "--max-rejects", 0, "--json")
+        outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--format", "tar", *words)
+        assert outcome.code == 1
+        assert outcome.json["error"] == "TooManyRejects"
+        assert "1 of 13 lines refused, 0 allowed" in outcome.json["message"]
+        assert outcome.err == f"error: {outcome.json['message']}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "Missing option '--format'. Choose from:"),
+        ("--format zip", "'zip' is not one of 'tar', 'hdf5', 'lmdb'"),
+        ("--format tar --formt tar", "No such option"),
+        ("--format tar --store crop", "'crop' is not one of"),
+        ("--format tar --seed 1 --keep-order", "--seed and --keep-order contradict each other"),
+        ("--format tar --labels words", "labels 'words': expected int, int*K, float*K or none"),
+        ("--format tar --shard-size big", "size 'big': expected a number with a unit"),
+        ("--format tar --max-rejects some", "max rejects 'some': expected a percentage or a count"),
+        ("--format tar --resize short=8", "so --resize needs --store jpeg or raw"),
+        ("--format tar --store raw --resize 8", "resize '8': expected short=256"),
+        ("--format tar --quality 0", "0 is not in the range 1<=x<=100"),
+        ("--format tar --workers 0", "0 is not in the range x>=1"),
+        ("--format tar --labels none --classes {images}", "class names belong to labels int, not none"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_touches_nothing(
+    run: Run, images: Path, tmp_path: Path, words: str, message: str
+) -> None:
+    outcome = run("pack", images, tmp_path / "out", *words.format(images=images).split())
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_list_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--format", "tar")
+    assert outcome.code == 2
+    assert "train.txt' does not exist" in outcome.err
+
+
+def test_what_fails_is_exit_code_1_and_a_plain_message(run: Run, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    outcome = run("pack", images, tmp_path, "--format", "tar")
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: {tmp_path} holds no plan.json but precious.txt: packtrain writes into a new or empty folder\n"
+    )
+
+
+class TestProgress:
+    def test_a_log_gets_plain_lines(
+        self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("packtrain.cli.output._LOG_SECONDS", 0)
+        monkeypatch.setattr("packtrain.packer.shard._REPORT_SECONDS", 0)
+        outcome = run("pack", images, tmp_path / "out", "--format", "tar", "--workers", 1)
+        lines = outcome.err.splitlines()
+        assert all(re.fullmatch(r"pack: \d+ of 12 \([\d,]+ images/s(, [\d,]+ s left)?\)", line) for line in lines)
+        assert [int(line.split()[1]) for line in lines] == [*range(1, 13), 12]
+        assert not CONTROL.search(outcome.out + outcome.err)
+
+    def test_a_log_gets_no_control_characters_from_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
+        (tmp_path / "train.txt").write_bytes(b"bad \x1b[31m \x85.jpg 1\n" + images.read_bytes())
+        words = ("--root", images.parent, "--max-rejects", 0)
+        outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--format", "tar", *words)
+        assert outcome.code == 1
+        assert not CONTROL.search(outcome.err)
+
+    def test_json_is_silent(self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("packtrain.cli.output._LOG_SECONDS", 0)
+        assert run("pack", images, tmp_path / "out", "--format", "tar", "--json", "--workers", 1).err == ""
+
+    def test_a_terminal_gets_a_bar(self, images: Path, tmp_path: Path) -> None:
+        screen, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (24, 100))
+        words = ["pack", str(images), str(tmp_path / "out"), "--format", "tar"]
+        command = [sys.executable, "-m", "packtrain.cli", *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal) as process:
+            os.close(terminal)
+            shown = b""
+            try:
+                while piece := os.read(screen, 4096):
+                    shown += piece
+            except OSError:
+                pass  # how Linux reports the end of a terminal
+            assert process.stdout
+            assert b"12 records" in process.stdout.read()
+        os.close(screen)
+        assert process.returncode == 0
+        assert b"pack: " in shown
+        assert b"12.0/12.0" in shown
+        assert b"images/s" in shown
+
+
+def test_pack_is_installed_as_a_command_of_its_own(run: Run, images: Path, tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("pack")
+    assert output_of(script, "--help").replace("Usage: pack", "Usage: packtrain pack") == output_of(
+        script.with_name("packtrain"), "pack", "--help"
+    )
+    assert run(images, tmp_path / "short", "--format", "tar", program="pack").code == 0
+    assert run("pack", images, tmp_path / "long", "--format", "tar").code == 0
+    assert tree(tmp_path / "short") == tree(tmp_path / "long")
+
+
+def test_several_workers(run: Run, tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 8)
+    size = ("--shard-size", shard_bytes(listing, 2))
+    report = run("pack", listing, tmp_path / "two", "--format", "tar", *size, "--workers", 2, "--json").json
+    assert (report["packed"], report["records"]) == (4, 8)
+    run("pack", listing, tmp_path / "one", "--format", "tar", *size, "--workers", 1)
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")

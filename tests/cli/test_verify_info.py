@@ -1,0 +1,126 @@
+"""Laws of `packtrain verify` and `packtrain info`."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import SUFFIXES, flip, packed, shard_bytes, sources
+
+from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain.packer import verify
+
+from .conftest import Run
+
+
+@pytest.fixture
+def dataset(images: Path, tmp_path: Path, format_name: str) -> Path:
+    return packed(images, tmp_path / "data set", format_name, shard_bytes=shard_bytes(images, 5))
+
+
+class TestVerify:
+    def test_a_sound_dataset_is_exit_code_0(self, run: Run, dataset: Path) -> None:
+        outcome = run("verify", dataset)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out == f"{dataset}: 12 records in 3 shard(s) checked: all is well\n"
+        assert run("verify", dataset, "--decode").out.endswith("checked and decoded: all is well\n")
+
+    def test_damage_is_exit_code_1_and_named(self, run: Run, dataset: Path, format_name: str) -> None:
+        row = 4
+        where = int(np.load(dataset / "index" / "offset.npy")[row])
+        shard = f"train-{np.load(dataset / 'index' / 'shard.npy')[row]:06d}{SUFFIXES[format_name]}"
+        flip(dataset / shard, where + 20)
+        outcome = run("verify", dataset)
+        assert outcome.code == 1
+        assert f"{shard}: row 4 (line 4, 'image 4.jpg'): crc32c is " in outcome.out
+        report = run("verify", dataset, "--json")
+        assert report.code == 1
+        (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]
+        assert (problem["file"], problem["row"], problem["line"]) == (shard, 4, 4)
+
+    def test_the_json_report_is_the_librarys(self, run: Run, dataset: Path) -> None:
+        report = verify(dataset)
+        assert run("verify", dataset, "--json").json == {
+            "dataset": str(dataset),
+            "records": report.records,
+            "shards": report.shards,
+            "decoded": False,
+            "problems": [],
+        }
+
+    def test_a_journal_lets_a_run_go_on(self, run: Run, dataset: Path, tmp_path: Path) -> None:
+        journal = tmp_path / "journal"
+        assert run("verify", dataset, "--journal", journal, "--workers", 1).code == 0
+        lines = journal.read_text().splitlines()
+        assert len(lines) == 4
+        journal.write_text("\n".join([*lines[:2], '{"number": 1, "rec']))
+        assert run("verify", dataset, "--journal", journal, "--workers", 1, "--json").json["records"] == 12
+
+    def test_what_is_no_dataset_is_exit_code_1(self, run: Run, tmp_path: Path) -> None:
+        for command in ("verify", "info"):
+            outcome = run(command, tmp_path, "--json")
+            assert outcome.code == 1
+            assert outcome.json["error"] == "NotADataset"
+            assert outcome.err == f"error: {tmp_path} has no manifest.json: not a dataset\n"
+
+
+class TestInfo:
+    def test_the_facts(self, run: Run, images: Path, dataset: Path, format_name: str) -> None:
+        outcome = run("info", dataset)
+        assert (outcome.code, outcome.err) == (0, "")
+        facts, _, histogram = outcome.out.partition("\n\n")
+        by_name = dict(line.split(maxsplit=1) for line in facts.splitlines())
+        sizes = [len(source.data) for source in sources(images)]
+        assert by_name["dataset"] == f"{dataset} ({format_name})"
+        assert by_name["store"] == "verbatim, RGB"
+        assert by_name["records"] == "12 of 12 lines, 0 refused, 0 repeated"
+        assert by_name["record"].startswith(f"{min(sizes):,} to {max(sizes):,} bytes, median ")
+        assert by_name["width"] == "40 to 73 pixels, median 56"
+        assert by_name["labels"] == "int"
+        assert histogram.splitlines()[0] == "3 labels, 4 to 4 records each"
+        assert [line.split()[:2] for line in histogram.splitlines()[1:]] == [["0", "4"], ["1", "4"], ["2", "4"]]
+
+    def test_the_json_document(self, run: Run, images: Path, dataset: Path) -> None:
+        body = run("info", dataset, "--json").json
+        widths = [Image.open(io.BytesIO(source.data)).width for source in sources(images)]
+        assert body["dataset"] == str(dataset)
+        assert body["label_counts"] == {str(k): n for k, n in Counter(s.label for s in sources(images)).items()}
+        assert body["width"] == {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        assert body["manifest"]["records"] == 12
+        assert body["index_bytes"] == sum(path.stat().st_size for path in (dataset / "index").iterdir())
+
+    @pytest.mark.parametrize("labels", ["none", "float", "int*2"])
+    def test_labels_that_cannot_be_counted(self, run: Run, images: Path, tmp_path: Path, labels: str) -> None:
+        spec = LabelSpec.parse(labels)
+        (tmp_path / "train.txt").write_text(f"{images.parent}/image 0.jpg" + " 1" * spec.fields)
+        out = packed(tmp_path / "train.txt", tmp_path / "out", "tar", labels=spec)
+        outcome = run("info", out)
+        assert outcome.code == 0
+        assert f"\nlabels       {labels}\n" in outcome.out
+        assert run("info", out, "--json").json["label_counts"] is None
+
+    def test_store_mode_and_class_names(self, run: Run, images: Path, tmp_path: Path) -> None:
+        (tmp_path / "classes").write_text("cat\ndog\neel\n")
+        store = StoreOptions("jpeg", resize="long=20", quality=77, mode="L")
+        outcome = run("info", packed(images, tmp_path / "out", "tar", store=store, classes=tmp_path / "classes"))
+        assert "\nstore        jpeg, long=20, quality 77, L\n" in outcome.out
+        assert "\nwritten by   packtrain " in outcome.out
+        assert outcome.out.endswith(" eel\n")
+
+
+@pytest.mark.parametrize("words", ["--help", "-h", "pack -h", "verify -h", "info -h", "--version"])
+def test_help_is_exit_code_0(run: Run, words: str) -> None:
+    outcome = run(*words.split())
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out
+
+
+@pytest.mark.parametrize("words", ["", "unpack", "--frobnicate", "verify", "info a b"])
+def test_unknown_words_are_exit_code_2(run: Run, words: str) -> None:
+    outcome = run(*words.split())
+    assert outcome.code == 2
+    assert outcome.err.startswith("Usage: packtrain")

@@ -1,0 +1,185 @@
+"""Laws of files that are whole or not there, of locks, and of what the machine says of itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from packtrain.core import files, mounts
+from packtrain.core.cores import available_cores
+from packtrain.core.errors import NoSpace, OutputConflict, PackError, ShardFailed
+
+
+class TestWriteFile:
+    def test_it_writes_all_chunks(self, tmp_path: Path) -> None:
+        files.write_file(tmp_path / "a", [b"one", memoryview(b"two"), b""])
+        assert (tmp_path / "a").read_bytes() == b"onetwo"
+        files.write_file(tmp_path / "a", [])
+        assert (tmp_path / "a").read_bytes() == b""
+        assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+    def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(self, tmp_path: Path) -> None:
+        def chunks() -> Iterator[bytes]:
+            yield b"half"
+            assert (tmp_path / "a").read_bytes() == b"old", "the file was touched before it was complete"
+            raise RuntimeError
+
+        files.write_file(tmp_path / "a", [b"old"])
+        with pytest.raises(RuntimeError):
+            files.write_file(tmp_path / "a", chunks())
+        assert (tmp_path / "a").read_bytes() == b"old"
+        assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+    def test_the_exclusive_one_never_replaces(self, tmp_path: Path) -> None:
+        files.write_file(tmp_path / "a", [b"first"], exclusive=True)
+        with pytest.raises(FileExistsError):
+            files.write_file(tmp_path / "a", [b"second"], exclusive=True)
+        assert (tmp_path / "a").read_bytes() == b"first"
+        assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+
+    def test_readers_of_the_old_file_keep_it(self, tmp_path: Path) -> None:
+        files.write_file(tmp_path / "a", [b"old"])
+        with (tmp_path / "a").open("rb") as reader:
+            files.write_file(tmp_path / "a", [b"new"])
+            assert reader.read() == b"old"
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "writev", lambda descriptor, buffers: write(descriptor, b"".join(buffers)[:step]))
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:step]))
+    buffers: list[bytes | memoryview] = [b"abc", memoryview(b"defgh"), b"", b"ij"]
+    descriptor = os.open(tmp_path / "a", os.O_WRONLY | os.O_CREAT)
+    try:
+        assert files.write_all(descriptor, buffers) == 10
+    finally:
+        os.close(descriptor)
+    assert (tmp_path / "a").read_bytes() == b"abcdefghij"
+
+
+def test_temporary_files_are_told_from_others_and_removed_by_name(tmp_path: Path) -> None:
+    names = ["train-000000.tar", "train-000001.tar", "plan.json"]
+    temporaries = {name: [files.temporary_path(tmp_path / name) for _ in range(2)] for name in names}
+    everything = [*(path for paths in temporaries.values() for path in paths), *(tmp_path / name for name in names)]
+    assert len(set(everything)) == 9
+    for path in everything:
+        path.touch()
+    assert [files.is_temporary(path) for path in everything] == [True] * 6 + [False] * 3
+    files.remove_temporaries(tmp_path, names[0])
+    assert set(tmp_path.iterdir()) == set(everything) - set(temporaries[names[0]])
+    files.remove_temporaries(tmp_path)
+    assert set(tmp_path.iterdir()) == {tmp_path / name for name in names}
+
+
+@pytest.mark.parametrize("size", [0, 1, files.MiB - 1, files.MiB, 2 * files.MiB + 5])
+def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "a").write_bytes(data)
+    assert files.checksum_file(tmp_path / "a") == crc32c(data)
+
+
+class TestLocked:
+    def test_one_writer_or_several_readers(self, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.touch()
+
+        def refused(*, shared: bool) -> bool:
+            try:
+                with files.locked(path, shared=shared):
+                    return False
+            except OutputConflict as error:
+                return "another packer is at work in" in str(error)
+
+        with files.locked(path):
+            assert refused(shared=True)
+            assert refused(shared=False)
+        with files.locked(path, shared=True):
+            assert not refused(shared=True)
+            assert refused(shared=False)
+        assert not refused(shared=False)
+
+    def test_the_lock_ends_with_the_process(self, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.touch()
+        code = (
+            "import os, sys; from pathlib import Path; from packtrain.core.files import locked\n"
+            "with locked(Path(sys.argv[1])): print('locked', flush=True); input()"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            assert process.stdout.readline() == b"locked\n"
+            with pytest.raises(OutputConflict), files.locked(path):
+                pass
+            process.kill()
+            process.wait()
+            with files.locked(path):
+                pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=errno.errorcode.get)
+def test_a_full_disk_is_named_with_the_next_step(tmp_path: Path, number: int) -> None:
+    with (
+        pytest.raises(
+            NoSpace, match=rf"no space left for {tmp_path} \(.*; [\d,]+ MiB free\).* run the same command again"
+        ),
+        files.output_errors(tmp_path),
+    ):
+        raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_of_the_output_are_named_too(tmp_path: Path) -> None:
+    for otherwise in (PackError, ShardFailed):
+        message = rf"cannot write to {tmp_path}: .*Input/output error"
+        with pytest.raises(otherwise, match=message) as caught, files.output_errors(tmp_path, otherwise):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        assert type(caught.value) is otherwise
+    with pytest.raises(KeyError), files.output_errors(tmp_path):
+        raise KeyError
+
+
+class TestMachine:
+    def test_file_systems_are_named_as_the_kernel_names_them(self) -> None:
+        assert mounts.file_system(Path("/proc")) == "proc"
+        assert mounts.file_system(Path("/sys")) == "sysfs"
+        assert mounts.file_system(Path("/nonexistent")) == "unknown"
+
+    @pytest.mark.parametrize(
+        ("kind", "network"),
+        [("nfs4", True), ("lustre", True), ("fuse.sshfs", True), ("fuseblk", True), ("ext4", False), ("tmpfs", False)],
+    )
+    def test_network_file_systems_are_told(self, monkeypatch: pytest.MonkeyPatch, kind: str, network: bool) -> None:
+        monkeypatch.setattr(mounts, "file_system", lambda path: kind)
+        assert mounts.is_network(Path("/data")) is network
+
+    @pytest.mark.parametrize(
+        ("content", "cores"),
+        [
+            ({"cpu.max": "max 100000\n"}, 4),
+            ({"cpu.max": "200000 100000\n"}, 2),
+            ({"cpu.max": "250000 100000\n"}, 2),
+            ({"cpu.max": "50000 100000\n"}, 1),
+            ({"cpu.max": "900000 100000\n"}, 4),
+            ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+            ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+            ({"cpu.max": "garbage\n"}, 4),
+            ({}, 4),
+        ],
+        ids=str,
+    )
+    def test_a_containers_quota_counts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: dict[str, str], cores: int
+    ) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+        for name, text in content.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        assert available_cores(tmp_path) == cores

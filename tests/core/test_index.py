@@ -1,0 +1,166 @@
+"""Laws of the index: plain .npy columns, checked block by block as the specification says."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from support import flip
+
+from packtrain.core.errors import CorruptFile
+from packtrain.core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter
+from packtrain.core.manifest import ColumnInfo
+from packtrain.core.npy import npy_header
+
+Arrays = dict[str, npt.NDArray[Any]]
+SIZES = [1, 2, ROWS_PER_BLOCK - 1, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 3 * ROWS_PER_BLOCK + 7]
+
+
+def contents(rows: int) -> tuple[Arrays, list[str]]:
+    """Random columns and paths for so many rows."""
+    random = np.random.default_rng(rows)
+    columns: Arrays = {name: random.integers(0, 200, rows).astype(dtype) for name, dtype in ROW_COLUMNS.items()}
+    columns["label"] = random.normal(size=(rows, 3)).astype("<f4")
+    return columns, [f"päth {row} " + "x" * int(random.integers(0, 9)) for row in range(rows)]
+
+
+def write(folder: Path, rows: int) -> tuple[ColumnInfo, ...]:
+    columns, paths = contents(rows)
+    folder.mkdir()
+    writer = IndexWriter(folder, rows)
+    for name, values in columns.items():
+        writer.add(name, values)
+    encoded = [path.encode() for path in paths]
+    offsets = np.cumsum([0, *map(len, encoded)])
+    writer.add_text("path", offsets.astype("<i8"), np.frombuffer(b"".join(encoded), np.uint8))
+    return writer.finish()
+
+
+@pytest.mark.parametrize("rows", SIZES)
+def test_what_was_written_is_read_by_us_and_by_numpy(tmp_path: Path, rows: int) -> None:
+    columns, paths = contents(rows)
+    infos = write(tmp_path / "index", rows)
+    index = Index(tmp_path / "index", infos, rows)
+    for name, values in columns.items():
+        np.testing.assert_array_equal(index[name], values, strict=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "index" / f"{name}.npy"), values, strict=True)
+        assert not index[name].flags.writeable
+    assert [index.text("path", row) for row in range(rows)] == paths
+    index.check_all()
+
+
+@pytest.mark.parametrize("rows", SIZES)
+def test_the_checksums_of_blocks_are_those_of_the_specification(tmp_path: Path, rows: int) -> None:
+    infos = write(tmp_path / "index", rows)
+    arrays = {info.name: np.load(tmp_path / "index" / f"{info.name}.npy") for info in infos}
+    blocks = arrays.pop("blocks")
+    assert (blocks.dtype, len(blocks)) == (np.uint32, -(-rows // ROWS_PER_BLOCK))
+    for block, checksum in enumerate(blocks):
+        start, stop = block * ROWS_PER_BLOCK, min(rows, (block + 1) * ROWS_PER_BLOCK)
+        text = b""
+        for name, array in arrays.items():
+            if name == "path_offsets":
+                text += array[start : stop + 1].tobytes()
+            elif name == "path_bytes":
+                text += array[arrays["path_offsets"][start] : arrays["path_offsets"][stop]].tobytes()
+            else:
+                text += array[start:stop].tobytes()
+        assert bitwise_crc32c(text) == checksum
+
+
+def bitwise_crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), from its polynomial, a table of bytes at a time."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(0x82F63B78), table >> 1)
+    lookup, value = table.tolist(), 0xFFFFFFFF
+    for byte in data:
+        value = lookup[(value ^ byte) & 255] ^ value >> 8
+    return value ^ 0xFFFFFFFF
+
+
+def test_the_checksum_is_crc32c() -> None:
+    assert bitwise_crc32c(b"123456789") == crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
+
+
+def test_damage_is_found_where_it_is_used_and_nowhere_else(tmp_path: Path) -> None:
+    rows = 3 * ROWS_PER_BLOCK
+    infos = write(tmp_path / "index", rows)
+    for info in infos:
+        if info.name == "blocks":
+            continue
+        path = tmp_path / "index" / f"{info.name}.npy"
+        sound = path.read_bytes()
+        middle = (128 + len(sound)) // 2  # in the second of three blocks, whatever the column
+        flip(path, middle)
+        index = Index(tmp_path / "index", infos, rows)
+        index.check(0)
+        index.check(rows - 1)
+        for use in (
+            index.check,
+            lambda row, index=index: index.text("path", row),
+            lambda _, index=index: index.check_all(),
+        ):
+            with pytest.raises(CorruptFile, match="damaged in rows 1024 to 2047: checksum mismatch"):
+                use(rows // 2)
+        path.write_bytes(sound)
+    Index(tmp_path / "index", infos, rows).check_all()
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def change_header(path: Path) -> None:
+    flip(path, 60)
+
+
+@pytest.mark.parametrize("column", ["line", "label", "blocks", "path_offsets", "path_bytes"])
+@pytest.mark.parametrize("damage", [remove, cut, lengthen, change_header])
+def test_a_column_of_another_form_is_refused_on_opening(
+    tmp_path: Path, column: str, damage: Callable[[Path], None]
+) -> None:
+    infos = write(tmp_path / "index", 5)
+    damage(tmp_path / "index" / f"{column}.npy")
+    with pytest.raises(CorruptFile, match=rf"{column}\.npy is (damaged|missing)") as caught:
+        Index(tmp_path / "index", infos, 5)
+    assert caught.value.file == f"index/{column}.npy"
+
+
+def test_an_index_of_other_rows_is_refused(tmp_path: Path) -> None:
+    infos = write(tmp_path / "index", 5)
+    for rows in (4, 6, 5000):
+        with pytest.raises(CorruptFile):
+            Index(tmp_path / "index", infos, rows)
+
+
+@given(hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5), st.sampled_from(["<i8", "<u4", "<f4", "|u1"]))
+def test_the_npy_header_is_what_numpy_reads(shape: tuple[int, ...], dtype: str) -> None:
+    values = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    header = npy_header(dtype, shape)
+    assert len(header) == 128
+    loaded = np.load(io.BytesIO(header + values.tobytes()), allow_pickle=False)
+    np.testing.assert_array_equal(loaded, values, strict=True)
+
+
+def test_a_shape_that_does_not_fit_the_header_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not fit a 128-byte"):
+        npy_header("<i8", (2**60,) * 6)

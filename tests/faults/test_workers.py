@@ -1,0 +1,347 @@
+"""Packing with several processes: any of them may be killed, Ctrl-C leaves none behind, and the bytes are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import pytest
+from faults.cases import assert_same, finished_shards, renewed, written
+from support import encoded, packed, picture, shard_bytes, tree
+
+from packtrain.core.files import is_temporary
+from packtrain.core.options import StoreOptions
+
+SHARDS, LINES_PER_SHARD = 4, 24
+DEADLINE = 60.0
+"""Seconds after which a test gives up waiting; what is waited for takes a second or two."""
+
+Found = TypeVar("Found")
+
+
+def wait_until(look: Callable[[], Found | None], what: str) -> Found:
+    """Looks again and again until there is something to see."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.002)
+    raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large images, many times each, so that a shard takes some tenths of a second where all of them are decoded."""
+    folder = tmp_path_factory.mktemp("large")
+    for number in range(4):
+        (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 1200, 1000)))
+    lines = [f"{number % 4}.jpg {number}\n" for number in range(SHARDS * LINES_PER_SHARD)]
+    (folder / "train.txt").write_text("".join(lines))
+    return folder / "train.txt"
+
+
+@pytest.fixture(scope="module")
+def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """What one process packs, by format."""
+    known: dict[str, dict[str, bytes]] = {}
+
+    def pack_once(format: str) -> dict[str, bytes]:
+        if format not in known:
+            out = tmp_path_factory.mktemp(format) / "out"
+            size = shard_bytes(listing, LINES_PER_SHARD)
+            known[format] = tree(packed(listing, out, format, store=StoreOptions(check=True), shard_bytes=size))
+        return known[format]
+
+    return pack_once
+
+
+@dataclass
+class Run:
+    """`packtrain pack` with two workers, in a session of its own. A context manager that leaves no process behind."""
+
+    listing: Path
+    out: Path
+    format: str = "tar"
+    records: int = LINES_PER_SHARD
+    left_alone: bool = False
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "packtrain.cli", "pack", str(self.listing), str(self.out), "--check", "--json"]
+        command += ["--format", self.format, "--workers", "2"]
+        command += ["--shard-size", str(shard_bytes(self.listing, self.records))]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # A test runner in the background ignores Ctrl-C, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self.left_alone:
+            for pid in self.processes():
+                if error is not None:
+                    print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), self.shard_of(pid))
+                kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def end(self) -> tuple[int, str, str]:
+        """Waits for the end. Returns exit status, stdout and stderr."""
+        stdout, stderr = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, stdout, stderr
+
+    def processes(self) -> list[int]:
+        """Every living process of the session."""
+        return [pid for pid, state, _, session in all_processes() if session == self.process.pid and state not in "ZX"]
+
+    def workers(self) -> list[int]:
+        """The living workers, newly started ones included."""
+        found = [pid for pid, state, parent, _ in all_processes() if parent == self.process.pid and state not in "ZX"]
+        return [pid for pid in found if b"spawn_main" in read_proc(pid, "cmdline")]
+
+    def at_work(self) -> tuple[int, str] | None:
+        """A worker that has a shard half written, frozen there, and the shard's name."""
+        assert self.process.poll() is None, f"the run has ended: {self.end()}"
+        for pid in self.workers():
+            if shard := self.shard_of(pid):
+                kill(pid, signal.SIGSTOP)
+                if self.shard_of(pid) == shard:
+                    return pid, shard
+                kill(pid, signal.SIGCONT)
+        return None
+
+    def shard_of(self, pid: int) -> str | None:
+        """The shard that a process has open for writing."""
+        try:
+            targets = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            return None
+        for target in map(Path, targets):
+            if target.parent == self.out and is_temporary(target) and not target.name.startswith(".plan"):
+                return target.name[1:].partition(".tmp-")[0]
+        return None
+
+    def assert_nothing_left(self) -> None:
+        """No process of the run lives on."""
+        wait_until(lambda: not self.processes(), f"no process of {self.process.pid} is left")
+
+
+def all_processes() -> Iterator[tuple[int, str, int, int]]:
+    """Number, state, parent and session of every process."""
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if text := read_proc(pid, "stat"):
+            state, parent, _, session = text.rpartition(b")")[2].split()[:4]
+            yield pid, state.decode(), int(parent), int(session)
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill(pid: int, number: signal.Signals) -> bool:
+    """Sends a signal; whether there was still somebody to get it."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def temporaries(out: Path) -> list[Path]:
+    return [path for path in out.rglob("*") if is_temporary(path)]
+
+
+def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
+    """The same command goes on from here, keeps what is finished, and ends with the same bytes."""
+    finished = finished_shards(run.out)
+    with Run(run.listing, run.out, run.format) as again:
+        status, stdout, stderr = again.end()
+        assert status == 0, stderr
+        assert json.loads(stdout)["resumed"] >= len(finished)
+        again.assert_nothing_left()
+    assert {name: written(run.out / name) for name in finished} == finished
+    assert_same(run.out, expected, "run again")
+
+
+def test_two_workers_write_what_one_writes(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
+) -> None:
+    with Run(listing, memory_path / "out", format_name) as run:
+        status, _, stderr = run.end()
+        assert (status, stderr) == (0, "")
+        run.assert_nothing_left()
+    assert_same(run.out, expected(format_name), "two workers")
+
+
+def test_a_killed_worker_costs_nothing(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
+) -> None:
+    with Run(listing, memory_path / "out", format_name) as run:
+        pid, _ = wait_until(run.at_work, "a worker has begun a shard")
+        assert kill(pid, signal.SIGKILL)
+        status, _, stderr = run.end()
+        assert (status, stderr) == (0, "")
+        run.assert_nothing_left()
+    assert_same(run.out, expected(format_name), "one worker killed")
+
+
+def test_a_worker_killed_before_it_begins_costs_nothing(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path
+) -> None:
+    with Run(listing, memory_path / "out") as run:
+        pid, *_ = wait_until(run.workers, "a worker has been started")
+        kill(pid, signal.SIGKILL)
+        status, _, stderr = run.end()
+        assert (status, stderr) == (0, "")
+    assert_same(run.out, expected("tar"), "one worker killed")
+
+
+def test_a_shard_that_kills_twice_is_named(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path
+) -> None:
+    with Run(listing, memory_path / "out") as run:
+        victim, shard = wait_until(run.at_work, "a worker has begun a shard")
+        kill(victim, signal.SIGKILL)
+
+        def at_it_again() -> int | None:
+            return next((pid for pid in run.workers() if pid != victim and run.shard_of(pid) == shard), None)
+
+        kill(wait_until(at_it_again, f"{shard} has been begun again"), signal.SIGKILL)
+        status, stdout, stderr = run.end()
+        assert status == 1
+        assert stderr == f"error: {shard} failed twice: its worker was killed by SIGKILL; out of memory?\n"
+        assert json.loads(stdout)["error"] == "ShardFailed"
+        run.assert_nothing_left()
+        assert temporaries(run.out) == []
+        assert shard not in tree(run.out)
+    assert_completed(run, expected("tar"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_no_worker_outlives_its_parent(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals
+) -> None:
+    with Run(listing, memory_path / "out") as run:
+        worker, _ = wait_until(run.at_work, "a worker has begun a shard")
+        kill(run.process.pid, number)
+        kill(worker, signal.SIGCONT)
+        run.process.wait(DEADLINE)
+        run.assert_nothing_left()
+        assert run.process.returncode == -number
+    assert_completed(run, expected("tar"))
+
+
+def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_path: Path) -> None:
+    """Its first task may still wait in the pipe; meanwhile, the next run may be at work on that shard."""
+    with Run(images, memory_path / "out", records=3) as run:
+
+        def both_frozen() -> list[int] | None:
+            for pid in run.workers():
+                kill(pid, signal.SIGSTOP)
+            return found if len(found := run.workers()) == 2 else None
+
+        workers = wait_until(both_frozen, "both workers have been started")
+        assert [run.shard_of(pid) for pid in workers] == [None, None]
+        # Its tasks are on their way when it waits for news.
+        wait_until(lambda: b"poll" in read_proc(run.process.pid, "wchan"), "the parent waits")
+        before = tree(run.out)
+        kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(DEADLINE)
+        for pid in workers:
+            kill(pid, signal.SIGCONT)
+        run.assert_nothing_left()
+        assert tree(run.out) == before
+        assert set(before) == {"plan.json"}
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["group", "parent"])
+@pytest.mark.parametrize("begun", [True, False], ids=["at work", "starting"])
+def test_ctrl_c_leaves_nothing_behind(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, whole_group: bool, begun: bool
+) -> None:
+    """Also not a word of workers that were still starting when it came."""
+    with Run(listing, memory_path / "out") as run:
+        if begun:
+            worker, _ = wait_until(run.at_work, "a worker has begun a shard")
+            kill(worker, signal.SIGCONT)
+        else:
+            wait_until(lambda: len(run.workers()) == 2, "both workers have been started")
+        (os.killpg if whole_group else os.kill)(run.process.pid, signal.SIGINT)
+        status, stdout, stderr = run.end()
+        assert (status, stdout) == (130, "")
+        assert stderr.strip() == "stopped; run the same command to go on"
+        run.assert_nothing_left()
+        assert temporaries(run.out) == []
+    assert_completed(run, expected("tar"))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(4))
+def test_ctrl_c_at_any_time(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    stopped = 0
+    while stopped < 10:
+        out = renewed(memory_path / "out")
+        with Run(listing, out) as run:
+            wait_until((out / "plan.json").exists, "it has begun")
+            time.sleep(chance.uniform(0, 1.5))
+            os.killpg(run.process.pid, signal.SIGINT)
+            status, _, stderr = run.end()
+            run.assert_nothing_left()
+        if (out / "manifest.json").exists():
+            # Python's own end is not protected.
+            assert status in (0, 130, -signal.SIGINT), stderr
+        else:
+            assert (status, stderr.strip()) == (130, "stopped; run the same command to go on")
+            stopped += 1
+        assert temporaries(out) == []
+        assert_completed(run, expected("tar"))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(8))
+def test_random_kills(
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str, seed: int
+) -> None:
+    """Nine kills, 216 in all. A run that has lost its parent is started again at once, beside workers that live on."""
+    chance = random.Random(seed)
+    kills = Counter[str]()
+    out = memory_path / "out"
+    while kills.total() < 9:
+        with Run(listing, out, format_name) as run:
+            time.sleep(chance.uniform(0, 1.5))
+            while run.process.poll() is None and kills.total() < 9:
+                victim = chance.choice([run.process.pid, *run.workers()])
+                if kill(victim, signal.SIGKILL):
+                    kills["parent" if victim == run.process.pid else "worker"] += 1
+                time.sleep(chance.uniform(0, 0.6))
+            status, _, stderr = run.end()
+            run.left_alone = True  # whoever lives on is the next run's neighbour
+        if status == 0:
+            assert_same(out, expected(format_name), kills)
+            renewed(out)
+        elif status != -signal.SIGKILL:
+            assert (status, "failed twice: its worker was killed by SIGKILL" in stderr) == (1, True), stderr
+    with Run(listing, out, format_name) as run:
+        assert run.end()[0] == 0
+    assert_same(out, expected(format_name), kills)
+    print(f"killed: {dict(kills)}")

@@ -1,0 +1,145 @@
+"""Tar shards in other people's hands: webdataset, GNU tar, DALI."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+from support import Source, image_set, output_of, packed, shard_bytes, sources, tool
+
+from packtrain.core.options import LabelSpec, StoreOptions
+
+pytestmark = [
+    # webdataset leaves it to the garbage collector to close its files.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Packed(NamedTuple):
+    """A dataset of tar shards and the lines it was made from."""
+
+    folder: Path
+    lines: list[Source]
+
+    @property
+    def shards(self) -> list[str]:
+        return sorted(map(str, self.folder.glob("*.tar")))
+
+    @property
+    def indexes(self) -> list[str]:
+        return sorted(map(str, self.folder.glob("*.idx")))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    folder = tmp_path_factory.mktemp("tar")
+    listing = image_set(folder / "images", 11)
+    return Packed(packed(listing, folder / "out", "tar", shard_bytes=shard_bytes(listing, 4)), sources(listing))
+
+
+def samples(dataset: Packed, *decoders: str) -> list[dict[str, Any]]:
+    """All samples that webdataset finds, by key."""
+    pipeline = webdataset.WebDataset(dataset.shards, shardshuffle=False)
+    return sorted(pipeline.decode(*decoders) if decoders else pipeline, key=lambda sample: str(sample["__key__"]))
+
+
+def test_webdataset_finds_every_line_under_its_key(dataset: Packed) -> None:
+    assert [(sample["__key__"], sample["jpg"], sample["cls"]) for sample in samples(dataset)] == [
+        (f"{line:09d}", source.data, str(source.label).encode()) for line, source in enumerate(dataset.lines)
+    ]
+
+
+def test_webdataset_decodes_images_and_labels(dataset: Packed) -> None:
+    for sample, source in zip(samples(dataset, "pil"), dataset.lines, strict=True):
+        assert sample["jpg"].tobytes() == Image.open(io.BytesIO(source.data)).convert("RGB").tobytes()
+        assert (type(sample["cls"]), sample["cls"]) == (int, source.label)
+
+
+def test_webdataset_decodes_raw_pixels_and_vectors(images: Path, tmp_path: Path) -> None:
+    text = images.read_text().replace(".jpg ", ".jpg 0.5 -")
+    (tmp_path / "train.txt").write_text(text)
+    options: dict[str, Any] = {"labels": LabelSpec("float", 2), "store": StoreOptions("raw"), "root": images.parent}
+    folder = packed(tmp_path / "train.txt", tmp_path / "out", "tar", **options)
+    found = samples(Packed(folder, []), "pil")
+    for sample, source in zip(found, sources(images), strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(source.data)).convert("RGB"))
+        np.testing.assert_array_equal(sample["npy"], pixels, strict=True)
+        assert sample["json"] == [0.5, -source.label]
+
+
+def test_gnu_tar_lists_plain_files_without_owner_or_time(dataset: Packed) -> None:
+    listed = []
+    for shard in dataset.shards:
+        options = ("--list", "--verbose", "--utc", "--numeric-owner", "--full-time")
+        listed += [line.split() for line in output_of(tool("tar", "tar"), *options, "--file", shard).splitlines()]
+    assert {tuple(line[i] for i in (0, 1, 3, 4)) for line in listed} == {
+        ("-rw-r--r--", "0/0", "1970-01-01", "00:00:00")
+    }
+    members = {line[5]: int(line[2]) for line in listed}
+    assert members == {
+        **{f"{line:09d}.jpg": len(source.data) for line, source in enumerate(dataset.lines)},
+        **{f"{line:09d}.cls": 1 for line in range(len(dataset.lines))},
+    }
+
+
+def test_gnu_tar_extracts_the_same_bytes(dataset: Packed, tmp_path: Path) -> None:
+    for shard in dataset.shards:
+        output_of(tool("tar", "tar"), "--extract", "--directory", tmp_path, "--file", shard)
+    for line, source in enumerate(dataset.lines):
+        assert (tmp_path / f"{line:09d}.jpg").read_bytes() == source.data
+        assert (tmp_path / f"{line:09d}.cls").read_text() == str(source.label)
+
+
+def test_the_idx_file_says_where_each_member_is(dataset: Packed) -> None:
+    for shard, index in zip(dataset.shards, dataset.indexes, strict=True):
+        data = Path(shard).read_bytes()
+        version, *lines = Path(index).read_text().split("\n")
+        assert version == f"v1.2 {len(lines) - 1}"
+        assert lines.pop() == "", "the last line ends as every line does"
+        for line in lines:
+            fields = line.split(" ")
+            for extension, offset, size, name in zip(*(fields[i::4] for i in range(4)), strict=True):
+                header = data[int(offset) - 512 : int(offset)]
+                assert header[:100].rstrip(b"\0").decode() == name == f"{fields[3][:9]}.{extension}"
+                assert int(header[124:135], 8) == int(size)
+            source = dataset.lines[int(fields[3][:9])]
+            assert data[int(fields[1]) :][: int(fields[2])] == source.data
+            assert data[int(fields[5]) :][: int(fields[6])] == str(source.label).encode()
+
+
+@pytest.mark.dali
+class TestDali:
+    def test_the_idx_file_is_what_nvidias_own_tool_writes(self, dataset: Packed, tmp_path: Path) -> None:
+        tool_module = pytest.importorskip("wds2idx", reason="pip install nvidia-dali-cuda120")
+        for shard, index in zip(dataset.shards, dataset.indexes, strict=True):
+            with tool_module.IndexCreator(shard, str(tmp_path / "idx"), verbose=False) as creator:
+                creator.create_index()
+            assert Path(index).read_bytes() == (tmp_path / "idx").read_bytes()
+
+    def test_the_reader_takes_shards_and_their_idx_files(self, dataset: Packed) -> None:
+        dali = pytest.importorskip("nvidia.dali", reason="pip install nvidia-dali-cuda120")
+
+        @dali.pipeline_def(batch_size=1, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+        def records() -> Any:
+            return tuple(
+                dali.fn.readers.webdataset(
+                    paths=dataset.shards,
+                    index_paths=dataset.indexes,
+                    ext=["jpg", "cls"],
+                    missing_component_behavior="error",
+                    name="shards",
+                )
+            )
+
+        pipeline = records()
+        pipeline.build()
+        assert pipeline.epoch_size("shards") == len(dataset.lines)
+        batches = [pipeline.run() for _ in dataset.lines]
+        found = [tuple(bytes(np.asarray(output.at(0))) for output in batch) for batch in batches]
+        assert sorted(found) == sorted((source.data, str(source.label).encode()) for source in dataset.lines)

@@ -1,0 +1,19 @@
+"""Transforms for DataLoader workers. In a module of its own, since spawned processes import it by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL.Image import Image
+
+
+def to_tensor(image: Image) -> torch.Tensor:
+    """uint8 [3, 12, 10], as a training loop might ask for it."""
+    return torch.from_numpy(np.array(image.resize((10, 12)))).permute(2, 0, 1)
+
+
+def negative(label: Any) -> Any:
+    """Tells a label that has been through here from one that has not."""
+    return -label
