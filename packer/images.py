@@ -8,8 +8,7 @@ import os
 import re
 import stat
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packtrain.core.npy import npy_header
 from packtrain.core.options import Resize, StoreOptions
@@ -39,8 +38,7 @@ class Refused(Exception):
     """A source file cannot become a record; the message says why, without anything that differs between runs."""
 
 
-@dataclass(frozen=True)
-class StoredImage:
+class StoredImage(NamedTuple):
     """An image as it is stored.
 
     Attributes:

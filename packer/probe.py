@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ _PNG_BYTES: Final = {b"IHDR": 13, b"IEND": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 
 _PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What a header says.
 
     Attributes:
@@ -130,8 +128,7 @@ def _segment(data: bytes, position: int) -> tuple[int, bytes]:
     return data[position + 1], body
 
 
-@dataclass(frozen=True)
-class _Frame:
+class _Frame(NamedTuple):
     """What a frame header says; `quantisers` gives the number of each component's quantisation table."""
 
     width: int

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from packtrain.core.options import LabelSpec
 from packtrain.readers.formats import Label, container
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A record on its way into a shard.
 
     Attributes:
