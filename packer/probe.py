@@ -245,6 +245,7 @@ def _orientation(tiff: bytes) -> int | None:
     values: dict[int, int] = {}
     for number in range(entries):
         tag, kind, count, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * number)
+        _expect(tag not in values)  # which of the two counts is up to the version of Pillow
         values[tag] = value
         # The only tags whose values Pillow looks at: orientation, resolution and its unit.
         _expect((kind, count) == {0x0112: (3, 1), 0x011A: (5, 1), 0x0128: (3, 1)}.get(tag, (kind, count)))

@@ -129,8 +129,10 @@ class ReadingLaws(Laws):
         before = digest(opened)
         pickled = pickle.dumps(concat([opened.subset(range(len(opened)))]))
         assert len(pickled) < 2000
-        again = pickle.loads(pickle.dumps(opened))
-        assert (digest(again), again.store.io, again.store.check) == (before, opened.store.io, opened.store.check)
+        for check in (True, False):
+            original = open_dataset(opened.store.path, io=opened.store.io, check=check)
+            again = pickle.loads(pickle.dumps(original))
+            assert (digest(again), again.store.io, again.store.check) == (before, opened.store.io, check)
         assert pickle.loads(pickled).record(0) == opened.record(0)
 
     def test_a_forked_child_reads_what_its_parent_has_opened_and_disturbs_nothing(self, opened: PackedDataset) -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -80,11 +81,12 @@ class Run:
         command = [sys.executable, "-m", "packtrain.cli", "pack", str(self.listing), str(self.out), "--check", "--json"]
         command += ["--format", self.format, "--workers", "2"]
         command += ["--shard-size", str(shard_bytes(self.listing, self.records))]
+        # Files, not pipes: these would not end before the last orphan does.
+        self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._stdout,
+            stderr=self._stderr,
             start_new_session=True,
             # A test runner in the background ignores Ctrl-C, and so would its children.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -97,12 +99,16 @@ class Run:
                 if error is not None:
                     print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), self.shard_of(pid))
                 kill(pid, signal.SIGKILL)
-        self.process.communicate()
+        self.process.wait()
+        self._stdout.close()
+        self._stderr.close()
 
     def end(self) -> tuple[int, str, str]:
         """Waits for the end. Returns exit status, stdout and stderr."""
-        stdout, stderr = self.process.communicate(timeout=DEADLINE)
-        return self.process.returncode, stdout, stderr
+        status = self.process.wait(DEADLINE)
+        self._stdout.seek(0)
+        self._stderr.seek(0)
+        return status, self._stdout.read(), self._stderr.read()
 
     def processes(self) -> list[int]:
         """Every living process of the session."""

@@ -44,6 +44,13 @@ def test_an_exact_size_is_the_size(width: int, height: int) -> None:
     assert Resize.parse("320x200").output_size(width, height) == (320, 200)
 
 
+@pytest.mark.parametrize("text", ["50x20", "40x30", "50x30"])
+def test_an_exact_size_may_share_a_side_with_the_picture(text: str) -> None:
+    stored = store_image(encoded(picture(1, 50, 30)), StoreOptions("raw", resize=text))
+    width, height = map(int, text.split("x"))
+    assert (stored.header.width, stored.header.height, len(stored.payload)) == (width, height, 3 * width * height)
+
+
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (61, 61), (33, 97)])
 @pytest.mark.parametrize("side", [20, 31, 32])
 def test_resizing_is_torchvisions(size: tuple[int, int], side: int, torchvision: Any) -> None:

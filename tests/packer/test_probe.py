@@ -119,6 +119,9 @@ def traps() -> Iterator[tuple[str, bytes]]:
     two = two[:7] + bytes([two[5] % 3 + 1]) + two[8:]
     yield "frequencies of two components at once", progressive[: scans[1]] + two + progressive[scans[1] + 7 :]
     scan = JPEG.index(b"\xff\xda")
+    yield "no coded data", JPEG[: scan + 14] + JPEG[-2:]
+    yield "nothing behind the scan's marker", JPEG[: scan + 2] + JPEG[-2:]
+    yield "an end inside the scan's header", JPEG[: scan + 12] + JPEG[-2:]
     table = struct.pack(">BBHBB", 0xFF, 0xC4, 21, 0, 2) + bytes(15) + b"\0\1"
     yield "a table that uses the code of ones alone", JPEG[:scan] + table + JPEG[scan:]
     yield "sRGB chunk without content", with_chunk(PNG, b"sRGB", b"")

@@ -81,6 +81,7 @@ def test_a_workers_error_arrives_as_what_it_is(images: Path, tmp_path: Path, met
     out = packed(images, tmp_path / "out", "tar", seed=None)
     dataset = opened(out)
     flip(out / "train-000000.tar", int(dataset.store.index["offset"][3]) + 50)
-    loader = DataLoader(dataset.subset([3]), num_workers=1, multiprocessing_context=method)
+    iterator: Any = iter(DataLoader(dataset.subset([3]), num_workers=1, multiprocessing_context=method))
     with pytest.raises(CorruptRecord, match=r"row 3 \(line 3, 'image 3\.jpg', in train-000000\.tar\) is damaged"):
-        epoch(loader)
+        next(iterator)
+    iterator._shutdown_workers()  # the garbage collector would have to wait five seconds for the worker
