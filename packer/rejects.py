@@ -23,6 +23,10 @@ class RejectGuard:
         """Lines refused so far."""
         return sum(map(len, self._by_shard.values()))
 
+    def accept(self, rejects: int) -> None:
+        """Raises the limit to what a finished dataset has been allowed before, so that no later run unmakes it."""
+        self._limit = max(self._limit, rejects)
+
     def count(self, shard: int, rejects: Sequence[Reject]) -> None:
         """Takes note of all rejects of a shard so far.
 

@@ -107,6 +107,8 @@ def pack(
     folder = Path(out)
     images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    if (folder / MANIFEST).exists():
+        guard.accept(Manifest.load(folder).rejects)
     guard.count(-1, images.rejects)
     with output_errors(folder):
         plan = _agree_on_plan(folder, images, options)

@@ -93,6 +93,9 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
     def subset(self, rows: Iterable[int]) -> Subset:
         """The given rows, in the given order. For other transforms, open the dataset a second time: that is cheap.
 
+        Args:
+            rows: Row numbers, negative ones counted from the end, or a boolean array [rows] that says which to take.
+
         Raises:
             IndexError: A row is outside this dataset.
         """
@@ -172,6 +175,10 @@ class Subset(ImageDataset):
 
     def __init__(self, dataset: ImageDataset, rows: Iterable[int]) -> None:
         self._dataset = dataset
+        if isinstance(rows, np.ndarray) and rows.dtype == bool:
+            if rows.shape != (len(dataset),):
+                raise IndexError(f"a mask of shape {rows.shape} for a dataset of {len(dataset)} rows")
+            rows = np.flatnonzero(rows)
         # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
         self._rows = np.fromiter(rows, np.int64)
         if len(self._rows) and not (-len(dataset) <= self._rows.min() and self._rows.max() < len(dataset)):

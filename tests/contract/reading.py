@@ -105,6 +105,15 @@ class ReadingLaws(Laws):
         assert [label for _, label in items(opened)] == [source.label for source in list_rows]
         assert [label for _, label in items(opened.subset([]))] == []
 
+    def test_a_mask_takes_the_rows_that_it_marks(self, opened: PackedDataset) -> None:
+        mask = np.arange(len(opened)) % 3 == 1
+        marked = opened.subset(mask)
+        assert [marked.record(i) for i in range(len(marked))] == [
+            opened.record(row) for row in np.flatnonzero(mask).tolist()
+        ]
+        with pytest.raises(IndexError, match="mask"):
+            opened.subset(mask[1:])
+
     def test_subset_and_concat_nest(self, opened: PackedDataset, list_rows: list[Source]) -> None:
         n = len(list_rows)
         middle = opened.subset(range(2, n - 2))

@@ -183,3 +183,14 @@ def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:
     pack(listing, tmp_path / "out", options, max_rejects="3", on_progress=seen.append)
     assert seen[-1] == PackProgress(done=12, total=12, resumed=3, rejects=3)
     assert [state.done for state in seen] == sorted(state.done for state in seen)
+
+
+def test_a_finished_dataset_survives_a_retry_that_mends_nothing_under_a_lower_limit(
+    tmp_path: Path, format_name: str
+) -> None:
+    listing = list_with_bad_lines(tmp_path / "images", 4, 2)
+    out = packed(listing, tmp_path / "out", format_name, max_rejects="2")
+    before = tree(out)
+    report = pack(listing, out, PackOptions(format_name), max_rejects="0", retry_rejects=True)
+    assert (report.records, report.rejects) == (4, 2)
+    assert tree(out) == before
