@@ -8,10 +8,11 @@ import os
 import re
 import reprlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of the list.
 
     Attributes:
@@ -56,7 +56,7 @@ class BadLine(ValueError):
 
 
 class ImageList:
-    """A parsed list. Holds the text and 24 bytes per line, not an object per line.
+    """A parsed list. Holds the text and some bytes per line, not an object per line.
 
     Args:
         text: The list's bytes.
@@ -86,20 +86,23 @@ class ImageList:
         self.sha256 = hashlib.sha256(text).hexdigest()
         self._text = text
         starts, ends, numbers, hashes = array("q"), array("q"), array("q"), array("q")
+        values: array[Any] = array("d" if labels.kind == "float" else "q")
         for number, start, end in _lines(text):
             line = text[start:end]
             hashes.append(hash(line))
             try:
-                self._parse(number, line)
+                length, label = self._parse(line)
             except BadLine as error:
                 self.rejects.append(Reject(number, os.fsdecode(line), str(error)))
                 continue
             starts.append(start)
-            ends.append(end)
+            ends.append(start + length)
             numbers.append(number)
+            values.extend(label)
         self.lines = len(hashes)
         self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
         self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
+        self._values = np.asarray(values)
         if not len(self):
             first = f": line {self.rejects[0].line}: {self.rejects[0].reason}" if self.rejects else ""
             raise ListError(f"{name}: none of {self.lines} lines can be used{first}")
@@ -108,9 +111,13 @@ class ImageList:
         """Number of entries: lines that are neither blank nor rejected."""
         return len(self._starts)
 
-    def entry(self, ordinal: int) -> Entry:
-        """The `ordinal`-th entry."""
-        return self._parse(int(self._numbers[ordinal]), self._text[self._starts[ordinal] : self._ends[ordinal]])
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[Entry, ...]:
+        """The entries with these ordinals."""
+        places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
+        return tuple(
+            Entry(number, os.fsdecode(self._text[start:end]), label)
+            for (number, start, end), label in zip(places, self._labels(ordinals), strict=True)
+        )
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The line numbers of entries."""
@@ -120,30 +127,33 @@ class ImageList:
     def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
         """The paths on the given lines (ascending numbers of lines that have an entry), as the list gives them."""
         for ordinal in np.searchsorted(self._numbers, lines).tolist():
-            yield os.fsencode(self.entry(ordinal).path)
+            yield self._text[self._starts[ordinal] : self._ends[ordinal]]
 
     def resolve(self, path: str) -> str:
         """Where to find the file of an entry."""
         return os.path.join(self.root, path)
 
-    def _parse(self, number: int, line: bytes) -> Entry:
+    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[Label]:
+        if self.labels.kind == "none":
+            return repeat(None, len(ordinals))
+        if self.labels.count is None:
+            scalars: list[int | float] = self._values[ordinals].tolist()
+            return scalars
+        return map(tuple, self._values.reshape(-1, self.labels.count)[ordinals].tolist())
+
+    def _parse(self, line: bytes) -> tuple[int, tuple[int, ...] | tuple[float, ...]]:
+        """The length of the path on a line, and the values of its label."""
         fields = line.rsplit(None, self.labels.fields) if self.labels.fields else [line]
         if len(fields) <= self.labels.fields:
             raise BadLine(f"expected a path and {self.labels.fields} label value(s), separated by blanks")
         if b"\0" in fields[0]:
             raise BadLine("the path holds a NUL byte")
-        return Entry(number, os.fsdecode(fields[0]), self._label(fields[1:]))
-
-    def _label(self, fields: list[bytes]) -> Label:
-        if self.labels.kind == "none":
-            return None
         if self.labels.kind == "float":
-            floats = tuple(map(_parse_float, fields))
-            return floats[0] if self.labels.count is None else floats
-        values = tuple(map(_parse_int, fields))
+            return len(fields[0]), tuple(map(_parse_float, fields[1:]))
+        values = tuple(map(_parse_int, fields[1:]))
         if self.classes is not None and not 0 <= values[0] < len(self.classes):
             raise BadLine(f"label {values[0]} is outside the {len(self.classes)} class names")
-        return values[0] if self.labels.count is None else values
+        return len(fields[0]), values
 
 
 def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, classes: Path | None = None) -> ImageList:

@@ -187,10 +187,9 @@ def _record_bytes(images: ImageList, store: StoreOptions) -> int:
     if store.fixed_shape is not None:
         return math.prod(store.fixed_shape)
     wanted = min(len(images), _SAMPLED_FILES if store.store == "verbatim" else _SAMPLED_IMAGES)
-    order = Permutation(len(images), _SAMPLE_SEED)
     sizes, failure = [], ""
-    for place in range(wanted):
-        path = images.resolve(images.entry(order[place]).path)
+    for entry in images.entries(Permutation(len(images), _SAMPLE_SEED).range(0, wanted)):
+        path = images.resolve(entry.path)
         try:
             if store.store == "verbatim":
                 sizes.append(os.stat(path).st_size)

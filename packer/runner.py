@@ -197,7 +197,7 @@ def _pack_shards(
 
 def _tasks(folder: Path, plan: Plan, images: ImageList, numbers: Sequence[int]) -> Iterator[ShardTask]:
     for number in numbers:
-        entries = tuple(images.entry(ordinal) for ordinal in plan.ordinals(number).tolist())
+        entries = images.entries(plan.ordinals(number))
         yield ShardTask(folder, plan, number, entries, tuple(images.resolve(entry.path) for entry in entries))
 
 

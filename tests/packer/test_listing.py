@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +57,7 @@ def parsed(text: bytes, labels: str = "int", classes: tuple[str, ...] | None = N
 
 
 def entries(images: ImageList) -> list[Entry]:
-    return [images.entry(ordinal) for ordinal in range(len(images))]
+    return list(images.entries(np.arange(len(images))))
 
 
 @pytest.mark.parametrize("case", LISTS)
