@@ -107,10 +107,11 @@ def pack(
     folder = Path(out)
     images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
-    if (folder / MANIFEST).exists():
-        guard.accept(Manifest.load(folder).rejects)
-    guard.count(-1, images.rejects)
     with output_errors(folder):
+        _require_usable(folder)
+        if (folder / MANIFEST).exists():
+            guard.accept(Manifest.load(folder).rejects)
+        guard.count(-1, images.rejects)
         plan = _agree_on_plan(folder, images, options)
         with locked(folder / PLAN):
             if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
@@ -127,7 +128,6 @@ def pack(
 
 def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
     """The plan in `folder`, which must be the one asked for; made and written if there is none."""
-    _require_usable(folder)
     wanted = outline_plan(images, options)
     if not (folder / PLAN).exists():
         plan = plan_shards(wanted, images)

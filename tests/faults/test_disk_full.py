@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +29,7 @@ from faults.cases import (
 from faults.harness import Action, Call, FaultServer, Outcome, points
 from support import tree
 
-from packtrain.core.files import is_temporary
+from packtrain.core.files import is_temporary, temporary_path
 
 LIMITED = f"""
 import contextlib, io, resource
@@ -166,6 +169,20 @@ def test_file_system_out_of_inodes(packer: FaultServer, small_job: Job, tmp_path
         mount("nr_inodes=1000")
         assert_completed(small_job, out, expected, inodes)
         renewed(out)
+
+
+def test_the_room_that_a_dead_packer_took_is_free_again(
+    packer: FaultServer, job: Job, tmp_path: Path, mount: Mount
+) -> None:
+    expected, calls = undisturbed(packer, job, tmp_path / "undisturbed")
+    mount("size=1m")
+    out = tmp_path / "disk" / "out"
+    half = next(at for at, call in enumerate(calls, 1) if call.target.startswith("parts/"))
+    assert job.run_under(packer, out, Action.KILL, half).returncode == -signal.SIGKILL
+    with temporary_path(next(out.glob("*-000000.*"))).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(out).free)
+    assert shutil.disk_usage(out).free == 0
+    assert_completed(job, out, expected, "a disk full of nothing")
 
 
 def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_killed_again_and_again(packer: FaultServer, job: Job, memory_path: Path
         out = renewed(memory_path / "out")
         history = []
         while True:
-            case = chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, len(calls) // 2)
+            case = chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, len(calls))
             history.append(case)
             outcome = job.run_under(packer, out, *case)
             assert_sound_if_finished(out, history)

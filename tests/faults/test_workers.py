@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +24,10 @@ import pytest
 from faults.cases import assert_same, finished_shards, renewed, written
 from support import encoded, packed, picture, shard_bytes, tree
 
+from packtrain.core.errors import TooManyRejects
 from packtrain.core.files import is_temporary
 from packtrain.core.options import StoreOptions
+from packtrain.packer import PackOptions, PackProgress, pack
 
 SHARDS, LINES_PER_SHARD = 4, 24
 DEADLINE = 60.0
@@ -275,6 +280,32 @@ def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_pa
         run.assert_nothing_left()
         assert tree(run.out) == before
         assert set(before) == {"plan.json"}
+
+
+@pytest.mark.parametrize("how", ["done", "rejects", "interrupted"])
+def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, how: str) -> None:
+    """A caller may live on for long after packing, however that ended."""
+    shutil.copytree(images.parent, memory_path / "images")
+    if how == "rejects":
+        for name in ("image 3.jpg", "image 7.jpg"):
+            (memory_path / "images" / name).write_bytes(b"")
+
+    def interrupt(_: PackProgress) -> None:
+        if how == "interrupted":
+            raise KeyboardInterrupt
+
+    ending = {"rejects": TooManyRejects, "interrupted": KeyboardInterrupt}
+    with pytest.raises(ending[how]) if how in ending else nullcontext():
+        pack(
+            memory_path / "images" / "train.txt",
+            memory_path / "out",
+            PackOptions(shard_bytes=shard_bytes(images, 2)),
+            workers=2,
+            max_rejects="1",
+            on_progress=interrupt,
+        )
+    assert multiprocessing.active_children() == []
+    assert temporaries(memory_path / "out") == []
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["group", "parent"])
