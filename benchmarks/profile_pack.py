@@ -26,7 +26,7 @@ LINES: Final = 4500
 REPETITIONS: Final = 7
 REST: Final = "everything else"
 STAGES: Final = {
-    "list": ["packer.runner:read_list", "packer.listing:ImageList.entry", "packer.listing:ImageList.paths"],
+    "list": ["packer.runner:read_list", "packer.listing:ImageList.entries", "packer.listing:ImageList.paths"],
     "read": ["packer.shard:read_source"],
     "probe": ["packer.shard:store_image"],
     "crc32c of records": ["packer.shard:crc32c"],
