@@ -177,7 +177,10 @@ def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, clas
             return ImageList(text, labels, name=source.resolve().name, root=source, classes=names)
         class_names = None
         if classes is not None:
-            class_names = tuple(line.strip() for line in classes.read_text(encoding="utf-8-sig").strip().split("\n"))
+            listed = classes.read_text(encoding="utf-8-sig").strip()
+            if not listed:
+                raise ListError(f"{classes} holds no class names")
+            class_names = tuple(line.strip() for line in listed.split("\n"))
         return ImageList(
             source.read_bytes(),
             labels,

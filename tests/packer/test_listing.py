@@ -247,3 +247,10 @@ class TestFolder:
         (folder / "ant/a\nb.jpg").write_bytes(b"")
         with pytest.raises(ListError, match="holds a line break"):
             read_list(folder, LabelSpec())
+
+
+def test_a_file_of_class_names_without_any_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a.jpg 0\n")
+    (tmp_path / "classes.txt").write_text("\n \n")
+    with pytest.raises(ListError, match=r"classes\.txt holds no class names"):
+        read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
