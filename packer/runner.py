@@ -132,8 +132,8 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
     if not (folder / PLAN).exists():
         plan = plan_shards(wanted, images)
         make_folder(folder)
-        # Another packer may have been faster.
-        with suppress(FileExistsError):
+        # Another packer may have been faster, and may have cleaned up after the slower one.
+        with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
     there.require_same(wanted)
@@ -143,9 +143,10 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
 def _require_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OutputConflict(f"{folder} is a file; packtrain writes a folder")
-    if folder.is_dir() and not (folder / PLAN).exists():
+    if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
-        if strangers:
+        # In this order: a packer that starts at the same time makes its plan before all else.
+        if strangers and not (folder / PLAN).exists():
             raise OutputConflict(
                 f"{folder} holds no {PLAN} but {', '.join(sorted(strangers)[:3])}: packtrain writes into a new or "
                 "empty folder"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.cases import Job, assert_same, finished_shards, written
+from faults.cases import Job, assert_same, finished_shards, renewed, written
+from faults.harness import FaultServer
 from support import FORMATS, flip, image_set, packed, shard_bytes, tree
 
 from packtrain.core.document import dump_document
@@ -178,6 +180,45 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
     )
     assert met == [(1, "OutputConflict")]
     assert_same(out, tree(tmp_path / "undisturbed"), "not disturbed")
+
+
+TRIPLETS = """
+import os
+from packtrain.core.errors import OutputConflict
+from packtrain.packer import PackOptions, pack
+
+wait, start = os.pipe()
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os.close(start)
+        os.read(wait, 1)
+        try:
+            options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
+            pack(args["source"], args["out"], options, max_rejects="1")
+        except OutputConflict as error:
+            os._exit(10 if "another packer is at work" in str(error) else 11)
+        os._exit(0)
+    children.append(child)
+os.close(start)
+print(sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+
+@pytest.mark.stress
+def test_packers_that_start_at_the_same_moment(packer: FaultServer, job: Job, memory_path: Path) -> None:
+    job.run(memory_path / "undisturbed")
+    expected = tree(memory_path / "undisturbed")
+    (memory_path / "elsewhere").mkdir()
+    outcomes = Counter[str]()
+    for number in range(300):
+        out = memory_path / str(number)
+        outcome = packer.run(TRIPLETS, job.args(out), memory_path / "elsewhere")
+        outcomes[outcome.output] += 1
+        assert_same(out, expected, outcome.output)
+        renewed(out)
+    assert outcomes.keys() <= {"[0, 0, 0]\n", "[0, 0, 10]\n", "[0, 10, 10]\n"}, outcomes
 
 
 Damage = Callable[[Path], object]
