@@ -76,7 +76,7 @@ $(VENV)/.created:
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
 # for tests; its dependencies would bring Pillow over pillow-simd.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard core/_jpeg*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
     "verify": "Check everything in a dataset.",
     "info": "Say what is in a dataset.",
+    "doctor": "Say what would make reading faster here.",
 }
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--root", type=click.Path(path_type=Path), help="Where relative paths start; default: the list's folder.")
 @click.option("--labels", default="int", metavar="int|int*K|float*K|none", help="What follows the path on each line.")
 @click.option("--classes", type=click.Path(exists=True, path_type=Path), help="Class names, one per line, by label.")
-@click.option("--store", type=click.Choice(STORE_MODES), default="verbatim", help="How pixels are stored.")
+@click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
 @click.option("--resize", metavar="short=256|long=500|256x256", help="New size; short and long never enlarge.")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, help="Of JPEGs with --store jpeg.")
 @click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self
 
 from .errors import UsageError
 
-STORE_MODES: Final = ("verbatim", "jpeg", "raw")
+STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")
 
@@ -69,15 +69,17 @@ class StoreOptions:
     """How pixels are stored.
 
     Attributes:
-        store: ``"verbatim"``: the file's bytes. ``"jpeg"``: resized and encoded anew. ``"raw"``: uint8 pixels.
+        store: ``"crop-ready"``: JPEGs are transcoded without loss, so that readers decode only what they need; other
+            files are kept. ``"verbatim"``: the file's bytes. ``"jpeg"``: resized and encoded anew. ``"raw"``: uint8
+            pixels.
         resize: See `Resize.parse`; None keeps the size.
         quality: JPEG quality, 1 to 100; of meaning for ``"jpeg"`` alone.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
         orientation: Whether an EXIF orientation is applied to the stored pixels; torchvision ignores it.
-        check: Decode every image before it is stored verbatim, not suspects alone.
+        check: Decode every image before it is stored, not suspects alone; and every transcoded one, to compare them.
     """
 
-    store: str = "verbatim"
+    store: str = "crop-ready"
     resize: str | None = None
     quality: int = 90
     mode: str = "RGB"
@@ -92,9 +94,14 @@ class StoreOptions:
             raise UsageError(f"quality {self.quality}: expected 1 to 100")
         if self.resize is not None:
             Resize.parse(self.resize)
-        if self.store == "verbatim" and (self.resize is not None or self.orientation == "apply"):
+        if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
             what = "--resize" if self.resize is not None else "--orientation apply"
-            raise UsageError(f"store mode verbatim keeps each file's bytes, so {what} needs --store jpeg or raw")
+            raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
+
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether pixels are stored as they come, in about as many bytes as the file has."""
+        return self.store in ("crop-ready", "verbatim")
 
     @property
     def channels(self) -> int:

@@ -10,6 +10,7 @@ import stat
 import warnings
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from packtrain.core.extension import jpeg, require_jpeg
 from packtrain.core.npy import npy_header
 from packtrain.core.options import Resize, StoreOptions
 from packtrain.readers.pillow import pillow_version, require_pillow
@@ -32,6 +33,8 @@ _UPRIGHT: Final = {
 """What turns an image of each EXIF orientation upright, as PIL.ImageOps.exif_transpose does."""
 _MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _LARGEST: Final = 1 << 31
+# Grows when the same image gives other bytes.
+_TRANSCODER: Final = "transcoder 1"
 
 
 class Refused(Exception):
@@ -95,12 +98,12 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
     Raises:
         Refused: Pillow refuses to decode it.
     """
-    if options.store == "verbatim":
+    if options.keeps_pixels:
         header = None if options.check else probe(data)
         if header is None:
             image, extension, orientation = _decode(data, "RGB")
             header = Header(extension, image.width, image.height, orientation)
-        return StoredImage(data, header)
+        return StoredImage(_crop_ready(data, options) if options.store == "crop-ready" else data, header)
     image, _, orientation = _decode(data, options.mode, apply_orientation=options.orientation == "apply")
     if options.resize is not None:
         size = Resize.parse(options.resize).output_size(image.width, image.height)
@@ -110,8 +113,9 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
     if options.store == "raw":
         return StoredImage(image.tobytes(), Header("npy", image.width, image.height, orientation))
     encoded = io.BytesIO()
-    image.save(encoded, "JPEG", quality=options.quality, restart_marker_rows=1)
-    return StoredImage(encoded.getvalue(), Header("jpg", image.width, image.height, orientation))
+    image.save(encoded, "JPEG", quality=options.quality)
+    payload = encoded.getvalue() if jpeg is None else jpeg.transcode(encoded.getvalue())
+    return StoredImage(payload, Header("jpg", image.width, image.height, orientation))
 
 
 def as_npy(image: StoredImage, channels: int) -> bytes:
@@ -120,8 +124,35 @@ def as_npy(image: StoredImage, channels: int) -> bytes:
 
 
 def encoder(options: StoreOptions) -> str | None:
-    """What decodes and encodes pixels here, where the stored bytes depend on it; else None."""
-    return None if options.store == "verbatim" else pillow_version()
+    """What the stored bytes depend on here, but the files' own; None for store mode verbatim.
+
+    Raises:
+        MissingDependency: What the store mode needs is not installed.
+    """
+    if options.store == "verbatim":
+        return None
+    if options.store == "crop-ready":
+        module = require_jpeg("Store mode crop-ready (--store verbatim does not: it keeps files as they are)")
+        return f"{_TRANSCODER} ({module.LIBJPEG})"
+    if options.store == "jpeg" and jpeg is not None:
+        return f"{pillow_version()}, {_TRANSCODER} ({jpeg.LIBJPEG})"
+    return pillow_version()
+
+
+def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
+    """The record of a JPEG that can be transcoded, else the data as they are."""
+    if not data.startswith(b"\xff\xd8"):
+        return data
+    try:
+        record: bytes = require_jpeg("Store mode crop-ready").transcode(data)
+    except ValueError:
+        # It is of a kind that has no crop-ready form, or libjpeg would have to guess at a part of it; then Pillow
+        # decides whether it is an image.
+        _decode(data, "RGB")
+        return data
+    if options.check and _decode(record, "RGB")[0].tobytes() != _decode(data, "RGB")[0].tobytes():
+        return data
+    return record
 
 
 def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple[Image, str, int]:

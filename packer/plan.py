@@ -64,7 +64,7 @@ class Plan:
         entries: Number of them that could be parsed; these have places.
         seed: Of the order of places; None: the list's order.
         shard_bytes: Size that shards aim at.
-        encoder: What decodes and encodes pixels; None where bytes are stored verbatim.
+        encoder: What the stored bytes depend on but the files'; None where these are stored verbatim.
         written_by: What made the plan.
         shards: The shards, by number.
     """
@@ -186,12 +186,12 @@ def _record_bytes(images: ImageList, store: StoreOptions) -> int:
     """Mean size of a record, at least 1."""
     if store.fixed_shape is not None:
         return math.prod(store.fixed_shape)
-    wanted = min(len(images), _SAMPLED_FILES if store.store == "verbatim" else _SAMPLED_IMAGES)
+    wanted = min(len(images), _SAMPLED_FILES if store.keeps_pixels else _SAMPLED_IMAGES)
     sizes, failure = [], ""
     for entry in images.entries(Permutation(len(images), _SAMPLE_SEED).range(0, wanted)):
         path = images.resolve(entry.path)
         try:
-            if store.store == "verbatim":
+            if store.keeps_pixels:
                 sizes.append(os.stat(path).st_size)
             else:
                 sizes.append(len(store_image(read_source(path), store).payload))

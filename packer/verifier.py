@@ -18,8 +18,11 @@ from packtrain.core.errors import CorruptFile, DatasetError, MissingDependency
 from packtrain.core.files import checksum_file
 from packtrain.core.index import Index
 from packtrain.core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
-from packtrain.readers.decode import decode
+from packtrain.readers.cut import cut, has_table
+from packtrain.readers.decode import RecordDecoder
+from packtrain.readers.decoders import decoder
 from packtrain.readers.formats import container
+from packtrain.readers.geometry import Box
 
 from .engine import run_tasks
 
@@ -205,6 +208,7 @@ class _ShardRows:
         self._path = folder / manifest.shards[number].name
         self._manifest = manifest
         self._number = number
+        self._decoder = RecordDecoder(manifest.store, decoder("pillow"))
         self._index = Index(folder / INDEX, manifest.columns, manifest.records)
         first = sum(shard.records for shard in manifest.shards[:number])
         self._rows = self._index["by_place"][first : first + manifest.shards[number].records]
@@ -256,13 +260,15 @@ class _ShardRows:
 
     def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
         try:
-            size = decode(record, self._manifest.store, width, height).size
+            self._decoder.image(record, width, height)
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             # As in packing: Pillow's plugins raise whatever their parsers run into.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
-        return None if size == (width, height) else f"it is {size[0]} x {size[1]}, the index says {width} x {height}"
+        if has_table(record) and cut(record, Box(0, 0, width, height)) is None:
+            return "its table of restart intervals does not fit it"
+        return None
 
     def _problem(self, row: int, message: str) -> Problem:
         line, path = int(self._index["line"][row]), self._index.text("path", row)

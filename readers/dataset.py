@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,12 @@ from torch.utils.data import Dataset
 
 from packtrain.core.errors import MissingDependency, UsageError
 
-from .decode import decode
+from .decode import RecordDecoder
+from .decoders import Decoder
+from .decoders import decoder as find_decoder
+from .fused import FusedTransform
 from .store import Label, RecordStore
+from .transforms import compose
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,10 +57,8 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
 
     def __getitem__(self, row: int) -> tuple[Any, Any]:
         dataset, row = self._locate(row)
-        image: Any = dataset.decode_row(row)
+        image: Any = dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row)
         label: Any = dataset.store.label(row)
-        if dataset.transform is not None:
-            image = dataset.transform(image)
         if dataset.target_transform is not None:
             label = dataset.target_transform(label)
         return image, label
@@ -107,22 +110,40 @@ class PackedDataset(ImageDataset):
 
     Attributes:
         store: The records below it.
-        transform: Called with each PIL image, or None.
+        fused: What images go through, or None.
         target_transform: Called with each label, or None.
+        decoder: What decodes them; its `version` says more.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        transform: Transform | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
         target_transform: Transform | None = None,
         *,
         io: str = "auto",
         check: bool = True,
+        decoder: str = "auto",
+        scaled: bool = False,
     ) -> None:
-        self.transform = transform
         self.target_transform = target_transform
         self.store = RecordStore(path, io=io, check=check)
+        self.decoder: Final[Decoder] = find_decoder(decoder)
+        self._records = RecordDecoder(self.store.manifest.store, self.decoder)
+        self._scaled = scaled
+        self.transform = transform
+
+    @property
+    def transform(self) -> Transform | Sequence[Transform] | None:
+        """What the dataset was opened with, or was set since."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Transform | Sequence[Transform] | None) -> None:
+        self._transform = transform
+        self.fused = (
+            None if transform is None else FusedTransform(compose(transform), self._records, scaled=self._scaled)
+        )
 
     def __len__(self) -> int:
         return len(self.store)
@@ -150,23 +171,50 @@ class PackedDataset(ImageDataset):
 
     def decode_row(self, row: int) -> Image:
         """Decodes the record of `row`; see `image`."""
-        store = self.store
-        row = store.checked_row(row)
-        record = store.record(row)
-        size = int(store.index["width"][row]), int(store.index["height"][row])
+        row = self.store.checked_row(row)
+        record, width, height = self._record(row)
+        with self._decoding(row):
+            return self._records.image(record, width, height)
+
+    def transform_row(self, row: int, random: Sequence[float] | None = None) -> Any:
+        """Decodes the record of `row` as far as `transform` needs it, and transforms it.
+
+        Args:
+            row: The row.
+            random: Uniform in [0, 1), `fused.compose.draws` of them; None draws them from torch's default generator.
+
+        Raises:
+            UsageError: There is no transform, or it cannot be applied to an image of this size.
+            CorruptRecord: As `image`.
+        """
+        if self.fused is None:
+            raise UsageError(f"{self!r} was opened without a transform")
+        row = self.store.checked_row(row)
+        record, width, height = self._record(row)
+        steps = self.fused.steps(width, height, random)
+        with self._decoding(row):
+            image, steps = self.fused.decode(record, width, height, steps)
+        return self.fused.finish(image, steps)
+
+    def _record(self, row: int) -> tuple[memoryview, int, int]:
+        index = self.store.index
+        return self.store.record(row), int(index["width"][row]), int(index["height"][row])
+
+    @contextmanager
+    def _decoding(self, row: int) -> Iterator[None]:
         try:
-            return decode(record, store.manifest.store, *size)
+            yield
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             # Pillow's plugins raise whatever their parsers run into.
-            raise store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})") from error
+            raise self.store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})") from error
 
     def __repr__(self) -> str:
         manifest = self.store.manifest
         return (
             f"{type(self).__name__}({os.fspath(self.store.path)!r}, {len(self)} rows, {manifest.format}, "
-            f"{manifest.store.store}, io={self.store.io!r})"
+            f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r})"
         )
 
 
@@ -226,21 +274,29 @@ class Concat(ImageDataset):
 
 def open_dataset(
     path: str | os.PathLike[str],
-    transform: Transform | None = None,
+    transform: Transform | Sequence[Transform] | None = None,
     target_transform: Transform | None = None,
     *,
     io: str = "auto",
     check: bool = True,
+    decoder: str = "auto",
+    scaled: bool = False,
 ) -> PackedDataset:
     """Opens a packed dataset of any format.
 
     Args:
         path: The folder that `packtrain pack` wrote.
-        transform: Called with each PIL image, as in torchvision.
+        transform: Any callable, called with each PIL image as in torchvision; or transforms of
+            `packtrain.readers.transforms`, alone, in a list or a `Compose`, also torchvision's. Those see the encoded
+            record and decode only what they need. With nothing but these the result is a tensor, uint8 [channels,
+            height, width]; a foreign callable behind them gets a PIL image.
         target_transform: Called with each label.
         io: ``"mmap"``, ``"pread"``, or ``"auto"``: pread on network file systems, where mapped I/O errors would be
             SIGBUS, mmap elsewhere.
         check: Compare each record with its checksum when it is read.
+        decoder: One of `packtrain.readers.decoders.DECODERS`; ``"auto"`` is the fastest one whose pixels equal
+            Pillow's here. The dataset's `decoder` tells which it is.
+        scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly other pixels.
 
     Returns:
         A map-style dataset; use it with `torch.utils.data.DataLoader` under any start method.
@@ -249,8 +305,10 @@ def open_dataset(
         NotADataset: `path` has no manifest.
         UnsupportedVersion: A newer packtrain wrote it.
         CorruptFile: Manifest or index is damaged.
+        MissingDependency: `decoder` is not installed.
+        UsageError: There is no such decoder or transform.
     """
-    return PackedDataset(path, transform, target_transform, io=io, check=check)
+    return PackedDataset(path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled)
 
 
 def concat(datasets: Sequence[ImageDataset]) -> Concat:

@@ -1,44 +1,117 @@
-"""From stored bytes to a PIL image."""
+"""From stored bytes to a PIL image: of a whole record, or of a rectangle of it."""
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from packtrain.core.npy import HEADER_BYTES, npy_header
 from packtrain.core.options import StoreOptions
 
+from .cut import cut
+from .decoders import Decoder
+from .geometry import Box
 from .pillow import require_pillow
+from .pixels import rgb_from_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def decode(record: memoryview, store: StoreOptions, width: int, height: int) -> Image:
-    """Decodes a record.
+class RecordDecoder:
+    """Decodes the records of a dataset.
 
     Args:
-        record: Its stored bytes.
         store: How the dataset stores pixels.
-        width: Pixels, from the index; of meaning for raw records alone.
-        height: Likewise.
-
-    Returns:
-        An image in the dataset's pixel mode.
-
-    Raises:
-        ValueError: A raw record does not have the size that width and height ask for.
-        Exception: Whatever Pillow raises on an encoded record it refuses.
+        decoder: Decodes what is not raw.
     """
-    pillow = require_pillow()
-    if store.store == "raw":
-        return pillow.frombytes(store.mode, (width, height), raw_pixels(record, height, width, store.channels))  # type: ignore[no-any-return]
-    image = pillow.open(io.BytesIO(record))
-    if image.mode == store.mode:
-        # convert() would copy the pixels once more.
-        image.load()
-        return image  # type: ignore[no-any-return]
-    return image.convert(store.mode)  # type: ignore[no-any-return]
+
+    def __init__(self, store: StoreOptions, decoder: Decoder) -> None:
+        self.store = store
+        self.decoder = decoder
+
+    def image(self, record: memoryview, width: int, height: int) -> Image:
+        """Decodes a record.
+
+        Args:
+            record: Its stored bytes.
+            width: Pixels, from the index.
+            height: Likewise.
+
+        Returns:
+            An image in the dataset's pixel mode.
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+            Exception: Whatever Pillow raises on an encoded record that it refuses.
+        """
+        return ordinary(self.region(record, width, height, Box(0, 0, width, height)))
+
+    def region(self, record: memoryview, width: int, height: int, box: Box, scale: int = 1) -> Image:
+        """Decodes a rectangle of a record, and as little of the rest as can be.
+
+        Args:
+            record: Its stored bytes.
+            width: Pixels of the whole image, from the index.
+            height: Likewise.
+            box: A rectangle inside the image.
+            scale: 1, 2, 4 or 8: decode to so many times smaller an image. Each side of `box` then becomes the smallest
+                number of whole pixels that cover it. Of no effect on raw records.
+
+        Returns:
+            An image in the dataset's pixel mode, or RGBX in place of RGB, perhaps over memory that is not its own.
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+            Exception: Whatever Pillow raises on an encoded record that it refuses.
+        """
+        if self.store.store == "raw":
+            return self._raw_region(record, width, height, box)
+        whole = box == (0, 0, width, height)
+        part = None if whole else cut(record, box)
+        if part is not None:
+            box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
+            return self.decoder.decode(part.data, self.store.mode, shrunk(box, scale), scale)
+        image = self.decoder.decode(record, self.store.mode, None if whole else shrunk(box, scale), scale)
+        if whole and image.size != shrunk(box, scale)[2:]:
+            raise ValueError(f"it holds an image of {image.width} x {image.height} pixels, not of {width} x {height}")
+        return image
+
+    def pixels(self, record: memoryview, width: int, height: int, box: Box) -> npt.NDArray[np.uint8]:
+        """A rectangle of a raw record: a read-only view of its pixels, uint8 [height, width, channels].
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+        """
+        pixels = raw_pixels(record, height, width, self.store.channels)
+        whole = np.frombuffer(pixels, np.uint8).reshape(height, width, -1)
+        return whole[box.top : box.top + box.height, box.left : box.left + box.width]
+
+    def _raw_region(self, record: memoryview, width: int, height: int, box: Box) -> Image:
+        pixels = raw_pixels(record, height, width, self.store.channels)
+        if self.store.mode == "RGB":
+            return rgb_from_pixels(pixels, width, box)
+        rows = pixels[box.top * width : (box.top + box.height) * width]
+        image: Image = require_pillow().frombuffer("L", (width, box.height), rows, "raw", "L", width, 1)
+        return image if box.width == width else image.crop((box.left, 0, box.left + box.width, box.height))
+
+
+def ordinary(image: Image) -> Image:
+    """An image of a common mode in memory of its own: Pillow 12 crashes where another one is exported."""
+    if image.mode == "RGBX":
+        return image.convert("RGB")
+    return image.copy() if image.readonly else image
+
+
+def shrunk(box: Box, scale: int) -> Box:
+    """The pixels of an image `scale` times smaller that cover `box`."""
+    if scale == 1:
+        return box
+    left, top = box.left // scale, box.top // scale
+    right, bottom = -(-(box.left + box.width) // scale), -(-(box.top + box.height) // scale)
+    return Box(left, top, right - left, bottom - top)
 
 
 def raw_pixels(record: memoryview, height: int, width: int, channels: int) -> memoryview:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from packtrain.core.options import StoreOptions
 from packtrain.packer import PackOptions, pack
 
 FORMATS = ("tar", "hdf5", "lmdb")
@@ -68,7 +69,8 @@ def shard_bytes(listing: Path, records: int) -> int:
 
 
 def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", workers: int = 1, **options: Any) -> Path:
-    """Packs a list with these `PackOptions`. Returns `out`."""
+    """Packs a list with these `PackOptions`, verbatim unless they say otherwise. Returns `out`."""
+    options = {"store": StoreOptions("verbatim"), **options}
     pack(listing, out, PackOptions(format=format, **options), workers=workers, max_rejects=max_rejects)
     return out
 

@@ -45,7 +45,7 @@ def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: P
 
 def test_every_option_lands_in_the_plan(run: Run, images: Path, tmp_path: Path) -> None:
     store = "--store jpeg --resize long=30 --quality 50 --mode L --orientation apply"
-    words = f"--format hdf5 {store} --shard-size 4KB --seed 7".split()
+    words = f"--format hdf5 {store} --shard-size 2KB --seed 7".split()
     assert run("pack", images, tmp_path / "out", *words).code == 0
     body = plan(tmp_path / "out")
     assert body["store"] == {
@@ -59,7 +59,7 @@ def test_every_option_lands_in_the_plan(run: Run, images: Path, tmp_path: Path) 
     assert [body[name] for name in ("format", "labels", "shard_bytes", "seed", "classes")] == [
         "hdf5",
         "int",
-        4000,
+        2000,
         7,
         None,
     ]

@@ -43,6 +43,8 @@ def shorter_side(target: int) -> Callable[[Size], Size]:
 
 
 PIXELS: dict[str, tuple[StoreOptions, Callable[[Size], Size]]] = {
+    "crop-ready": (StoreOptions(), lambda size: size),
+    "crop-ready, compared": (StoreOptions(check=True), lambda size: size),
     "jpeg": (StoreOptions("jpeg", quality=35), lambda size: size),
     "jpeg, resized, grey": (StoreOptions("jpeg", resize="short=24", mode="L"), shorter_side(24)),
     "raw": (StoreOptions("raw"), lambda size: size),

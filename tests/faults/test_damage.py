@@ -35,7 +35,7 @@ from packtrain.packer.plan import outline_plan, plan_shards
 from packtrain.readers import open_dataset
 
 STORES = {
-    "verbatim": StoreOptions(),
+    "verbatim": StoreOptions("verbatim"),
     "jpeg": StoreOptions("jpeg", "short=24"),
     "raw": StoreOptions("raw"),
     "raw-fixed": StoreOptions("raw", "12x10"),

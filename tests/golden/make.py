@@ -23,7 +23,7 @@ SOURCES: Final = GOLDEN / "sources"
 # Sources of the raw ones are PNG files of the asked-for size, so that no decoder's or filter's rounding is in them.
 RAW: Final = StoreOptions("raw", resize="8x6")
 DATASETS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    f"{format}-{store}": (format, {"store": StoreOptions() if store == "verbatim" else RAW})
+    f"{format}-{store}": (format, {"store": StoreOptions(store) if store == "verbatim" else RAW})
     for format in ("tar", "hdf5", "lmdb")
     for store in ("verbatim", "raw")
 }

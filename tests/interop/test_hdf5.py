@@ -22,7 +22,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 def shard(request: pytest.FixtureRequest, images: Path, tmp_path: Path) -> Path:
     """A shard in list order of each layout."""
     store = {
-        "records": StoreOptions(),
+        "records": StoreOptions("verbatim"),
         "raw": StoreOptions("raw"),
         "raw of one size": StoreOptions("raw", resize="8x6", mode="L"),
     }

@@ -40,6 +40,7 @@ def command(line: str) -> str:
         ("import packtrain.packer.formats", TENSORS | CONTAINERS),
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        (command("packtrain doctor --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
     ],

@@ -113,7 +113,9 @@ def test_an_odd_file_that_pillow_reads_is_packed_as_it_is(tmp_path: Path, kind: 
     (tmp_path / "an odd file.JPEG").write_bytes(ACCEPTED[kind])
     (tmp_path / "train.txt").write_text("an odd file.JPEG 1\n")
     expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert("RGB")
-    opened = open_dataset(packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=StoreOptions(check=check)))
+    opened = open_dataset(
+        packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=StoreOptions("verbatim", check=check))
+    )
     assert opened.record(0) == ACCEPTED[kind]
     assert opened.image(0).tobytes() == expected.tobytes()
     assert (opened.store.index["width"][0], opened.store.index["height"][0]) == expected.size
@@ -139,7 +141,7 @@ class TestUnreadable:
         return image_set(tmp_path / "images", 3)
 
     def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
-        options = PackOptions(seed=None)
+        options = PackOptions(store=StoreOptions("verbatim"), seed=None)
         with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* mend it and run"):
             pack(listing, out, options, max_rejects="100%")
         assert not (out / "manifest.json").exists()

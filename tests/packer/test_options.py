@@ -121,13 +121,17 @@ def test_other_labels_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "crop"}, "store 'crop': expected one of verbatim, jpeg, raw"),
+        ({"store": "crop"}, "store 'crop': expected one of crop-ready, verbatim, jpeg, raw"),
         ({"store": "raw", "mode": "RGBA"}, "mode 'RGBA': expected one of RGB, L"),
         ({"store": "raw", "orientation": "yes"}, "orientation 'yes': expected one of ignore, apply"),
         ({"store": "jpeg", "quality": 0}, "quality 0: expected 1 to 100"),
         ({"store": "jpeg", "quality": 101}, "quality 101: expected 1 to 100"),
         ({"store": "raw", "resize": "small"}, "resize 'small'"),
-        ({"resize": "short=256"}, "verbatim keeps each file's bytes, so --resize needs --store jpeg or raw"),
+        ({"resize": "short=256"}, "crop-ready keeps each image's pixels, so --resize needs --store jpeg or raw"),
+        (
+            {"store": "verbatim", "resize": "short=256"},
+            "verbatim keeps each image's pixels, so --resize needs --store jpeg or raw",
+        ),
         ({"orientation": "apply"}, "so --orientation apply needs --store jpeg or raw"),
     ],
 )

@@ -45,7 +45,7 @@ def by_pillow(data: bytes) -> Header | None:
 def by_packing(data: bytes, *, check: bool) -> Header | None:
     """The header that packing gives."""
     try:
-        header = store_image(data, StoreOptions(check=check)).header
+        header = store_image(data, StoreOptions("verbatim", check=check)).header
     except Refused:
         return None
     return Header("", header.width, header.height, header.orientation)

@@ -88,7 +88,9 @@ def test_every_reject_is_kept_with_its_line_its_path_and_the_reason(tmp_path: Pa
         {"line": 6, "path": "image 0.jpg x", "reason": "label 'x' is not an integer"},
     ]
     assert open_dataset(out).store.index["line"].tolist() == [1]
-    assert pack(folder / "train.txt", out, PackOptions(format_name), max_rejects="5").complete_before
+    assert pack(
+        folder / "train.txt", out, PackOptions(format_name, StoreOptions("verbatim")), max_rejects="5"
+    ).complete_before
 
 
 def test_a_dataset_without_rejects_has_an_empty_list_of_them(images: Path, tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_a_list_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
 def test_repeated_lines_are_packed_each_and_counted(tmp_path: Path, format_name: str) -> None:
     listing = image_set(tmp_path / "images", 3)
     listing.write_text(listing.read_text() * 2 + "image 0.jpg 7\n")
-    report = pack(listing, tmp_path / "out", PackOptions(format_name))
+    report = pack(listing, tmp_path / "out", PackOptions(format_name, StoreOptions("verbatim")))
     assert (report.records, report.duplicates) == (7, 3)
     opened = open_dataset(tmp_path / "out")
     assert [opened.record(row) for row in range(7)] == [source.data for source in sources(listing)]
@@ -191,6 +193,6 @@ def test_a_finished_dataset_survives_a_retry_that_mends_nothing_under_a_lower_li
     listing = list_with_bad_lines(tmp_path / "images", 4, 2)
     out = packed(listing, tmp_path / "out", format_name, max_rejects="2")
     before = tree(out)
-    report = pack(listing, out, PackOptions(format_name), max_rejects="0", retry_rejects=True)
+    report = pack(listing, out, PackOptions(format_name, StoreOptions("verbatim")), max_rejects="0", retry_rejects=True)
     assert (report.records, report.rejects) == (4, 2)
     assert tree(out) == before

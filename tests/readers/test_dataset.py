@@ -139,8 +139,9 @@ class TestMistakes:
             open_dataset(tmp_path / "data")
 
     def test_a_row_says_where_it_is(self, images: Path, tmp_path: Path) -> None:
-        opened = open_dataset(packed(images, tmp_path / "out", "tar"), io="pread")
-        assert repr(opened) == f"PackedDataset({str(tmp_path / 'out')!r}, 12 rows, tar, verbatim, io='pread')"
+        opened = open_dataset(packed(images, tmp_path / "out", "tar"), io="pread", decoder="pillow")
+        words = "12 rows, tar, verbatim, io='pread', decoder='pillow'"
+        assert repr(opened) == f"PackedDataset({str(tmp_path / 'out')!r}, {words})"
         assert opened.store.describe(4) == "row 4 (line 4, 'image 4.jpg', in train-000000.tar)"
 
 

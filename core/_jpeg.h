@@ -1,0 +1,63 @@
+/* What the parts of packtrain.core._jpeg share: libjpeg's errors as return values. */
+
+#ifndef PACKTRAIN_JPEG_H
+#define PACKTRAIN_JPEG_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <setjmp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <jerror.h>
+#include <jpeglib.h>
+
+/* The most pixels of an image: twice Pillow's Image.MAX_IMAGE_PIXELS, above which Pillow takes it for a decompression
+   bomb. Progressive images need memory for all their coefficients. */
+#define MOST_PIXELS (2L * (1024L * 1024 * 1024 / 4 / 3))
+
+/* The most scans of an image. Each takes as long as decoding the whole; a progressive JPEG has about ten. The limit is
+   the one of libjpeg-turbo's own fuzzers. */
+#define MOST_SCANS 500
+
+/* The segment that holds a crop-ready record's table of restart intervals, and its bytes before the first entry. */
+#define TABLE_MARKER (JPEG_APP0 + 9)
+#define TABLE_NAME "packtrain" /* with its final zero */
+#define TABLE_HEADER 28
+
+/* An error manager that jumps back to its user on errors and on warnings: libjpeg warns of data that it can only guess
+   at. */
+typedef struct {
+    struct jpeg_error_mgr base;
+    jmp_buf escape;
+    char message[JMSG_LENGTH_MAX];
+} Errors;
+
+/* Prepares `errors`; returns what belongs into cinfo.err. */
+struct jpeg_error_mgr *errors_init(Errors *errors);
+
+/* Leaves the current libjpeg call with a message of our own. */
+_Noreturn void errors_raise(Errors *errors, const char *message);
+
+/* Raises what was escaped from as a Python exception. */
+void errors_set(const Errors *errors);
+
+/* Makes the decompressor refuse more than MOST_SCANS scans; `monitor` must live as long as it. */
+void limit_scans(j_decompress_ptr source, struct jpeg_progress_mgr *monitor);
+
+/* Reads the header of a whole JPEG in memory. */
+void read_header(j_decompress_ptr source, const unsigned char *data, size_t size);
+
+/* A faster Huffman decoder; libjpeg's stays in use for what it does not understand. To be called after
+   jpeg_start_decompress; `entropy` must be zeroed and live as long as the decompressor. */
+typedef struct Entropy Entropy;
+size_t entropy_size(void);
+void entropy_use(j_decompress_ptr source, Entropy *entropy);
+
+PyObject *transcode(PyObject *module, PyObject *args);
+PyObject *cut(PyObject *module, PyObject *args);
+PyObject *decode(PyObject *module, PyObject *args);
+PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
+PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,70 @@
+"""The C extension: what JPEGs need that Pillow does not offer. Optional; import it through `packtrain.core.extension`.
+
+All functions let other threads run. None of them trusts its input.
+"""
+
+from typing import Any
+
+from typing_extensions import Buffer
+
+LIBJPEG: str
+"""The libjpeg that the extension was built with, as ``"libjpeg-turbo 2.1.5"``."""
+
+def transcode(data: Buffer) -> bytes:
+    """A JPEG as a crop-ready record: baseline, with restart markers, optimal Huffman tables and a table of intervals.
+
+    The quantised coefficients, and with them the pixels, are those of `data`. EXIF and ICC segments are kept, other
+    application data and comments are not. docs/format.md specifies the result.
+
+    Raises:
+        ValueError: libjpeg warns of something in `data`, or it is nothing that this can be done to: other than 8 bits,
+            a colour space other than grey, YCbCr and RGB, more than 10 blocks per MCU, an incomplete progressive image.
+        MemoryError: There is not enough memory.
+    """
+
+def cut(record: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, int, int] | None:
+    """The same as `packtrain.readers.cut.cut`: (bytes, left, top), or None if `record` has no sound table of intervals.
+
+    Raises:
+        ValueError: `box` (left, top, width, height) is not inside the image.
+    """
+
+def decode(data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int) -> tuple[bytes, int, int]:
+    """Decodes a rectangle of a JPEG.
+
+    Args:
+        data: The JPEG; any that libjpeg decodes to RGB or grey.
+        box: Left, top, width and height in pixels of the image as scaled.
+        channels: 4 for RGBX, 1 for a grey image.
+        scale: 1, 2, 4 or 8: both sides of the image are divided by it, rounded up.
+
+    Returns:
+        Pixels (uint8), where in them the rectangle begins, and bytes from one of its rows to the next. After its last
+        row, as many bytes are there as a row has.
+
+    Raises:
+        ValueError: libjpeg refuses `data` or warns of it, `box` is not inside the image, or `channels` is 1 and the
+            image is not grey.
+        MemoryError: There is not enough memory.
+    """
+
+def rgb_to_rgbx(data: Buffer, row: int, left: int, top: int, width: int, height: int) -> bytes:
+    """A rectangle of an image of three bytes per pixel and `row` pixels per row, with four bytes per pixel.
+
+    Raises:
+        ValueError: The rectangle is not inside the image.
+    """
+
+def rgbx_to_rgb(image: Any, width: int, height: int, mirrored: bool, out: Buffer) -> None:
+    """Writes an image of four bytes per pixel into `out` with three bytes per pixel, mirrored left to right if asked.
+
+    Args:
+        image: Its pixels, height x width x 4, or the array capsule that Pillow's ``__arrow_c_array__`` gives.
+        width: Pixels.
+        height: Pixels.
+        mirrored: Whether to exchange left and right.
+        out: A writable buffer of height x width x 3 bytes.
+
+    Raises:
+        ValueError: `image` or `out` has another size.
+    """

@@ -1,0 +1,72 @@
+"""simplejpeg: a wheel with a libjpeg-turbo of its own, the extra ``packtrain[simplejpeg]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import simplejpeg
+
+from ..pillow import require_pillow
+from .fallback import BackEnd
+from .rgbx import rgb_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ..geometry import Box
+    from .pillow import Encoded
+
+_EXACT: Final = ("YCbCr", "Gray", "RGB")
+
+
+class SimplejpegDecoder(BackEnd):
+    """Decodes to four bytes a pixel, over which the PIL image is put without a copy.
+
+    Measured on crops of photographs, 0.08 to 1 of their area: a quarter less time than pillow-simd, a third less than
+    Pillow 13, which both decode into an image and then copy the rectangle out of it. With the resize to 224 pixels, a
+    fifth and a sixth less.
+
+    Deviation: none, on every sampling, size and scale of the tests and on 300 photographs, against libjpeg-turbo
+    2.1.5 (in pillow-simd) and 3.2.0 (in Pillow 13).
+    """
+
+    name: Final = "simplejpeg"
+
+    @property
+    def version(self) -> str:
+        """As ``"simplejpeg 1.9.0"``; it does not tell its libjpeg-turbo."""
+        return f"simplejpeg {simplejpeg.__version__}"
+
+    def attempt(self, data: Encoded, mode: str, box: Box | None, scale: int) -> Image:
+        """Decodes without Pillow's help."""
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        if colorspace not in _EXACT:
+            raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
+        most = require_pillow().MAX_IMAGE_PIXELS
+        if most is not None and width * height > most:
+            raise ValueError("what to say about so many pixels is for Pillow to decide")
+        smaller = {}
+        if scale > 1:
+            width, height = -(-width // scale), -(-height // scale)
+            smaller = {"min_width": width, "min_height": height, "min_factor": scale}
+        left, top, box_width, box_height = box or (0, 0, width, height)
+        if not (0 <= left < left + box_width <= width and 0 <= top < top + box_height <= height):
+            raise ValueError("the box is not inside the image")
+        # libjpeg's grey of a colour image is not Pillow's.
+        grey = mode == "L" and colorspace == "Gray"
+        size = 1 if grey else 4
+        # The row behind the last one begins where the box does: a mapped image has only whole rows.
+        pixels = np.empty((width * height + left) * size, np.uint8)
+        decoded = simplejpeg.decode_jpeg(data, "GRAY" if grey else "RGBA", buffer=pixels, **smaller)
+        if decoded.shape[:2] != (height, width):
+            raise ValueError("simplejpeg chose another scale")
+        view = pixels.data[(top * width + left) * size :]
+        if grey:
+            image: Image = require_pillow().frombuffer("L", (box_width, box_height), view, "raw", "L", width, 1)
+            return image
+        image = rgb_image(view, box_width, box_height, width * size)
+        return image if mode == "RGB" else image.convert(mode)
+
+
+DECODER: Final = SimplejpegDecoder()

@@ -1,0 +1,134 @@
+"""Transforms that see the encoded record: only what they need of it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .decode import RecordDecoder, ordinary, shrunk
+from .geometry import Box, Crop, Flip, Scale, Step, apply, needed
+from .pillow import require_pillow
+from .pixels import array_from_image
+from .transforms import Compose
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_SCALES: Final = (8, 4, 2)
+# Where the steps read less of the image than this, decoding that part alone saves more than putting it in place costs.
+_WORTHWHILE: Final = 0.8
+
+
+class FusedTransform:
+    """A transform over the records of a dataset.
+
+    The pixels equal those of the transform on the whole decoded image, bit for bit, unless `scaled`.
+
+    Args:
+        compose: The transform; without transforms of `packtrain.readers.transforms` at its beginning, images are
+            decoded whole.
+        records: Decodes.
+        scaled: Let the decoder shrink JPEGs by 2, 4 or 8, as far as they are still to be resized to less than that.
+            Much faster for large photographs. It averages where the resize alone would weight: see `docs/reading.md`.
+    """
+
+    def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
+        self.compose = compose
+        self._records = records
+        self._scaled = scaled
+
+    def steps(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[Step, ...]:
+        """What the transform comes down to for an image of `width` x `height` pixels.
+
+        Args:
+            width: Pixels.
+            height: Pixels.
+            random: Uniform in [0, 1), `compose.draws` of them; None draws them from torch's default generator.
+
+        Raises:
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+        if random is None:
+            draws = self.compose.draws
+            random = torch.rand(draws, dtype=torch.float64).tolist() if draws else ()
+        return self.compose.steps(width, height, random)
+
+    def decode(
+        self, record: memoryview, width: int, height: int, steps: tuple[Step, ...]
+    ) -> tuple[Image | npt.NDArray[np.uint8], tuple[Step, ...]]:
+        """Decodes what `steps` need.
+
+        Returns:
+            An image and the steps that are left; of a raw record on which nothing is left to do, a view of its pixels.
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+            Exception: Whatever Pillow raises on an encoded record that it refuses.
+        """
+        box, steps = _first_crop(steps, width, height)
+        if not (steps or self.compose.rest) and self._records.store.store == "raw":
+            return self._records.pixels(record, width, height, box), ()
+        scale = self._scale(box, steps)
+        if scale > 1:
+            image = self._records.region(record, width, height, box, scale)
+            return _resize_exactly(image, box, scale, steps[0]), steps[1:]
+        part = needed(steps, box.width, box.height)
+        if part.width * part.height >= _WORTHWHILE * box.width * box.height:
+            return self._records.region(record, width, height, box), steps
+        inner = Box(box.left + part.left, box.top + part.top, part.width, part.height)
+        image = self._records.region(record, width, height, inner)
+        # A resize weights pixels by where they are in the whole image. What is not needed is left as it is.
+        canvas = require_pillow().new(image.mode, (box.width, box.height), None)
+        canvas.paste(image, (part.left, part.top))
+        return canvas, steps
+
+    def finish(self, image: Image | npt.NDArray[np.uint8], steps: tuple[Step, ...]) -> Any:
+        """Carries out the steps that are left.
+
+        Returns:
+            A tensor, uint8 [channels, height, width]; in memory the channels of a pixel lie side by side, as in
+            torchvision. With foreign callables behind the fused transforms: what the last of them returns.
+        """
+        if isinstance(image, np.ndarray):
+            return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        if self.compose.rest:
+            image = apply(image, steps)
+            result: Any = ordinary(image)
+            for transform in self.compose.rest:
+                result = transform(result)
+            return result
+        mirrored = bool(steps) and steps[-1] == Flip(horizontal=True)
+        pixels = array_from_image(apply(image, steps[:-1] if mirrored else steps), mirrored=mirrored)
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    def _scale(self, box: Box, steps: tuple[Step, ...]) -> int:
+        if not (self._scaled and steps and isinstance(steps[0], Scale)) or self._records.store.store == "raw":
+            return 1
+        wide, high = box.width // steps[0].width, box.height // steps[0].height
+        return next((scale for scale in _SCALES if scale <= min(wide, high)), 1)
+
+
+def _first_crop(steps: tuple[Step, ...], width: int, height: int) -> tuple[Box, tuple[Step, ...]]:
+    """The rectangle that crops at the beginning leave, and the other steps."""
+    box = Box(0, 0, width, height)
+    for done, step in enumerate(steps):
+        if not isinstance(step, Crop):
+            return box, steps[done:]
+        left, top, wide, high = step.box
+        if left < 0 or top < 0 or left + wide > box.width or top + high > box.height:
+            return box, steps[done:]
+        box = Box(box.left + left, box.top + top, wide, high)
+    return box, ()
+
+
+def _resize_exactly(image: Image, box: Box, scale: int, step: Step) -> Image:
+    """Resizes an image that shows `box`, `scale` times smaller and filled up to whole pixels."""
+    assert isinstance(step, Scale)
+    covered = shrunk(box, scale)
+    left, top = box.left / scale - covered.left, box.top / scale - covered.top
+    right, bottom = left + box.width / scale, top + box.height / scale
+    return image.resize((step.width, step.height), step.resample, (left, top, right, bottom))

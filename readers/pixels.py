@@ -1,0 +1,66 @@
+"""Between the pixels of records and arrays, three bytes each, and those of PIL images, four bytes each.
+
+With the C extension one pass over the pixels does it; without, Pillow and numpy do, in two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain.core.extension import jpeg
+
+from .decoders.rgbx import rgb_image
+from .geometry import Box
+from .pillow import require_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def rgb_from_pixels(pixels: memoryview, row: int, box: Box) -> Image:
+    """A PIL image, RGB or RGBX, of a rectangle.
+
+    Args:
+        pixels: uint8 [height * row * 3].
+        row: Pixels from one row to the next.
+        box: The rectangle, inside the image.
+    """
+    if jpeg is not None:
+        return rgb_image(jpeg.rgb_to_rgbx(pixels, row, *box), box.width, box.height, 4 * box.width)
+    image = require_pillow().frombuffer(
+        "RGB", (row, box.height), pixels[3 * row * box.top : 3 * row * (box.top + box.height)], "raw", "RGB", 3 * row, 1
+    )
+    return image.crop((box.left, 0, box.left + box.width, box.height))  # type: ignore[no-any-return]
+
+
+def array_from_image(image: Image, *, mirrored: bool = False) -> npt.NDArray[np.uint8]:
+    """The pixels of an image of mode RGB, RGBX or L as a new array, uint8 [height, width, channels].
+
+    Args:
+        image: The image.
+        mirrored: Whether to exchange left and right.
+    """
+    channels = 1 if image.mode == "L" else 3
+    capsule = None if channels == 1 else _exported(image)
+    if jpeg is None or capsule is None:
+        if mirrored:
+            image = image.transpose(require_pillow().Transpose.FLIP_LEFT_RIGHT)
+        packed = bytearray(image.tobytes("raw", "L" if channels == 1 else "RGB"))
+        return np.frombuffer(packed, np.uint8).reshape(image.height, image.width, channels)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    jpeg.rgbx_to_rgb(capsule, image.width, image.height, mirrored, pixels)
+    return pixels
+
+
+def _exported(image: Image) -> Any:
+    """Where the pixels lie, in Arrow's C data interface (Pillow 11.2 and later); None if they are not in one piece."""
+    # Pillow 12 ends with a segmentation fault here for an image over memory of others, which it keeps read-only.
+    if image.readonly:
+        return None
+    try:
+        return image.__arrow_c_array__()[1]  # type: ignore[attr-defined, unused-ignore]
+    except (AttributeError, ValueError):
+        return None

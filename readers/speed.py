@@ -1,0 +1,112 @@
+"""How fast a decoder is on this machine: short measurements on a picture made on the spot."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .cut import cut
+from .geometry import FILTERS, Box
+from .pillow import require_pillow
+
+if TYPE_CHECKING:
+    from .decoders import Decoder
+
+# The size and, at this quality, the bytes of a usual ImageNet file.
+SIZE: Final = (500, 375)
+_QUALITY: Final = 90
+# A tenth to nine tenths of the area, all as likely, as RandomResizedCrop takes.
+BOXES: Final = (
+    Box(300, 40, 158, 119),
+    Box(30, 150, 274, 205),
+    Box(110, 20, 354, 265),
+    Box(50, 40, 418, 314),
+    Box(20, 10, 474, 356),
+)
+TARGET: Final = 224
+_FEWEST_RUNS: Final = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a decoder takes for one image on one core: medians, in microseconds.
+
+    Attributes:
+        decode: To decode a JPEG of `SIZE` pixels as a whole.
+        cut: To cut a rectangle out of a crop-ready record and decode it, the mean of all `BOXES`; None if no such
+            record can be made here.
+        resize: To resize it to `TARGET` x `TARGET` pixels.
+    """
+
+    decode: float
+    cut: float | None
+    resize: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Random crops per second and core, out of crop-ready records if there can be any."""
+        return 1e6 / ((self.cut or self.decode) + self.resize)
+
+
+def measure(decoder: Decoder, seconds: float = 0.2) -> Speed:
+    """Measures a decoder, for `seconds` on each of the three figures."""
+    jpeg = photograph()
+    record = crop_ready(jpeg)
+    crops = [decoder.decode(jpeg, "RGB", box) for box in BOXES]
+
+    def cut_all() -> None:
+        if record is not None:
+            for box in BOXES:
+                part = cut(record, box)
+                assert part is not None
+                decoder.decode(part.data, "RGB", box._replace(left=box.left - part.left, top=box.top - part.top))
+
+    def resize_all() -> None:
+        for crop in crops:
+            crop.resize((TARGET, TARGET), FILTERS["bilinear"])
+
+    return Speed(
+        decode=_median(lambda: decoder.decode(jpeg, "RGB"), seconds),
+        cut=None if record is None else _median(cut_all, seconds) / len(BOXES),
+        resize=_median(resize_all, seconds) / len(BOXES),
+    )
+
+
+def photograph() -> bytes:
+    """A JPEG that takes as long to decode as a photograph: detail of all sizes, a hundred kilobytes."""
+    pillow = require_pillow()
+    random = np.random.default_rng(0)
+    total = np.zeros((SIZE[1], SIZE[0], 3))
+    for detail, contrast in ((100, 50), (25, 40), (6, 30), (2, 30), (1, 15)):
+        shape = (-(-SIZE[1] // detail), -(-SIZE[0] // detail), 3)
+        coarse = pillow.fromarray(random.integers(0, 256, shape, np.uint8))
+        total += (np.asarray(coarse.resize(SIZE, FILTERS["bicubic"]), float) / 127.5 - 1) * contrast
+    buffer = io.BytesIO()
+    pillow.fromarray((128 + total).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()
+
+
+def crop_ready(jpeg: bytes) -> memoryview | None:
+    """The JPEG as a crop-ready record; None without the C extension."""
+    try:
+        from packtrain.core import _jpeg
+    except ImportError:
+        return None
+    return memoryview(_jpeg.transcode(jpeg))
+
+
+def _median(call: Callable[[], object], seconds: float) -> float:
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
