@@ -26,14 +26,16 @@ DATASETS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     f"{format}-{store}": (format, {"store": StoreOptions(store) if store == "verbatim" else RAW})
     for format in ("tar", "hdf5", "lmdb")
     for store in ("verbatim", "raw")
-}
+} | {"tar-crop-ready": ("tar", {"store": StoreOptions("crop-ready")})}
+LISTS: Final = {"verbatim": ("train.txt", 1200), "raw": ("pixels.txt", 2 * 8 * 6 * 3), "crop-ready": ("crops.txt", 20000)}
+"""The list of each store mode, and a shard size that gives more than one shard."""
 
 
 def pack_again(name: str, out: Path) -> Path:
     """Packs the sources of a golden dataset as they were packed for it."""
     format, options = DATASETS[name]
-    listing, two_records = ("train.txt", 1200) if name.endswith("verbatim") else ("pixels.txt", 2 * 8 * 6 * 3)
-    options = {**options, "classes": SOURCES / "classes.txt", "shard_bytes": two_records}
+    listing, shard_bytes = LISTS[options["store"].store]
+    options = {**options, "classes": SOURCES / "classes.txt", "shard_bytes": shard_bytes}
     return packed(SOURCES / listing, out, format, max_rejects="1", **options)
 
 
@@ -49,6 +51,8 @@ def main() -> None:
     (SOURCES / "classes.txt").write_text("tench\nZoë's goldfish\n", encoding="utf-8")
     (SOURCES / "train.txt").write_text("a b.jpg 0\n\nmissing.jpg 1\ngrey.jpg 1\nc.png 0\n")
     (SOURCES / "pixels.txt").write_text("c.png 1\nmissing.png 0\nd.png 0\n")
+    (SOURCES / "photo.jpg").write_bytes(encoded(picture(5, 250, 180), quality=98, progressive=True))
+    (SOURCES / "crops.txt").write_text("photo.jpg 1\nmissing.jpg 0\ngrey.jpg 0\n")
     for name in DATASETS:
         pack_again(name, GOLDEN / name)
 

@@ -16,17 +16,20 @@ from support import items, tree
 
 from packtrain.packer import verify
 from packtrain.readers import open_dataset
+from packtrain.readers.cut import cut
+from packtrain.readers.geometry import Box
 
 ORACLES = {oracle.format: oracle for oracle in (TAR, HDF5, LMDB)}
 # What train.txt and pixels.txt say, by line.
 VERBATIM = {0: ("a b.jpg", 0), 3: ("grey.jpg", 1), 4: ("c.png", 0)}
 RAW = {0: ("c.png", 1), 2: ("d.png", 0)}
+CROP_READY = {0: ("photo.jpg", 1), 2: ("grey.jpg", 0)}
 
 EVERY = pytest.mark.parametrize("name", DATASETS)
 
 
 def expected(name: str) -> dict[int, tuple[str, int]]:
-    return VERBATIM if name.endswith("verbatim") else RAW
+    return {"verbatim": VERBATIM, "raw": RAW, "ready": CROP_READY}[name.rpartition("-")[2]]
 
 
 @EVERY
@@ -42,6 +45,17 @@ def test_it_is_read(name: str, way: str) -> None:
     if name.endswith("verbatim"):
         for row, (source, _) in enumerate(lines.values()):
             assert opened.record(row) == (SOURCES / source).read_bytes()
+
+
+def test_its_records_can_be_cut() -> None:
+    opened = open_dataset(GOLDEN / "tar-crop-ready")
+    photo = Image.open(SOURCES / "photo.jpg").convert("RGB")
+    part = cut(opened.record(0), Box(140, 90, 40, 30))
+    assert part is not None
+    assert (part.left, part.top) == (128, 80)
+    small = Image.open(io.BytesIO(part.data)).convert("RGB")
+    assert small.size == (122, 48)
+    assert small.crop((12, 10, 52, 40)).tobytes() == photo.crop((140, 90, 180, 120)).tobytes()
 
 
 @EVERY
