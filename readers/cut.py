@@ -125,7 +125,7 @@ def _read_table(record: memoryview) -> _Table | None:
         components = record[frame + 9]
     except (IndexError, struct.error):
         return None
-    if not has_table(record) or wide not in _ENTRIES or components not in _FRAME_BYTES:
+    if not has_table(record) or wide not in _ENTRIES or components not in _FRAME_BYTES or scan > len(record):
         return None
     if not end <= head <= frame <= scan - _FRAME_BYTES[components] or bytes(record[frame : frame + 2]) not in _FRAMES:
         return None
@@ -135,7 +135,7 @@ def _read_table(record: memoryview) -> _Table | None:
     mcu_height = 8 * max(1, *(sampling & 15 for sampling in samplings))
     columns, rows = -(-width // mcu_width), -(-height // mcu_height)
     lengths_at = start + 4 + _HEADER.size
-    if interval < 1 or interval > columns or columns % interval or scan > len(record):
+    if interval < 1 or interval > columns or columns % interval:
         return None
     count = rows * (columns // interval)
     if count < 1 or end - lengths_at != count * wide:

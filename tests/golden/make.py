@@ -27,7 +27,11 @@ DATASETS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     for format in ("tar", "hdf5", "lmdb")
     for store in ("verbatim", "raw")
 } | {"tar-crop-ready": ("tar", {"store": StoreOptions("crop-ready")})}
-LISTS: Final = {"verbatim": ("train.txt", 1200), "raw": ("pixels.txt", 2 * 8 * 6 * 3), "crop-ready": ("crops.txt", 20000)}
+LISTS: Final = {
+    "verbatim": ("train.txt", 1200),
+    "raw": ("pixels.txt", 2 * 8 * 6 * 3),
+    "crop-ready": ("crops.txt", 20000),
+}
 """The list of each store mode, and a shard size that gives more than one shard."""
 
 
