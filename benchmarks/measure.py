@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from packtrain.core.mounts import file_system
+from packtrain.readers.pillow import pillow_version
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -34,6 +35,7 @@ _LIBRARIES: Final = (
     "numpy",
     "pillow",
     "pillow-simd",
+    "simplejpeg",
     "torch",
     "webdataset",
 )
@@ -103,6 +105,12 @@ def scratch() -> Iterator[Path]:
 def kind_of(folder: Path) -> str:
     """The type of file system that holds `folder`; its path is nobody's business."""
     return file_system(folder)
+
+
+def pillow_build() -> dict[str, str]:
+    """Which Pillow this interpreter has: what sets a result's file apart, and what is in it."""
+    version = pillow_version()
+    return {"variant": version.split()[0].lower(), "pillow": version}
 
 
 def real_list() -> Path:
@@ -190,7 +198,8 @@ def save(name: str, before: Mapping[str, Any], result: Mapping[str, Any]) -> Pat
     Args:
         name: Of the benchmark.
         before: What `machine` said when it began.
-        result: What it measured.
+        result: What it measured. What its `variant` names, if anything, is part of the file's name: runs under one
+            Pillow do not replace those under the other.
     """
     body = {
         "benchmark": name,
@@ -200,11 +209,19 @@ def save(name: str, before: Mapping[str, Any], result: Mapping[str, Any]) -> Pat
         **result,
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = RESULTS / f"{'-'.join(filter(None, (name, result.get('variant'))))}.json"
     # A list of figures on one line.
     text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), json.dumps(_rounded(body), indent=1))
     path.write_text(text + "\n")
     return path
+
+
+def saved(name: str) -> list[dict[str, Any]]:
+    """The results of a benchmark that were written last, one for each variant."""
+    return [
+        json.loads(path.read_text())
+        for path in sorted([*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"{name}-*.json")])
+    ]
 
 
 def _rounded(value: Any) -> Any:

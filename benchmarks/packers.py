@@ -30,12 +30,15 @@ _TORCHVISION_OPERATORS: Final = ("nms", "qnms", "roi_align", "ps_roi_align", "ro
 
 
 def packtrain(format_name: str, workers: int) -> Pack:
+    from packtrain.core.options import StoreOptions
     from packtrain.packer import PackOptions, pack
 
     importlib.import_module(f"packtrain.packer.formats.{format_name}")
 
     def run(images: Path, root: Path, out: Path) -> None:
-        pack(images, out, PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES), workers=workers)
+        store = StoreOptions(store="verbatim")
+        options = PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES, store=store)
+        pack(images, out, options, workers=workers)
 
     return run
 

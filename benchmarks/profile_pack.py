@@ -1,7 +1,6 @@
 """Where the time of packing goes, per image: one process, verbatim, output on tmpfs.
 
-Functions that stand for a stage are replaced by ones that also keep time; each stage gets its own time, without that of
-the stages it calls.
+Each stage gets its own time, without that of the stages it calls.
 """
 
 from __future__ import annotations
@@ -10,21 +9,19 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 from benchmarks.measure import MiB, describe_list, kind_of, print_table, real_list, repeated_list, scratch
 from benchmarks.packers import SHARD_BYTES
+from benchmarks.stopwatch import REST, watching
+from packtrain.core.options import StoreOptions
 from packtrain.packer import PackOptions, pack
 from packtrain.readers.formats import FORMATS
 
 LINES: Final = 4500
 REPETITIONS: Final = 7
-REST: Final = "everything else"
 STAGES: Final = {
     "list": ["packer.runner:read_list", "packer.listing:ImageList.entries", "packer.listing:ImageList.paths"],
     "read": ["packer.shard:read_source"],
@@ -37,37 +34,6 @@ STAGES: Final = {
     "notes": ["packer.notes:ShardNote.save"],
     "merge": ["packer.runner:merge"],
 }
-
-
-class Stopwatch:
-    """Own time of each stage, in seconds."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys([*STAGES, REST], 0.0)
-        self._running = [REST]
-        self._since = time.perf_counter()
-
-    def switch(self, to: str | None) -> None:
-        """Enters a stage, or with None leaves the one entered last."""
-        now = time.perf_counter()
-        self.seconds[self._running[-1]] += now - self._since
-        self._since = now
-        if to is None:
-            self._running.pop()
-        else:
-            self._running.append(to)
-
-    def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its time counted for `stage`."""
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            self.switch(stage)
-            try:
-                return function(*arguments, **options)
-            finally:
-                self.switch(None)
-
-        return call
 
 
 def measure() -> dict[str, Any]:
@@ -109,27 +75,12 @@ def show(result: dict[str, Any]) -> None:
 def _pack_once(format_name: str, folder: Path, root: Path, lines: int) -> dict[str, float]:
     """Microseconds per image of each stage."""
     out = folder / "out"
-    with ExitStack() as patches:
-        watch = Stopwatch()
-        for stage, functions in STAGES.items():
-            for name in functions:
-                _patch(patches, watch, stage, name.format(format=format_name))
-        watch.switch(REST)
-        watch.seconds = dict.fromkeys(watch.seconds, 0.0)
-        pack(folder / "train.txt", out, PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES))
-        watch.switch(None)
+    options = PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES, store=StoreOptions(store="verbatim"))
+    stages = {stage: [name.format(format=format_name) for name in names] for stage, names in STAGES.items()}
+    with watching(stages) as watch:
+        pack(folder / "train.txt", out, options)
     shutil.rmtree(out)
     return {stage: float(f"{seconds / lines * 1e6:.6g}") for stage, seconds in watch.seconds.items()}
-
-
-def _patch(patches: ExitStack, watch: Stopwatch, stage: str, name: str) -> None:
-    module, _, path = name.partition(":")
-    owner: Any = import_module(f"packtrain.{module}")
-    *outer, attribute = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    function = getattr(owner, attribute)
-    patches.enter_context(patch.object(owner, attribute, watch.timed(stage, function)))
 
 
 def _write_pages(path: Path, size: int) -> dict[str, float]:

@@ -22,6 +22,7 @@ from benchmarks.measure import (
     scratch,
     target,
 )
+from packtrain.core.options import StoreOptions
 from packtrain.packer import PackOptions, pack
 from packtrain.readers import open_dataset
 from packtrain.readers.formats import FORMATS
@@ -40,7 +41,8 @@ def measure() -> dict[str, Any]:
     with scratch() as folder:
         cases: dict[str, Callable[[], float]] = {}
         for format_name in FORMATS:
-            pack(images, folder / format_name, PackOptions(format=format_name, root=images.parent))
+            options = PackOptions(format=format_name, root=images.parent, store=StoreOptions(store="verbatim"))
+            pack(images, folder / format_name, options)
             for io in WAYS:
                 cases.update(_cases(folder / format_name, io))
         samples = alternate(cases, REPETITIONS)

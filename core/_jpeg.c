@@ -57,6 +57,16 @@ void read_header(j_decompress_ptr source, const unsigned char *data, size_t size
     }
 }
 
+void require_complete(j_decompress_ptr source) {
+    for (int index = 0; source->progressive_mode && index < source->num_components; index++) {
+        for (int position = 0; position < DCTSIZE2; position++) {
+            if (source->coef_bits[index][position]) {
+                errors_raise((Errors *)source->err, "a progressive image that is not complete");
+            }
+        }
+    }
+}
+
 /* --- decoding --- */
 
 typedef struct {
@@ -104,6 +114,7 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     source->scale_denom = (unsigned)job->scale;
     limit_scans(source, &job->monitor);
     jpeg_start_decompress(source);
+    require_complete(source);
     if (job->left > (int)source->output_width - job->width || job->top > (int)source->output_height - job->height) {
         errors_raise(&job->errors, "the rectangle is not inside the image");
     }
@@ -141,7 +152,7 @@ PyObject *decode(PyObject *module, PyObject *args) {
     }
     PyObject *pixels = NULL, *result = NULL;
     bool sound = false;
-    job.entropy = calloc(1, entropy_size());
+    job.entropy = malloc(entropy_size());
     if (!job.entropy) {
         PyErr_NoMemory();
     } else if (job.left < 0 || job.top < 0 || job.width < 1 || job.height < 1 || job.width > JPEG_MAX_DIMENSION ||

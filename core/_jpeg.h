@@ -48,8 +48,12 @@ void limit_scans(j_decompress_ptr source, struct jpeg_progress_mgr *monitor);
 /* Reads the header of a whole JPEG in memory. */
 void read_header(j_decompress_ptr source, const unsigned char *data, size_t size);
 
+/* Refuses a progressive image whose scans leave something open, once all are read: decoders smooth over that, and each
+   version of libjpeg does it differently. */
+void require_complete(j_decompress_ptr source);
+
 /* A faster Huffman decoder; libjpeg's stays in use for what it does not understand. To be called after
-   jpeg_start_decompress; `entropy` must be zeroed and live as long as the decompressor. */
+   jpeg_start_decompress; `entropy` must live as long as the decompressor. */
 typedef struct Entropy Entropy;
 size_t entropy_size(void);
 void entropy_use(j_decompress_ptr source, Entropy *entropy);

@@ -10,11 +10,15 @@ from typing_extensions import Buffer
 LIBJPEG: str
 """The libjpeg that the extension was built with, as ``"libjpeg-turbo 2.1.5"``."""
 
-def transcode(data: Buffer) -> bytes:
+def transcode(data: Buffer, optimise: bool = True) -> bytes:
     """A JPEG as a crop-ready record: baseline, with restart markers, optimal Huffman tables and a table of intervals.
 
     The quantised coefficients, and with them the pixels, are those of `data`. EXIF and ICC segments are kept, other
     application data and comments are not. docs/format.md specifies the result.
+
+    Args:
+        data: The JPEG.
+        optimise: Take the best Huffman tables for this image, not those of T.81, annex K.3: about 5 % fewer bytes.
 
     Raises:
         ValueError: libjpeg warns of something in `data`, or it is nothing that this can be done to: other than 8 bits,

@@ -13,6 +13,7 @@
 #include "_jpeg.h"
 
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -50,7 +51,8 @@ struct Entropy {
     uint64_t bits; /* the next `count` bits, from the top */
     int count, invented;
     const unsigned char *in, *end;
-    unsigned to_go; /* MCUs until the next restart marker */
+    int64_t left;   /* MCUs of the scan */
+    unsigned to_go; /* of them until the next restart marker */
     int marker;     /* its number */
     JCOEF previous[MAX_COMPS_IN_SCAN];
     Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
@@ -269,10 +271,15 @@ static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac
     return position < DCTSIZE2;
 }
 
+/* Whether nothing but a marker is left to read: the bits that fill a byte up do not count. */
+static bool at_marker(const Reader *reader) {
+    return reader->invented <= reader->count && reader->count - reader->invented < 8 && reader->end - reader->in >= 2 &&
+           reader->in[0] == 0xff;
+}
+
 /* Goes past a restart marker. False: it is not the next thing, or not the right one. */
 static bool restart(j_decompress_ptr source, Entropy *entropy, Reader *reader) {
-    if (reader->invented > reader->count || reader->count - reader->invented >= 8 || reader->end - reader->in < 2 ||
-        reader->in[0] != 0xff || reader->in[1] != (0xd0 | entropy->marker)) {
+    if (!at_marker(reader) || reader->in[1] != (0xd0 | entropy->marker)) {
         return false;
     }
     *reader = (Reader){.in = reader->in + 2, .end = reader->end};
@@ -285,8 +292,8 @@ static bool restart(j_decompress_ptr source, Entropy *entropy, Reader *reader) {
 static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
     Entropy *entropy = source->client_data;
     Reader reader = {entropy->bits, entropy->count, entropy->invented, entropy->in, entropy->end};
-    bool sound = true;
-    if (source->restart_interval && entropy->to_go-- == 0) {
+    bool sound = entropy->left-- > 0;
+    if (sound && source->restart_interval && entropy->to_go-- == 0) {
         sound = restart(source, entropy, &reader);
         entropy->to_go--;
     }
@@ -295,6 +302,11 @@ static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
         const jpeg_component_info *component = source->cur_comp_info[index];
         sound = decode_block(&reader, &entropy->dc[component->dc_tbl_no], &entropy->ac[component->ac_tbl_no],
                              &entropy->previous[index], blocks[number][0]);
+    }
+    if (sound && entropy->left == 0) {
+        sound = at_marker(&reader);
+        source->src->next_input_byte = reader.in;
+        source->src->bytes_in_buffer = (size_t)(reader.end - reader.in);
     }
     if (!sound || reader.invented > reader.count) {
         errors_raise((Errors *)source->err, "coded data that is damaged");
@@ -320,6 +332,7 @@ size_t entropy_size(void) {
 
 void entropy_use(j_decompress_ptr source, Entropy *entropy) {
     struct jpeg_entropy_decoder *libjpeg = source->entropy;
+    memset(entropy, 0, offsetof(Entropy, dc));
     if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components ||
         !is_libjpeg((void (*)(void))libjpeg->start_pass) || !is_libjpeg((void (*)(void))libjpeg->decode_mcu)) {
         return;
@@ -327,7 +340,8 @@ void entropy_use(j_decompress_ptr source, Entropy *entropy) {
     for (int index = 0; index < source->comps_in_scan; index++) {
         const jpeg_component_info *component = source->cur_comp_info[index];
         int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
-        if (index && source->cur_comp_info[index - 1]->dc_tbl_no == dc && source->cur_comp_info[index - 1]->ac_tbl_no == ac) {
+        const jpeg_component_info *before = index ? source->cur_comp_info[index - 1] : NULL;
+        if (before && before->dc_tbl_no == dc && before->ac_tbl_no == ac) {
             continue;
         }
         if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS || !source->dc_huff_tbl_ptrs[dc] ||
@@ -339,6 +353,7 @@ void entropy_use(j_decompress_ptr source, Entropy *entropy) {
     }
     entropy->in = source->src->next_input_byte;
     entropy->end = entropy->in + source->src->bytes_in_buffer;
+    entropy->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
     entropy->to_go = source->restart_interval;
     source->client_data = entropy;
     libjpeg->decode_mcu = decode_mcu;

@@ -13,7 +13,9 @@
 
 /* The fewest bytes that lie between two restart markers on average: each interval costs about four bytes, and decoding
    a rectangle takes whole ones. docs/decisions has the measurements. */
+#ifndef INTERVAL_BYTES
 #define INTERVAL_BYTES 700
+#endif
 
 typedef struct {
     struct jpeg_decompress_struct source;
@@ -27,6 +29,7 @@ typedef struct {
     jvirt_barray_ptr *coefficients;
     unsigned char *encoded; /* what libjpeg writes */
     size_t encoded_size;
+    Entropy *entropy;
     uint32_t *lengths; /* of the restart intervals */
     unsigned char *result; /* the same with the table in it */
     size_t result_size;
@@ -38,6 +41,26 @@ static void require(Job *job, bool condition, const char *otherwise) {
     if (!condition) {
         errors_raise(&job->errors, otherwise);
     }
+}
+
+static boolean no_data_yet(j_decompress_ptr source) {
+    (void)source;
+    return FALSE;
+}
+
+/* jpeg_read_coefficients, with the faster Huffman decoder. libjpeg sets up its own one and begins to read at once, so it
+   is given nothing at first, and comes back. */
+static jvirt_barray_ptr *read_coefficients(Job *job) {
+    j_decompress_ptr source = &job->source;
+    if (!source->progressive_mode && !source->arith_code) {
+        struct jpeg_source_mgr given = *source->src;
+        source->src->bytes_in_buffer = 0;
+        source->src->fill_input_buffer = no_data_yet;
+        jpeg_read_coefficients(source);
+        *source->src = given;
+        entropy_use(source, job->entropy);
+    }
+    return jpeg_read_coefficients(source);
 }
 
 static void read_source(Job *job) {
@@ -56,25 +79,21 @@ static void read_source(Job *job) {
     }
     require(job, source->num_components == 1 || blocks <= D_MAX_BLOCKS_IN_MCU, "more than 10 blocks per MCU");
     limit_scans(source, &job->monitor);
-    job->coefficients = jpeg_read_coefficients(source);
-    /* A decoder smooths over what the scans of a progressive image leave open; a baseline image leaves nothing open. */
-    for (int index = 0; source->progressive_mode && index < source->num_components; index++) {
-        for (int position = 0; position < DCTSIZE2; position++) {
-            require(job, source->coef_bits[index][position] == 0, "a progressive image that is not complete");
-        }
-    }
+    job->coefficients = read_coefficients(job);
+    require_complete(source);
 }
 
 /* --- restart intervals --- */
 
-static int columns_of(j_compress_ptr target) {
-    int mcu = target->num_components == 1 ? DCTSIZE : DCTSIZE * target->max_h_samp_factor;
-    return ((int)target->image_width + mcu - 1) / mcu;
+/* MCUs of the target in a row, and in a column. */
+static int columns_of(j_decompress_ptr source) {
+    int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_h_samp_factor;
+    return ((int)source->image_width + mcu - 1) / mcu;
 }
 
-static int rows_of(j_compress_ptr target) {
-    int mcu = target->num_components == 1 ? DCTSIZE : DCTSIZE * target->max_v_samp_factor;
-    return ((int)target->image_height + mcu - 1) / mcu;
+static int rows_of(j_decompress_ptr source) {
+    int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_v_samp_factor;
+    return ((int)source->image_height + mcu - 1) / mcu;
 }
 
 /* MCUs between restart markers: a divisor of the columns, so that every row begins with one. */
@@ -186,12 +205,8 @@ static void write_target(Job *job, bool optimise) {
         if (target->num_components == 1) {
             component->h_samp_factor = component->v_samp_factor = 1;
         }
-        target->max_h_samp_factor = index && target->max_h_samp_factor > component->h_samp_factor
-                                        ? target->max_h_samp_factor : component->h_samp_factor;
-        target->max_v_samp_factor = index && target->max_v_samp_factor > component->v_samp_factor
-                                        ? target->max_v_samp_factor : component->v_samp_factor;
     }
-    int columns = columns_of(target), interval = interval_of(columns, rows_of(target), job->coded);
+    int columns = columns_of(source), interval = interval_of(columns, rows_of(source), job->coded);
     target->restart_interval = (unsigned)interval;
     target->write_JFIF_header = source->saw_JFIF_marker && source->jpeg_color_space != JCS_RGB;
     target->write_Adobe_marker = FALSE;
@@ -276,8 +291,7 @@ static size_t measure_intervals(const Job *job, size_t scan, uint32_t *lengths, 
 /* Copies the encoded image to the result, with the table of restart intervals (docs/format.md) in it. */
 static void insert_table(Job *job) {
     Parts parts = find_parts(job->encoded);
-    int columns = columns_of(&job->target);
-    size_t count = (size_t)rows_of(&job->target) * (size_t)(columns / (int)job->target.restart_interval);
+    size_t count = (size_t)rows_of(&job->source) * (size_t)(columns_of(&job->source) / (int)job->target.restart_interval);
     job->lengths = malloc(count * sizeof *job->lengths);
     if (!job->lengths) {
         ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
@@ -330,10 +344,14 @@ PyObject *transcode(PyObject *module, PyObject *args) {
         return NULL;
     }
     Job *job = calloc(1, sizeof *job);
-    if (!job) {
+    Entropy *entropy = malloc(entropy_size());
+    if (!job || !entropy) {
+        free(job);
+        free(entropy);
         PyBuffer_Release(&data);
         return PyErr_NoMemory();
     }
+    job->entropy = entropy;
     job->data = data.buf;
     job->size = (size_t)data.len;
     bool done;
@@ -348,6 +366,7 @@ PyObject *transcode(PyObject *module, PyObject *args) {
     } else {
         errors_set(&job->errors);
     }
+    free(job->entropy);
     free(job->encoded);
     free(job->lengths);
     free(job->result);

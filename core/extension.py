@@ -32,6 +32,6 @@ def require_jpeg(purpose: str) -> ModuleType:
     if jpeg is None:
         raise MissingDependency(
             f"{purpose} needs packtrain's C extension, which was not built when packtrain was installed, for want of a "
-            f"C compiler or of libjpeg-turbo's headers: `{BUILD_COMMAND}`"
+            f"C compiler or of libjpeg-turbo's headers (`packtrain doctor` says which): `{BUILD_COMMAND}`"
         )
     return jpeg

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,9 +171,11 @@ class PackedDataset(ImageDataset):
     def decode_row(self, row: int) -> Image:
         """Decodes the record of `row`; see `image`."""
         row = self.store.checked_row(row)
-        record, width, height = self._record(row)
-        with self._decoding(row):
+        record, (width, height) = self.store.record(row), self.store.size(row)
+        try:
             return self._records.image(record, width, height)
+        except Exception as error:
+            raise self._undecodable(row, error) from error
 
     def transform_row(self, row: int, random: Sequence[float] | None = None) -> Any:
         """Decodes the record of `row` as far as `transform` needs it, and transforms it.
@@ -190,25 +191,19 @@ class PackedDataset(ImageDataset):
         if self.fused is None:
             raise UsageError(f"{self!r} was opened without a transform")
         row = self.store.checked_row(row)
-        record, width, height = self._record(row)
+        record, (width, height) = self.store.record(row), self.store.size(row)
         steps = self.fused.steps(width, height, random)
-        with self._decoding(row):
+        try:
             image, steps = self.fused.decode(record, width, height, steps)
+        except Exception as error:
+            raise self._undecodable(row, error) from error
         return self.fused.finish(image, steps)
 
-    def _record(self, row: int) -> tuple[memoryview, int, int]:
-        index = self.store.index
-        return self.store.record(row), int(index["width"][row]), int(index["height"][row])
-
-    @contextmanager
-    def _decoding(self, row: int) -> Iterator[None]:
-        try:
-            yield
-        except (MissingDependency, MemoryError):
-            raise
-        except Exception as error:
-            # Pillow's plugins raise whatever their parsers run into.
-            raise self.store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})") from error
+    def _undecodable(self, row: int, error: Exception) -> Exception:
+        """What to raise for an error in decoding; Pillow's plugins raise whatever their parsers run into."""
+        if isinstance(error, MissingDependency | MemoryError):
+            return error
+        return self.store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})")
 
     def __repr__(self) -> str:
         manifest = self.store.manifest

@@ -69,6 +69,9 @@ class RecordDecoder:
         """
         if self.store.store == "raw":
             return self._raw_region(record, width, height, box)
+        if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, width)) != box:
+            left = box.left - aligned.left
+            return self.region(record, width, height, aligned).crop((left, 0, left + box.width, box.height))
         whole = box == (0, 0, width, height)
         part = None if whole else cut(record, box)
         if part is not None:
@@ -112,6 +115,15 @@ def shrunk(box: Box, scale: int) -> Box:
     left, top = box.left // scale, box.top // scale
     right, bottom = -(-(box.left + box.width) // scale), -(-(box.top + box.height) // scale)
     return Box(left, top, right - left, bottom - top)
+
+
+def _aligned(box: Box, width: int) -> Box:
+    """A box that is widened to the pixels with which those in it are converted to grey.
+
+    pillow-simd converts four at a time, and those that are left over at the right with other rounding.
+    """
+    left, right = box.left & ~3, min((box.left + box.width + 3) & ~3, width)
+    return Box(left, box.top, right - left, box.height)
 
 
 def raw_pixels(record: memoryview, height: int, width: int, channels: int) -> memoryview:

@@ -76,7 +76,8 @@ class FusedTransform:
         if scale > 1:
             image = self._records.region(record, width, height, box, scale)
             return _resize_exactly(image, box, scale, steps[0]), steps[1:]
-        part = needed(steps, box.width, box.height)
+        # Without a crop behind them, they need everything.
+        part = needed(steps, box.width, box.height) if len(steps) > 1 else Box(0, 0, box.width, box.height)
         if part.width * part.height >= _WORTHWHILE * box.width * box.height:
             return self._records.region(record, width, height, box), steps
         inner = Box(box.left + part.left, box.top + part.top, part.width, part.height)
@@ -115,14 +116,13 @@ class FusedTransform:
 def _first_crop(steps: tuple[Step, ...], width: int, height: int) -> tuple[Box, tuple[Step, ...]]:
     """The rectangle that crops at the beginning leave, and the other steps."""
     box = Box(0, 0, width, height)
-    for done, step in enumerate(steps):
-        if not isinstance(step, Crop):
-            return box, steps[done:]
-        left, top, wide, high = step.box
+    while steps and type(steps[0]) is Crop:
+        left, top, wide, high = steps[0].box
         if left < 0 or top < 0 or left + wide > box.width or top + high > box.height:
-            return box, steps[done:]
+            break
         box = Box(box.left + left, box.top + top, wide, high)
-    return box, ()
+        steps = steps[1:]
+    return box, steps
 
 
 def _resize_exactly(image: Image, box: Box, scale: int, step: Step) -> Image:

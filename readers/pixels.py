@@ -43,24 +43,25 @@ def array_from_image(image: Image, *, mirrored: bool = False) -> npt.NDArray[np.
         image: The image.
         mirrored: Whether to exchange left and right.
     """
-    channels = 1 if image.mode == "L" else 3
-    capsule = None if channels == 1 else _exported(image)
+    width, height = image.size
+    capsule = _exported(image)
     if jpeg is None or capsule is None:
         if mirrored:
             image = image.transpose(require_pillow().Transpose.FLIP_LEFT_RIGHT)
-        packed = bytearray(image.tobytes("raw", "L" if channels == 1 else "RGB"))
-        return np.frombuffer(packed, np.uint8).reshape(image.height, image.width, channels)
-    pixels = np.empty((image.height, image.width, 3), np.uint8)
-    jpeg.rgbx_to_rgb(capsule, image.width, image.height, mirrored, pixels)
+        packed = bytearray(image.tobytes("raw", "L" if image.mode == "L" else "RGB"))
+        return np.frombuffer(packed, np.uint8).reshape(height, width, -1)
+    pixels = np.empty((height, width, 3), np.uint8)
+    jpeg.rgbx_to_rgb(capsule, width, height, mirrored, pixels)
     return pixels
 
 
 def _exported(image: Image) -> Any:
-    """Where the pixels lie, in Arrow's C data interface (Pillow 11.2 and later); None if they are not in one piece."""
+    """Where the four-byte pixels of an image lie, in Arrow's C data interface; None if they are not in one piece."""
     # Pillow 12 ends with a segmentation fault here for an image over memory of others, which it keeps read-only.
-    if image.readonly:
+    if image.readonly or image.mode == "L":
         return None
     try:
-        return image.__arrow_c_array__()[1]  # type: ignore[attr-defined, unused-ignore]
+        # What Image.__arrow_c_array__, of Pillow 11.2 and later, returns beside a schema that nobody needs here.
+        return image.im.__arrow_c_array__()
     except (AttributeError, ValueError):
         return None

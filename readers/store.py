@@ -62,6 +62,8 @@ class RecordStore:
         self._offset = _native(self.index["offset"]).data
         self._size = _native(self.index["length"]).data
         self._crc32c = _native(self.index["crc32c"]).data
+        self._width = _native(self.index["width"]).data
+        self._height = _native(self.index["height"]).data
         self._labels = self.index["label"] if self.manifest.labels.kind != "none" else None
         self._shards: dict[int, _MappedShard | _OpenShard] = {}
         self._most_shards = _descriptor_budget()
@@ -97,6 +99,11 @@ class RecordStore:
             return NO_LABEL
         value = self._labels[row]
         return value.copy() if value.ndim else value.item()  # type: ignore[no-any-return]
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Width and height of the stored image of `row`, in pixels."""
+        row = self.checked_row(row)
+        return self._width[row], self._height[row]
 
     def checked_row(self, row: int) -> int:
         """`row`, negative ones counted from the end, once its part of the index is known to be sound.

@@ -328,6 +328,8 @@ class Compose:
 
     def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
         """The steps of `fused`; see `Transform.steps`."""
+        if len(self.fused) == 1:
+            return self.fused[0].steps(width, height, random)
         done: tuple[Step, ...] = ()
         for transform in self.fused:
             steps = transform.steps(width, height, random[: transform.draws])

@@ -1,0 +1,123 @@
+"""Raw records, short side 256, on one core: packtrain against arrays in memory and what users write around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from benchmarks.crops import (
+    TRAIN,
+    drawn_steps,
+    file_paths,
+    microseconds,
+    one_thread,
+    pack_images,
+    packed,
+    plain,
+    rates,
+    require_same_pixels,
+)
+from benchmarks.measure import (
+    alternate,
+    describe_list,
+    kind_of,
+    medians,
+    pillow_build,
+    print_table,
+    ratio,
+    real_list,
+    scratch,
+    target,
+)
+from packtrain.core.options import StoreOptions
+from packtrain.readers import open_dataset
+from packtrain.readers.geometry import Crop
+from packtrain.readers.transforms import RandomCrop, compose
+
+REPETITIONS: Final = 25
+SHORT: Final = 256
+RESIZE: Final = f"short={SHORT}"
+CROP: Final = compose(RandomCrop(224))
+RESIZED: Final = "RandomResizedCrop(224)"
+CROPPED: Final = "RandomCrop(224)"
+PACKED: Final = "packtrain"
+UNCHECKED: Final = "packtrain, check=False"
+FROM_ARRAY: Final = "arrays, Image.fromarray"
+SLICED: Final = "arrays, sliced and copied"
+
+
+def measure() -> dict[str, Any]:
+    one_thread()
+    images = real_list()
+    with scratch() as folder:
+        large = _large_ones(images, folder / "train.txt")
+        path = pack_images(large, folder / "raw", StoreOptions(store="raw", resize=RESIZE), root=images.parent)
+        samples = alternate(_cases(path), REPETITIONS)
+        records = len(open_dataset(path))
+        record_bytes = float(np.mean(open_dataset(path).store.index["length"]))
+        output = kind_of(folder)
+    middle = medians(samples)
+    speeds = rates(middle)
+    return {
+        **pillow_build(),
+        "input": {**describe_list(images), "records": records, "note": "without images that are smaller than that"},
+        "output": output,
+        "record_bytes": record_bytes,
+        "settings": {"repetitions": REPETITIONS, "warm_up": 1, "order": "alternating", "threads": 1, "resize": RESIZE},
+        "microseconds": samples,
+        "median_microseconds": middle,
+        "median_images_per_second": speeds,
+        "ratios_over_arrays": {
+            name: ratio(samples[f"{transform}: {FROM_ARRAY}"], figures)
+            for name, figures in samples.items()
+            for transform in (name.partition(":")[0],)
+        },
+        # Plain Pillow alone takes longer than that for the resize.
+        "targets": [target(f"{RESIZED}: images/s", speeds[f"{RESIZED}: {PACKED}"], least=8000)]
+        if pillow_build()["variant"] == "pillow-simd"
+        else [],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    rows = [
+        [name, f"{value:.1f}", f"{1e6 / value:,.0f}", f"{result['ratios_over_arrays'][name]:.2f}"]
+        for name, value in result["median_microseconds"].items()
+    ]
+    print_table([f"raw, short side {SHORT}", "us", "images/s", f"over {FROM_ARRAY}"], rows)
+
+
+def _large_ones(images: Path, out: Path) -> Path:
+    """The list without images from which no crop could be taken: packing enlarges none."""
+    with out.open("w") as lines:
+        for line, path in zip(images.read_text().splitlines(), file_paths(images), strict=True):
+            with Image.open(path) as file:
+                if min(file.size) >= SHORT:
+                    lines.write(f"{line}\n")
+    return out
+
+
+def _cases(path: Path) -> dict[str, Callable[[], float]]:
+    dataset = open_dataset(path)
+    arrays = [np.array(dataset.image(row)) for row in range(len(dataset))]
+    cases: dict[str, Callable[[], float]] = {}
+    for name, transform in {RESIZED: TRAIN, CROPPED: CROP}.items():
+        require_same_pixels(path, transform, Image.fromarray, arrays)
+        cases[f"{name}: {PACKED}"] = packed(path, transform)
+        cases[f"{name}: {UNCHECKED}"] = packed(path, transform, check=False)
+        cases[f"{name}: {FROM_ARRAY}"] = plain(Image.fromarray, arrays, drawn_steps(dataset, transform))
+    boxes = [step.box for (step,) in drawn_steps(dataset, CROP) if isinstance(step, Crop)]
+    cases[f"{CROPPED}: {SLICED}"] = partial(microseconds, _sliced, list(zip(arrays, boxes, strict=True)))
+    return cases
+
+
+def _sliced(work: tuple[npt.NDArray[np.uint8], tuple[int, int, int, int]]) -> torch.Tensor:
+    array, (left, top, width, height) = work
+    return torch.from_numpy(array[top : top + height, left : left + width].copy()).permute(2, 0, 1)
