@@ -33,7 +33,7 @@ class FusedTransform:
             decoded whole.
         records: Decodes.
         scaled: Let the decoder shrink JPEGs by 2, 4 or 8, as far as they are still to be resized to less than that.
-            Much faster for large photographs. It averages where the resize alone would weight: see `benchmarks/README.md`.
+            Much faster for large photographs, with slightly other pixels: see `benchmarks/README.md`.
     """
 
     def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
