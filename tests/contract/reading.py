@@ -9,14 +9,19 @@ import pickle
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from fusing import decoded, expected, numbers
 from PIL import Image
 from support import Source, flip, items, sources
 
 from packtrain.core.errors import CorruptRecord, UsageError
+from packtrain.core.options import StoreOptions
 from packtrain.readers import PackedDataset, RecordStore, concat, open_dataset
+from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 from .laws import Laws, column, manifest
 
@@ -174,6 +179,19 @@ class ReadingLaws(Laws):
                 assert (caught.value.row, caught.value.line, caught.value.file) == (row, row, shard)
             assert opened.record(row - 1) == list_rows[row - 1].data
             assert open_dataset(out, io=io_mode, check=False).record(row) != list_rows[row].data
+
+    def test_fused_transforms_give_torchvisions_pixels(
+        self, torchvision: Any, images: Path, tmp_path: Path, list_rows: list[Source]
+    ) -> None:
+        for store in (StoreOptions(), StoreOptions("verbatim"), StoreOptions("raw"), StoreOptions(mode="L")):
+            out = self.pack(images, tmp_path / f"{store.store} {store.mode}", store=store)
+            for io_mode in ("mmap", "pread"):
+                opened = open_dataset(out, [RandomResizedCrop(20), RandomHorizontalFlip()], io=io_mode)
+                assert opened.fused is not None
+                for row, source in enumerate(list_rows):
+                    image, random = decoded(source.data, store.mode), numbers(row, 23)
+                    steps = opened.fused.steps(*image.size, random)
+                    assert torch.equal(opened.transform_row(row, random), expected(torchvision, image, steps))
 
     def test_an_unknown_way_of_reading_is_refused(self, dataset: Path) -> None:
         with pytest.raises(UsageError, match="expected one of auto, mmap, pread"):

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import webdataset
+from corpus import ORIENTATION, exif
 from PIL import Image
-from support import Source, image_set, output_of, packed, shard_bytes, sources, tool
+from support import Source, encoded, image_set, output_of, packed, picture, shard_bytes, sources, tool
 
 from packtrain.core.options import LabelSpec, StoreOptions
 
@@ -43,6 +44,16 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     return Packed(packed(listing, folder / "out", "tar", shard_bytes=shard_bytes(listing, 4)), sources(listing))
 
 
+@pytest.fixture(scope="module")
+def crop_ready(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """The same, and a progressive JPEG, as crop-ready records."""
+    folder = tmp_path_factory.mktemp("crop-ready")
+    listing = image_set(folder / "images", 11)
+    (folder / "images" / "image 1.jpg").write_bytes(encoded(picture(1, 150, 110), progressive=True, exif=exif(6)))
+    size = shard_bytes(listing, 4)
+    return Packed(packed(listing, folder / "out", "tar", shard_bytes=size, store=StoreOptions()), sources(listing))
+
+
 def samples(dataset: Packed, *decoders: str) -> list[dict[str, Any]]:
     """All samples that webdataset finds, by key."""
     pipeline = webdataset.WebDataset(dataset.shards, shardshuffle=False)
@@ -59,6 +70,29 @@ def test_webdataset_decodes_images_and_labels(dataset: Packed) -> None:
     for sample, source in zip(samples(dataset, "pil"), dataset.lines, strict=True):
         assert sample["jpg"].tobytes() == Image.open(io.BytesIO(source.data)).convert("RGB").tobytes()
         assert (type(sample["cls"]), sample["cls"]) == (int, source.label)
+
+
+def test_webdataset_decodes_crop_ready_records(crop_ready: Packed) -> None:
+    assert len(crop_ready.shards) > 1
+    for sample, source in zip(samples(crop_ready, "pil"), crop_ready.lines, strict=True):
+        assert sample["jpg"].tobytes() == Image.open(io.BytesIO(source.data)).convert("RGB").tobytes()
+        assert sample["cls"] == source.label
+
+
+def test_gnu_tar_extracts_crop_ready_records_as_sound_jpegs(
+    crop_ready: Packed, tmp_path: Path, torchvision: Any
+) -> None:
+    for shard in crop_ready.shards:
+        output_of(tool("tar", "tar"), "--extract", "--directory", tmp_path, "--file", shard)
+    loader = torchvision.datasets.folder.default_loader
+    for line, source in enumerate(crop_ready.lines):
+        path = tmp_path / f"{line:09d}.jpg"
+        assert path.read_bytes() != source.data and b"packtrain" in path.read_bytes()[:60]
+        with Image.open(path) as image:
+            assert image.format == "JPEG"
+            image.verify()
+        assert loader(path).tobytes() == Image.open(io.BytesIO(source.data)).convert("RGB").tobytes()
+    assert Image.open(tmp_path / "000000001.jpg").getexif()[ORIENTATION] == 6
 
 
 def test_webdataset_decodes_raw_pixels_and_vectors(images: Path, tmp_path: Path) -> None:

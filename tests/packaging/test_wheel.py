@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,16 +25,21 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(folder: Path) -> Path:
+    """A wheel, built from a copy of the working tree."""
     # An old build/ would put modules that were deleted since into the wheel.
     leave = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info", "__pycache__", "*.so")
-    copy = tmp_path_factory.mktemp("clean") / "tree"
+    copy, out = folder / "tree", folder / "dist"
     shutil.copytree(ROOT, copy, ignore=leave)
-    out = tmp_path_factory.mktemp("dist")
+    out.mkdir()
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, copy], cwd=out)
     (built,) = out.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("clean"))
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +96,36 @@ def test_a_reader_loads_from_the_wheel(python: Path) -> None:
     """With its dependencies: torch, numpy and the containers."""
     code = "from packtrain.readers import open_dataset; print(open_dataset.__module__)"
     assert run([python, "-c", code], cwd=python.parent).startswith("packtrain.readers")
+
+
+def extensions(wheel: Path) -> list[str]:
+    """The compiled modules in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if name.endswith(".so")]
+
+
+def compiles(header: str) -> bool:
+    """Whether there is a C compiler that finds a header."""
+    command = ["cc", "-E", "-include", "stdio.h", "-include", header, "-x", "c", os.devnull]
+    return shutil.which("cc") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_it_holds_the_extension_where_that_can_be_compiled(wheel: Path, python: Path) -> None:
+    if not compiles("jpeglib.h"):
+        pytest.skip("there is no C compiler, or libjpeg-turbo's headers are missing")
+    assert extensions(wheel) == [f"packtrain/core/_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"]
+    assert not wheel.name.endswith("-any.whl"), "for this Python and platform alone"
+    code = "from packtrain.core import _jpeg; print(_jpeg.__file__, _jpeg.LIBJPEG)"
+    where, *libjpeg = run([python, "-c", code], cwd=python.parent).split()
+    assert Path(where).is_relative_to(python.parents[1]) and libjpeg
+
+
+def test_without_a_compiler_it_is_built_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "false")
+    before = {path: path.stat().st_mtime_ns for path in (ROOT / "core").glob("*.so")}
+    wheel = build(tmp_path)
+    assert extensions(wheel) == []
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "packtrain/core/extension.py" in names and "packtrain/core/_jpeg.pyi" in names
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "core").glob("*.so")} == before
