@@ -146,9 +146,8 @@ def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
     try:
         record: bytes = require_jpeg("Store mode crop-ready").transcode(data)
     except ValueError:
-        # It is of a kind that has no crop-ready form, or libjpeg would have to guess at a part of it; then Pillow
-        # decides whether it is an image.
-        _decode(data, "RGB")
+        # It is of a kind that has no crop-ready form, or libjpeg would have to guess at a part of it. That it is an
+        # image all the same, for Pillow, was found out before.
         return data
     if options.check and _decode(record, "RGB")[0].tobytes() != _decode(data, "RGB")[0].tobytes():
         return data

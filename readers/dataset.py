@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from packtrain.core.errors import MissingDependency, UsageError
+from packtrain.core.errors import CorruptRecord, MissingDependency, UsageError
 
 from .decode import RecordDecoder
 from .decoders import Decoder
@@ -174,6 +174,8 @@ class PackedDataset(ImageDataset):
         record, (width, height) = self.store.record(row), self.store.size(row)
         try:
             return self._records.image(record, width, height)
+        except (MissingDependency, MemoryError):
+            raise
         except Exception as error:
             raise self._undecodable(row, error) from error
 
@@ -195,14 +197,14 @@ class PackedDataset(ImageDataset):
         steps = self.fused.steps(width, height, random)
         try:
             image, steps = self.fused.decode(record, width, height, steps)
+        except (MissingDependency, MemoryError):
+            raise
         except Exception as error:
             raise self._undecodable(row, error) from error
         return self.fused.finish(image, steps)
 
-    def _undecodable(self, row: int, error: Exception) -> Exception:
-        """What to raise for an error in decoding; Pillow's plugins raise whatever their parsers run into."""
-        if isinstance(error, MissingDependency | MemoryError):
-            return error
+    def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        # Pillow's plugins raise whatever their parsers run into.
         return self.store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})")
 
     def __repr__(self) -> str:

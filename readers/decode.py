@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +48,7 @@ class RecordDecoder:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
-        return ordinary(self.region(record, width, height, Box(0, 0, width, height)))
+        return ordinary(self.with_info(self.region(record, width, height, Box(0, 0, width, height)), record))
 
     def region(self, record: memoryview, width: int, height: int, box: Box, scale: int = 1) -> Image:
         """Decodes a rectangle of a record, and as little of the rest as can be.
@@ -80,6 +81,15 @@ class RecordDecoder:
         image = self.decoder.decode(record, self.store.mode, None if whole else shrunk(box, scale), scale)
         if whole and image.size != shrunk(box, scale)[2:]:
             raise ValueError(f"it holds an image of {image.width} x {image.height} pixels, not of {width} x {height}")
+        return image
+
+    def with_info(self, image: Image, record: memoryview) -> Image:
+        """The image of a record with what Pillow's `info` says of it, EXIF and ICC profile above all.
+
+        Whoever gets the image may ask for it, to turn it upright for instance, and does not know who decoded it.
+        """
+        if self.store.store != "raw" and self.decoder.name != "pillow":
+            image.info = require_pillow().open(io.BytesIO(record)).info
         return image
 
     def pixels(self, record: memoryview, width: int, height: int, box: Box) -> npt.NDArray[np.uint8]:

@@ -72,6 +72,13 @@ class FusedTransform:
         box, steps = _first_crop(steps, width, height)
         if not (steps or self.compose.rest) and self._records.store.store == "raw":
             return self._records.pixels(record, width, height, box), ()
+        image, steps = self._decode_box(record, width, height, box, steps)
+        return (self._records.with_info(image, record) if self.compose.rest else image), steps
+
+    def _decode_box(
+        self, record: memoryview, width: int, height: int, box: Box, steps: tuple[Step, ...]
+    ) -> tuple[Image, tuple[Step, ...]]:
+        """Decodes what `steps`, applied to `box`, need."""
         scale = self._scale(box, steps)
         if scale > 1:
             image = self._records.region(record, width, height, box, scale)

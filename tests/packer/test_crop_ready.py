@@ -1,0 +1,323 @@
+"""Laws of store mode crop-ready: what Pillow reads is kept pixel for pixel, what it refuses is refused, as verbatim."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from corpus import decoded, exif, jpegs, mutated, pngs, with_segment
+from fusing import pack_sources, sources
+from jpegparts import parsed
+from jpegs import ARITHMETIC, SAMPLINGS, any_jpeg, written
+from jpegs import picture as coefficients
+from PIL import Image, features
+from support import encoded, packed, picture, real_list, tree
+from support import sources as listed
+
+from packtrain.core import extension
+from packtrain.core.errors import MissingDependency, PacktrainError, ShardFailed
+from packtrain.core.options import StoreOptions
+from packtrain.packer import verify
+from packtrain.packer.images import Refused, StoredImage, store_image
+from packtrain.readers import open_dataset
+from packtrain.readers.cut import cut, has_table
+from packtrain.readers.geometry import Box
+
+pytestmark = [
+    pytest.mark.skipif(extension.jpeg is None, reason="packtrain was built without its C extension"),
+    pytest.mark.filterwarnings("ignore"),  # Pillow warns of most damage
+]
+
+JPEG = encoded(picture(0, 70, 50))
+
+
+def stored(data: bytes, store: str = "crop-ready", *, check: bool = False) -> StoredImage | str:
+    """What is stored of a file, or why it is refused."""
+    try:
+        return store_image(data, StoreOptions(store, check=check))
+    except Refused as refusal:
+        return str(refusal)
+
+
+def is_crop_ready(data: bytes) -> bool:
+    """Whether all of it can be cut, and says so."""
+    width, height = Image.open(io.BytesIO(data)).size
+    part = cut(data, Box(0, 0, width, height))
+    return has_table(memoryview(data)) and part is not None
+
+
+def assert_laws(data: bytes, which: object = "") -> bool:
+    """Compares with verbatim and with Pillow; says whether the file became something else."""
+    image, verbatim = decoded(data), stored(data, "verbatim")
+    for check in (False, True):
+        ours = stored(data, check=check)
+        if image is None or isinstance(ours, str) or isinstance(verbatim, str):
+            assert ours == verbatim, which
+            continue
+        assert ours.header == verbatim.header, which
+        kept = decoded(ours.payload)
+        assert kept is not None, which
+        assert (kept.size, kept.tobytes()) == (image.size, image.tobytes()), which
+        assert ours.payload == data or is_crop_ready(ours.payload), which
+    return image is not None and not isinstance(ours, str) and ours.payload != data
+
+
+def transcodable() -> Iterator[tuple[str, bytes]]:
+    """JPEGs that have a crop-ready form."""
+    random = np.random.default_rng(0)
+    for sampling in SAMPLINGS:
+        yield sampling, written(coefficients(random, 45, 37, sampling, density=0.3), random)
+    for number in range(20):
+        yield f"any kind {number}", any_jpeg(np.random.default_rng(number))[1]
+    for number, data in enumerate(jpegs()):
+        yield f"usual kind {number}", data
+    if features.check("libjpeg_turbo"):
+        yield from ARITHMETIC.items()
+    yield "bytes behind the end", JPEG + b"more" * 99
+    yield "a JPEG behind the end", JPEG + encoded(picture(1))
+    yield "two pictures", encoded(picture(0, 70, 50), "MPO", save_all=True, append_images=[picture(1, 70, 50)])
+    yield "broken EXIF", with_segment(JPEG, 0xE1, b"Exif\0\0II*\0" + b"\xff" * 30)
+    yield "EXIF that ends early", with_segment(JPEG, 0xE1, exif(6)[:20])
+    yield "crop-ready already", store_image(JPEG, StoreOptions()).payload
+
+
+def kept() -> Iterator[tuple[str, bytes]]:
+    """What is stored as it is: Pillow reads it, and it has no crop-ready form or libjpeg warns of it."""
+    yield "CMYK", encoded(picture(1, mode="CMYK"))
+    cmyk = encoded(picture(1, mode="CMYK"))
+    transform = cmyk.index(b"Adobe") + 11
+    yield "YCCK", cmyk[:transform] + b"\2" + cmyk[transform + 1 :]
+    yield "cut off, with an end", JPEG[: len(JPEG) * 2 // 3] + b"\xff\xd9"
+    yield "a row is missing", JPEG[:-200] + JPEG[-100:]
+    progressive = encoded(picture(0, 70, 50), progressive=True)
+    yield "scans are missing", progressive[: progressive.rindex(b"\xff\xda")] + b"\xff\xd9"
+    yield "PNG", encoded(picture(0), "PNG")
+    yield "GIF", encoded(picture(0), "GIF")
+    for number, data in enumerate(pngs()):
+        yield f"PNG {number}", data
+
+
+def assert_laws_for_mutations(seed: int, count: int) -> None:
+    corpus, changed = list(TRANSCODABLE.values()), 0
+    for number in range(count):
+        random = np.random.default_rng([seed, number])
+        changed += assert_laws(mutated(corpus[random.integers(len(corpus))], random), (seed, number))
+    assert count // 20 < changed < count * 19 // 20, "the mutations are too mild or too wild to tell anything"
+
+
+TRANSCODABLE, KEPT = dict(transcodable()), dict(kept())
+
+
+class TestFiles:
+    @pytest.mark.parametrize("kind", TRANSCODABLE)
+    def test_a_sound_jpeg_becomes_crop_ready(self, kind: str) -> None:
+        data = TRANSCODABLE[kind]
+        changed = assert_laws(data)
+        record = stored(data)
+        assert isinstance(record, StoredImage) and is_crop_ready(record.payload)
+        assert changed == (kind != "crop-ready already"), "the same in, the same out"
+        frame = [each.marker for each in parsed(record.payload).segments if 0xC0 <= each.marker <= 0xC2]
+        assert frame in ([0xC0], [0xC1])
+
+    @pytest.mark.parametrize("kind", KEPT)
+    def test_what_cannot_be_is_kept_byte_for_byte(self, kind: str) -> None:
+        assert decoded(KEPT[kind]) is not None
+        assert not assert_laws(KEPT[kind])
+
+    @pytest.mark.parametrize("end", [b"", b"\xff\xd9", JPEG[-20:]], ids=["cut", "ended", "other end"])
+    def test_a_file_that_was_cut_off_meets_the_fate_of_verbatim(self, end: bytes) -> None:
+        for length in (*range(0, len(JPEG), 23), *range(len(JPEG) - 8, len(JPEG))):
+            changed = assert_laws(JPEG[:length] + end, length)
+            # Whole but for its end marker: the pixels are there, so it may be either.
+            assert not changed or length >= len(JPEG) - 20, length
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_mutated_files_meet_the_fate_of_verbatim(self, seed: int) -> None:
+        assert_laws_for_mutations(seed, 250)
+
+    @pytest.mark.stress
+    @pytest.mark.parametrize("seed", range(100, 110))
+    def test_many_mutated_files_do(self, seed: int) -> None:
+        assert_laws_for_mutations(seed, 5000)
+
+    def test_exif_and_colour_profile_stay_in_the_record(self) -> None:
+        profile = bytes(range(256)) * 300  # two segments
+        for orientation in range(1, 9):
+            data = encoded(picture(1), exif=exif(orientation), icc_profile=profile, comment=b"x", progressive=True)
+            record = stored(data)
+            assert isinstance(record, StoredImage) and record.header.orientation == orientation
+            source, image = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(record.payload))
+            assert image.info["exif"] == source.info["exif"]
+            assert image.info["icc_profile"] == profile
+            assert image.getexif()[0x0112] == orientation
+
+    def test_check_keeps_the_source_where_a_pixel_differs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = store_image(encoded(picture(9, 70, 50)), StoreOptions()).payload
+        real = extension.jpeg
+        assert real is not None
+        monkeypatch.setattr(extension, "jpeg", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=lambda data: other))
+        assert store_image(JPEG, StoreOptions()).payload == other, "nobody looks"
+        assert store_image(JPEG, StoreOptions(check=True)).payload == JPEG
+
+    @pytest.mark.parametrize("quality", [40, 95])
+    @pytest.mark.parametrize("mode", ["RGB", "L"])
+    def test_store_mode_jpeg_writes_crop_ready_records(self, quality: int, mode: str) -> None:
+        options = StoreOptions("jpeg", quality=quality, mode=mode, resize="short=40")
+        for data in (*list(jpegs())[:8], KEPT["PNG"], KEPT["CMYK"]):
+            image = store_image(data, options)
+            assert is_crop_ready(image.payload)
+            usual = Image.open(io.BytesIO(encoded(picture(1, mode=mode), quality=quality)))
+            assert Image.open(io.BytesIO(image.payload)).quantization == usual.quantization  # type: ignore[attr-defined]
+
+
+class TestDatasets:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def files(cls) -> dict[str, bytes]:
+        """Sources of all kinds, one of them with a wrong suffix."""
+        return {**dict(sources()), "PNG.jpg": encoded(picture(7), "PNG"), "JPEG.png": encoded(picture(8))}
+
+    def test_all_columns_but_those_of_bytes_are_as_verbatim(self, files: dict[str, bytes], tmp_path: Path) -> None:
+        out = pack_sources(tmp_path / "a", StoreOptions(), files)
+        other = pack_sources(tmp_path / "b", StoreOptions("verbatim"), files)
+        for name in ("line", "width", "height", "orientation", "label", "by_place", "path_bytes"):
+            ours, theirs = (np.load(folder / "index" / f"{name}.npy") for folder in (out, other))
+            np.testing.assert_array_equal(ours, theirs)
+        opened = open_dataset(out)
+        for row, data in enumerate(files.values()):
+            expected = decoded(data)
+            assert expected is not None
+            assert opened.image(row).tobytes() == expected.tobytes()
+        assert not verify(out, decode_images=True).problems
+        extensions = {name.split(".")[1] for name in output_names(out)}
+        assert extensions == {name.split(".")[1] for name in output_names(other)}
+
+    def test_packed_again_it_is_the_same_with_and_without_check(self, files: dict[str, bytes], tmp_path: Path) -> None:
+        first = pack_sources(tmp_path, StoreOptions(), files)
+        listing = tmp_path / "images" / "train.txt"
+        assert tree(packed(listing, tmp_path / "again", "tar", store=StoreOptions(), workers=2)) == tree(first)
+        checked = packed(listing, tmp_path / "checked", "tar", store=StoreOptions(check=True))
+        assert tree(checked)["train-000000.tar"] == tree(first)["train-000000.tar"]
+
+    def test_what_is_refused_is_refused_for_the_same_reasons(self, tmp_path: Path) -> None:
+        files = {
+            "a.jpg": JPEG,
+            "b.jpg": JPEG[:-300],
+            "c.jpg": b"\xff\xd8\xff\xe0 not a JPEG",
+            "d.jpg": JPEG[:20] + bytes(300) + JPEG[320:],
+            "e.jpg": b"<html>",
+            "f.jpg": JPEG[:-200] + b"\xff\xc4" + JPEG[-198:],
+            "g.jpg": encoded(picture(1), progressive=True)[:900],
+        }
+        pack_sources(tmp_path, StoreOptions(), {"a.jpg": JPEG})
+        reasons = []
+        for store in ("crop-ready", "verbatim"):
+            listing = tmp_path / "images" / "train.txt"
+            for name, data in files.items():
+                (tmp_path / "images" / name).write_bytes(data)
+            listing.write_text("".join(f"{name} 0\n" for name in files))
+            out = packed(listing, tmp_path / store, "tar", store=StoreOptions(store), max_rejects="90%")
+            reasons.append((out / "rejects.jsonl").read_text())
+        assert reasons[0] == reasons[1]
+        assert [json.loads(line)["line"] for line in reasons[0].splitlines()] == [1, 2, 3, 4, 5, 6]
+
+    def test_plan_and_manifest_say_what_transcoded(self, tmp_path: Path) -> None:
+        out = pack_sources(tmp_path, StoreOptions(), {"a.jpg": JPEG})
+        assert extension.jpeg is not None
+        encoder = f"transcoder 1 ({extension.jpeg.LIBJPEG})"
+        assert json.loads((out / "plan.json").read_bytes())["encoder"] == encoder
+        assert json.loads((out / "manifest.json").read_bytes())["written_by"].endswith(encoder)
+
+    def test_without_the_extension_the_way_out_is_named(self, images: Path, tmp_path: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(extension, "jpeg", None)
+            with pytest.raises(MissingDependency) as caught:
+                packed(images, tmp_path / "out", "tar", store=StoreOptions())
+            assert extension.BUILD_COMMAND in str(caught.value) and "--store verbatim" in str(caught.value)
+            assert not list(tmp_path.glob("out/*"))
+            packed(images, tmp_path / "verbatim", "tar")
+
+    def test_a_node_that_transcodes_otherwise_does_not_take_part(
+        self, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = extension.jpeg
+        assert real is not None
+
+        def interrupted(data: Any) -> bytes:
+            raise MemoryError
+
+        patched = SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=interrupted)
+        monkeypatch.setattr(extension, "jpeg", patched)
+        with pytest.raises((PacktrainError, MemoryError)):
+            packed(images, tmp_path / "out", "tar", store=StoreOptions())
+        assert (tmp_path / "out" / "plan.json").exists()
+        for other, error in ((None, MissingDependency), (SimpleNamespace(LIBJPEG="libjpeg 6b"), PacktrainError)):
+            monkeypatch.setattr(extension, "jpeg", other)
+            with pytest.raises(error, match=r"C extension|libjpeg 6b") as caught:
+                packed(images, tmp_path / "out", "tar", store=StoreOptions())
+            assert not isinstance(caught.value, ShardFailed) or "libjpeg 6b" in str(caught.value)
+        monkeypatch.setattr(extension, "jpeg", real)
+        packed(images, tmp_path / "undisturbed", "tar", store=StoreOptions())
+        packed(images, tmp_path / "out", "tar", store=StoreOptions())
+        assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+
+    def test_verify_names_a_record_whose_table_does_not_fit(
+        self, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With a checksum that is right: it was written so."""
+        real = extension.jpeg
+        assert real is not None
+        records = []
+
+        def spoilt(data: bytes) -> bytes:
+            record = bytearray(real.transcode(data))
+            records.append(record)
+            if len(records) == 3:
+                record[record.index(b"packtrain\0") + 28] ^= 1
+            return bytes(record)
+
+        monkeypatch.setattr(extension, "jpeg", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=spoilt))
+        out = packed(images, tmp_path / "out", "tar", store=StoreOptions(), seed=None)
+        monkeypatch.undo()
+        opened = open_dataset(out)
+        (row,) = (row for row in range(12) if cut(opened.record(row), Box(0, 0, 1, 1)) is None)
+        assert not verify(out).problems
+        (problem,) = verify(out, decode_images=True).problems
+        assert (problem.row, problem.line, problem.file) == (row, row, "train-000000.tar")
+        assert problem.message.endswith("its table of restart intervals does not fit it")
+        assert f"row {row} (line {row}, 'image {row}.jpg')" in problem.message
+        expected = decoded(listed(images)[row].data)
+        assert expected is not None
+        assert opened.image(row).tobytes() == expected.tobytes(), "it is the JPEG that it is"
+        assert open_dataset(out, [lambda image: image.size])[row][0] == expected.size
+
+    def test_photographs_take_no_more_room(self, tmp_path: Path) -> None:
+        listing = real_list()
+        out = packed(listing, tmp_path / "out", "tar", store=StoreOptions(), root=listing.parent)
+        originals = [source.data for source in listed(listing)]
+        opened = open_dataset(out)
+        assert len(opened) == len(originals)
+        assert int(opened.store.index["length"].sum()) <= sum(map(len, originals))
+        ready = [is_crop_ready(opened.record(row).tobytes()) for row in range(len(opened))]
+        assert sum(ready) > 0.97 * len(ready)
+        for row in range(0, len(opened), 15):
+            expected = decoded(originals[row])
+            assert expected is not None
+            assert opened.image(row).tobytes() == expected.tobytes()
+
+
+def output_names(folder: Path) -> list[str]:
+    """The members of a dataset's tar shards."""
+    import tarfile
+
+    names = []
+    for shard in sorted(folder.glob("*.tar")):
+        with tarfile.open(shard) as archive:
+            names += archive.getnames()
+    return names
