@@ -6,11 +6,13 @@ depend on it. Format: https://numpy.org/doc/stable/reference/generated/numpy.lib
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 HEADER_BYTES: Final = 128
 
 
+@functools.lru_cache(maxsize=1024)
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Header for a C-ordered array.
 

@@ -170,8 +170,7 @@ class PackedDataset(ImageDataset):
 
     def decode_row(self, row: int) -> Image:
         """Decodes the record of `row`; see `image`."""
-        row = self.store.checked_row(row)
-        record, (width, height) = self.store.record(row), self.store.size(row)
+        record, width, height = self.store.image_record(row)
         try:
             return self._records.image(record, width, height)
         except (MissingDependency, MemoryError):
@@ -192,8 +191,7 @@ class PackedDataset(ImageDataset):
         """
         if self.fused is None:
             raise UsageError(f"{self!r} was opened without a transform")
-        row = self.store.checked_row(row)
-        record, (width, height) = self.store.record(row), self.store.size(row)
+        record, width, height = self.store.image_record(row)
         steps = self.fused.steps(width, height, random)
         try:
             image, steps = self.fused.decode(record, width, height, steps)
@@ -205,7 +203,8 @@ class PackedDataset(ImageDataset):
 
     def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
         # Pillow's plugins raise whatever their parsers run into.
-        return self.store.corrupt(row, f"it cannot be decoded ({type(error).__name__}: {error})")
+        reason = f"it cannot be decoded ({type(error).__name__}: {error})"
+        return self.store.corrupt(self.store.checked_row(row), reason)
 
     def __repr__(self) -> str:
         manifest = self.store.manifest

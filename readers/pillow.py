@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 from types import ModuleType
 
@@ -13,6 +14,7 @@ _INSTALL = (
 )
 
 
+@functools.cache
 def require_pillow() -> ModuleType:
     """The module `PIL.Image`.
 

@@ -79,7 +79,14 @@ class RecordStore:
             CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
             CorruptRecord: The bytes differ from what was written.
         """
+        return self._read(self.checked_row(row))
+
+    def image_record(self, row: int) -> tuple[memoryview, int, int]:
+        """The stored bytes of `row`, and width and height in pixels of the image in them; raises as `record` does."""
         row = self.checked_row(row)
+        return self._read(row), self._width[row], self._height[row]
+
+    def _read(self, row: int) -> memoryview:
         number = self._shard[row]
         shard = self._shards.get(number) or self._open_shard(number, row)
         offset, size = self._offset[row], self._size[row]
@@ -99,11 +106,6 @@ class RecordStore:
             return NO_LABEL
         value = self._labels[row]
         return value.copy() if value.ndim else value.item()  # type: ignore[no-any-return]
-
-    def size(self, row: int) -> tuple[int, int]:
-        """Width and height of the stored image of `row`, in pixels."""
-        row = self.checked_row(row)
-        return self._width[row], self._height[row]
 
     def checked_row(self, row: int) -> int:
         """`row`, negative ones counted from the end, once its part of the index is known to be sound.
