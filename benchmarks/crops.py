@@ -94,6 +94,17 @@ def microseconds(call: Callable[[Item], object], arguments: Iterable[Item]) -> f
     return (time.perf_counter() - started) / len(arguments) * 1e6
 
 
+def steady(case: Callable[[], float], untimed: int) -> Callable[[], float]:
+    """The case after some passes of which the time is not kept, so that the caches are its own, as in a long epoch."""
+
+    def once() -> float:
+        for _ in range(untimed):
+            case()
+        return case()
+
+    return once
+
+
 def file_paths(images: Path) -> list[str]:
     """The files that a list names."""
     return [f"{images.parent}/{line.rsplit(None, 1)[0]}" for line in images.read_text().splitlines()]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _SCALES: Final = (8, 4, 2)
+_MIRROR: Final = Flip(horizontal=True)
 # Where the steps read less of the image than this, decoding that part alone saves more than putting it in place costs.
 _WORTHWHILE: Final = 0.8
 
@@ -109,7 +110,7 @@ class FusedTransform:
             for transform in self.compose.rest:
                 result = transform(result)
             return result
-        mirrored = bool(steps) and steps[-1] == Flip(horizontal=True)
+        mirrored = bool(steps) and steps[-1] == _MIRROR
         pixels = array_from_image(apply(image, steps[:-1] if mirrored else steps), mirrored=mirrored)
         return torch.from_numpy(pixels).permute(2, 0, 1)
 

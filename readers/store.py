@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
@@ -64,7 +65,7 @@ class RecordStore:
         self._crc32c = _native(self.index["crc32c"]).data
         self._width = _native(self.index["width"]).data
         self._height = _native(self.index["height"]).data
-        self._labels = self.index["label"] if self.manifest.labels.kind != "none" else None
+        self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
         self._shards: dict[int, _MappedShard | _OpenShard] = {}
         self._most_shards = _descriptor_budget()
 
@@ -105,7 +106,8 @@ class RecordStore:
         if self._labels is None:
             return NO_LABEL
         value = self._labels[row]
-        return value.copy() if value.ndim else value.item()  # type: ignore[no-any-return]
+        # A memoryview gives plain numbers, a two-dimensional array its rows.
+        return value.copy() if isinstance(value, np.ndarray) else value
 
     def checked_row(self, row: int) -> int:
         """`row`, negative ones counted from the end, once its part of the index is known to be sound.
@@ -221,6 +223,11 @@ def _reopen(path: str, io: str, check: bool) -> RecordStore:
 
 def _native(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column if sys.byteorder == "little" else column.astype(column.dtype.newbyteorder("="))
+
+
+def _labels(index: Index) -> Any:
+    column = index["label"]
+    return column if column.ndim > 1 else _native(column).data
 
 
 def _descriptor_budget() -> int:
