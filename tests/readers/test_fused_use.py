@@ -177,7 +177,7 @@ class TestErrors:
         whole, part = open_dataset(out, []), open_dataset(out, CenterCrop(30))
         for opened in (whole, part) if store.store == "raw" else (whole,):
             record = opened.store.record(4)
-            monkeypatch.setattr(opened.store, "record", {3: record}.get)
+            monkeypatch.setattr(opened.store, "_read", {3: record}.get)
             with pytest.raises(CorruptRecord, match="row 3 "):
                 opened[3]
 

@@ -1,0 +1,91 @@
+"""The extension built with AddressSanitizer and UndefinedBehaviorSanitizer: each access that is out of bounds ends it.
+
+libjpeg itself is not instrumented; what the extension hands to it is. Python's own memory comes from malloc there, so
+that the ends of bytes objects are watched too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+from support import output_of, tool
+
+pytestmark = pytest.mark.stress
+
+ROOT = Path(__file__).parents[2]
+SANITISE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
+PEEK = """
+#include <Python.h>
+int peek(PyObject *bytes, int at) { return PyBytes_AS_STRING(bytes)[at + 1]; }
+"""
+LOAD = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("packtrain.core._jpeg", sys.argv[1])
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+from packtrain.core.extension import jpeg
+assert jpeg.__file__ == sys.argv[1]
+"""
+OVERFLOW = LOAD + "import ctypes; ctypes.CDLL(sys.argv[1]).peek(ctypes.py_object(bytes(100)), 100)"
+CAMPAIGN = LOAD + "from fuzz import campaign; print(*campaign.run(int(sys.argv[2]), 20, step=3, pixels=False))"
+TESTS = LOAD + "import pytest; sys.exit(pytest.main(sys.argv[2:]))"
+
+
+@pytest.fixture(scope="module")
+def extension(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The instrumented extension, with a function `peek(bytes, offset)` that goes out of bounds for the asking."""
+    compiler = tool("gcc", "gcc")
+    (module,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    folder = tmp_path_factory.mktemp("sanitised")
+    out, peek = folder / f"_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}", folder / "peek.c"
+    peek.write_text(PEEK)
+    sources = [*(ROOT / source for source in module["sources"]), peek]
+    libraries = [f"-l{library}" for library in module["libraries"]]
+    include = f"-I{sysconfig.get_path('include')}"
+    output_of(compiler, *SANITISE, "-shared", "-fPIC", include, "-o", out, *sources, *libraries)
+    return out
+
+
+def sanitised(extension: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program with the instrumented extension."""
+    runtime = output_of("gcc", "-print-file-name=libasan.so").strip()
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        # The interpreter leaves much to the end of the process; test_fuzz.py looks for leaks.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(ROOT / "tests"),
+    }
+    command = [sys.executable, "-c", program, str(extension), *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3000)
+
+
+def test_it_would_be_noticed(extension: Path) -> None:
+    done = sanitised(extension, OVERFLOW)
+    assert done.returncode and "heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_damaged_input(extension: Path, seed: int) -> None:
+    done = sanitised(extension, CAMPAIGN, str(100 + seed))
+    assert (done.returncode, done.stderr) == (0, "")
+    number, images = map(int, done.stdout.split())
+    assert number > 15_000 and images > 1000
+
+
+def test_all_other_tests(extension: Path) -> None:
+    """Those that measure or exhaust memory apart."""
+    files = ("core/test_transcode.py", "core/test_jpeg_decode.py", "core/test_jpeg_pixels.py", "readers/test_cut.py")
+    paths = [str(ROOT / "tests" / file) for file in files]
+    options = ["-q", "-p", "no:cacheprovider", "-k", "not memory and not longest"]
+    done = sanitised(extension, TESTS, *options, *paths)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
