@@ -25,6 +25,7 @@ from packtrain.core.cores import available_cores
 from packtrain.core.errors import PacktrainError
 from packtrain.packer import PackOptions, pack, verify
 from packtrain.readers import PackedDataset, open_dataset
+from packtrain.readers.decoders import decoder
 from packtrain.readers.formats import FORMATS
 from packtrain.readers.pillow import pillow_version
 
@@ -235,8 +236,9 @@ def _print_table(
         )
     same = len({(f"{epoch.loss:.3f}", f"{epoch.accuracy:.3f}") for epoch in epochs.values()}) == 1
     print(
-        "\npack: the files' bytes, checked and on the disk. read: images decoded one after the other, from memory;\n"
-        f"decoding is most of it, and the same for all ({pillow_version()}; {available_cores()} cores).\n"
+        "\npack: transcoded to crop-ready, checked and on the disk. read: whole images decoded one after the other,\n"
+        f"from memory; the files by {pillow_version()},\n"
+        f"the datasets by {decoder().version} ({available_cores()} cores).\n"
         f"Loss and accuracy {'are the same' if same else 'DIFFER, WHICH IS A BUG'}: all train on the same pixels.\n\n"
         "These images only drive the demo. It is no benchmark: for figures see benchmarks/README.md."
     )
