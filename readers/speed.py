@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from packtrain.core import extension
+
 from .cut import cut
 from .geometry import FILTERS, Box
 from .pillow import require_pillow
@@ -94,11 +96,7 @@ def photograph() -> bytes:
 
 def crop_ready(jpeg: bytes) -> memoryview | None:
     """The JPEG as a crop-ready record; None without the C extension."""
-    try:
-        from packtrain.core import _jpeg
-    except ImportError:
-        return None
-    return memoryview(_jpeg.transcode(jpeg))
+    return None if extension.jpeg is None else memoryview(extension.jpeg.transcode(jpeg))
 
 
 def _median(call: Callable[[], object], seconds: float) -> float:

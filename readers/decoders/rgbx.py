@@ -33,12 +33,6 @@ def rgb_image(pixels: bytes | memoryview, width: int, height: int, stride: int) 
     return image
 
 
-def grey_image(pixels: bytes | memoryview, width: int, height: int, stride: int) -> Image:
-    """The same for pixels of one byte, in mode L."""
-    image: Image = require_pillow().frombuffer("L", (width, height), pixels, "raw", "L", stride, 1)
-    return image
-
-
 def _map_rgb(pixels: bytes | memoryview, width: int, height: int, stride: int) -> Image:
     pillow = require_pillow()
     image: Image = pillow.Image()._new(pillow.core.map_buffer(pixels, (width, height), "raw", 0, ("RGB", stride, 1)))
