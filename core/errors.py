@@ -9,6 +9,7 @@
     │   ├── TooManyRejects      more lines were refused than --max-rejects allows
     │   ├── ShardFailed         a shard failed for a reason that is not its images' content
     │   └── NoSpace             the file system is full
+    ├── LoaderError             a loader cannot go on: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
         ├── UnsupportedVersion  written by a newer packtrain
@@ -56,6 +57,10 @@ class ShardFailed(PackError):
 
 class NoSpace(PackError):
     """The file system that holds the output is full."""
+
+
+class LoaderError(PacktrainError):
+    """A loader cannot go on: a worker died, a transform failed, or memory for its batches ran out."""
 
 
 class DatasetError(PacktrainError):

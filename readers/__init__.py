@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dataset import Concat, ImageDataset, PackedDataset, Subset, concat, open_dataset
+    from .loader import Loader
     from .store import RecordStore
 
-__all__ = ["Concat", "ImageDataset", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
+__all__ = ["Concat", "ImageDataset", "Loader", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
 
-_HOME = {"RecordStore": "packtrain.readers.store"}
+_HOME = {"Loader": "packtrain.readers.loader", "RecordStore": "packtrain.readers.store"}
 
 
 def __getattr__(name: str) -> Any:

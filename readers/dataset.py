@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,13 +51,43 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         """Class names by label, or None."""
 
     @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many random numbers `item` takes: as many as the transform that needs most of them."""
+
+    @property
+    @abstractmethod
+    def foreign(self) -> bool:
+        """Whether callables that are not packtrain's take part, which draw random numbers of their own."""
+
+    @abstractmethod
+    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> ImageDataset:
+        """The same rows with another transform, over the same open shards; `target_transform` stays."""
+
+    @property
     def class_to_idx(self) -> dict[str, int]:
         """Label by class name; empty without class names."""
         return {name: label for label, name in enumerate(self.classes or ())}
 
     def __getitem__(self, row: int) -> tuple[Any, Any]:
+        return self.item(row)
+
+    def item(
+        self, row: int, random: Sequence[float] | None = None, into: npt.NDArray[np.uint8] | None = None
+    ) -> tuple[Any, Any]:
+        """``dataset[row]`` with given random numbers, and perhaps in given memory.
+
+        Args:
+            row: The row.
+            random: Uniform in [0, 1), `draws` of them; None draws them from torch's default generator. Only packtrain's
+                own transforms take theirs from here.
+            into: uint8 [height, width, channels]. Where transforms are packtrain's alone and the image turns out to
+                have this shape, its pixels are written there, and `into` itself is returned for it.
+        """
         dataset, row = self._locate(row)
-        image: Any = dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row)
+        image: Any = (
+            dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row, random, into)
+        )
         label: Any = dataset.store.label(row)
         if dataset.target_transform is not None:
             label = dataset.target_transform(label)
@@ -92,8 +123,18 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         dataset, row = self._locate(row)
         return dataset.store.index.text("path", dataset.store.checked_row(row))
 
+    def line(self, row: int) -> int:
+        """The 0-based line of `row` in the list."""
+        dataset, row = self._locate(row)
+        return int(dataset.store.index["line"][dataset.store.checked_row(row)])
+
+    def describe(self, row: int) -> str:
+        """Names `row` for a person: dataset, row, line, path and shard."""
+        dataset, row = self._locate(row)
+        return f"{dataset.store.path}: {dataset.store.describe(dataset.store.checked_row(row))}"
+
     def subset(self, rows: Iterable[int]) -> Subset:
-        """The given rows, in the given order. For other transforms, open the dataset a second time: that is cheap.
+        """The given rows, in the given order. `with_transform` gives them, or the others, other transforms.
 
         Args:
             rows: Row numbers, negative ones counted from the end, or a boolean array [rows] that says which to take.
@@ -156,6 +197,22 @@ class PackedDataset(ImageDataset):
         return self.store.manifest.classes
 
     @property
+    def draws(self) -> int:
+        """See `ImageDataset.draws`."""
+        return 0 if self.fused is None else self.fused.compose.draws
+
+    @property
+    def foreign(self) -> bool:
+        """See `ImageDataset.foreign`."""
+        return self.target_transform is not None or bool(self.fused and self.fused.compose.rest)
+
+    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
+        """See `ImageDataset.with_transform`."""
+        other = copy.copy(self)
+        other.transform = transform
+        return other
+
+    @property
     def targets(self) -> npt.NDArray[Any]:
         """All labels, in row order: a read-only array [rows] or [rows, K] over the index.
 
@@ -178,12 +235,15 @@ class PackedDataset(ImageDataset):
         except Exception as error:
             raise self._undecodable(row, error) from error
 
-    def transform_row(self, row: int, random: Sequence[float] | None = None) -> Any:
+    def transform_row(
+        self, row: int, random: Sequence[float] | None = None, into: npt.NDArray[np.uint8] | None = None
+    ) -> Any:
         """Decodes the record of `row` as far as `transform` needs it, and transforms it.
 
         Args:
             row: The row.
-            random: Uniform in [0, 1), `fused.compose.draws` of them; None draws them from torch's default generator.
+            random: Uniform in [0, 1), at least `draws` of them; None draws them from torch's default generator.
+            into: See `item`.
 
         Raises:
             UsageError: There is no transform, or it cannot be applied to an image of this size.
@@ -199,7 +259,7 @@ class PackedDataset(ImageDataset):
             raise
         except Exception as error:
             raise self._undecodable(row, error) from error
-        return self.fused.finish(image, steps)
+        return self.fused.finish(image, steps, into)
 
     def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
         # Pillow's plugins raise whatever their parsers run into.
@@ -239,6 +299,22 @@ class Subset(ImageDataset):
         """Class names by label, or None."""
         return self._dataset.classes
 
+    @property
+    def draws(self) -> int:
+        """See `ImageDataset.draws`."""
+        return self._dataset.draws
+
+    @property
+    def foreign(self) -> bool:
+        """See `ImageDataset.foreign`."""
+        return self._dataset.foreign
+
+    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
+        """See `ImageDataset.with_transform`."""
+        other = copy.copy(self)
+        other._dataset = self._dataset.with_transform(transform)
+        return other
+
 
 class Concat(ImageDataset):
     """Datasets one after the other; `concat` makes one."""
@@ -266,6 +342,22 @@ class Concat(ImageDataset):
     def classes(self) -> tuple[str, ...] | None:
         """Class names by label, or None."""
         return self._datasets[0].classes
+
+    @property
+    def draws(self) -> int:
+        """See `ImageDataset.draws`."""
+        return max(dataset.draws for dataset in self._datasets)
+
+    @property
+    def foreign(self) -> bool:
+        """See `ImageDataset.foreign`."""
+        return any(dataset.foreign for dataset in self._datasets)
+
+    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
+        """See `ImageDataset.with_transform`."""
+        other = copy.copy(self)
+        other._datasets = tuple(dataset.with_transform(transform) for dataset in self._datasets)
+        return other
 
 
 def open_dataset(

@@ -95,14 +95,28 @@ class FusedTransform:
         canvas.paste(image, (part.left, part.top))
         return canvas, steps
 
-    def finish(self, image: Image | npt.NDArray[np.uint8], steps: tuple[Step, ...]) -> Any:
+    def finish(
+        self,
+        image: Image | npt.NDArray[np.uint8],
+        steps: tuple[Step, ...],
+        into: npt.NDArray[np.uint8] | None = None,
+    ) -> Any:
         """Carries out the steps that are left.
 
+        Args:
+            image: What `decode` returned.
+            steps: Likewise.
+            into: uint8 [height, width, channels], contiguous: where the pixels go if they have this shape and nothing
+                foreign comes behind.
+
         Returns:
-            A tensor, uint8 [channels, height, width]; in memory the channels of a pixel lie side by side, as in
-            torchvision. With foreign callables behind the fused transforms: what the last of them returns.
+            `into`, or a tensor, uint8 [channels, height, width]; in memory the channels of a pixel lie side by side, as
+            in torchvision. With foreign callables behind the fused transforms: what the last of them returns.
         """
         if isinstance(image, np.ndarray):
+            if into is not None and into.shape == image.shape:
+                np.copyto(into, image)
+                return into
             return torch.from_numpy(np.array(image)).permute(2, 0, 1)
         if self.compose.rest:
             image = apply(image, steps)
@@ -111,7 +125,9 @@ class FusedTransform:
                 result = transform(result)
             return result
         mirrored = bool(steps) and steps[-1] == _MIRROR
-        pixels = array_from_image(apply(image, steps[:-1] if mirrored else steps), mirrored=mirrored)
+        pixels = array_from_image(apply(image, steps[:-1] if mirrored else steps), mirrored=mirrored, into=into)
+        if pixels is into:
+            return into
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
     def _scale(self, box: Box, steps: tuple[Step, ...]) -> int:

@@ -36,21 +36,30 @@ def rgb_from_pixels(pixels: memoryview, row: int, box: Box) -> Image:
     return image.crop((box.left, 0, box.left + box.width, box.height))  # type: ignore[no-any-return]
 
 
-def array_from_image(image: Image, *, mirrored: bool = False) -> npt.NDArray[np.uint8]:
-    """The pixels of an image of mode RGB, RGBX or L as a new array, uint8 [height, width, channels].
+def array_from_image(
+    image: Image, *, mirrored: bool = False, into: npt.NDArray[np.uint8] | None = None
+) -> npt.NDArray[np.uint8]:
+    """The pixels of an image of mode RGB, RGBX or L as an array, uint8 [height, width, channels].
 
     Args:
         image: The image.
         mirrored: Whether to exchange left and right.
+        into: A contiguous array to be filled and returned, if the image has its shape; a new one is made otherwise.
     """
     width, height = image.size
+    if into is not None and into.shape != (height, width, 1 if image.mode == "L" else 3):
+        into = None
     capsule = _exported(image)
     if jpeg is None or capsule is None:
         if mirrored:
             image = image.transpose(require_pillow().Transpose.FLIP_LEFT_RIGHT)
         packed = bytearray(image.tobytes("raw", "L" if image.mode == "L" else "RGB"))
-        return np.frombuffer(packed, np.uint8).reshape(height, width, -1)
-    pixels = np.empty((height, width, 3), np.uint8)
+        unpacked = np.frombuffer(packed, np.uint8).reshape(height, width, -1)
+        if into is None:
+            return unpacked
+        np.copyto(into, unpacked)
+        return into
+    pixels = np.empty((height, width, 3), np.uint8) if into is None else into
     jpeg.rgbx_to_rgb(capsule, width, height, mirrored, pixels)
     return pixels
 

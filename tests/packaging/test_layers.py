@@ -22,9 +22,17 @@ HEAVY = {
     "packer": {"torch"},
     "cli": {"torch"},
 }
-# The readers that exist to make tensors, whoever imports them has asked for torch; and `transforms`, which imports it
-# only to draw random numbers for a caller who hands in none.
-TORCH_ALLOWED = {"readers/dataset.py", "readers/fused.py", "readers/transforms.py"}
+# The readers that exist to make tensors, whoever imports them has asked for torch; and those that import it only to
+# draw random numbers for a caller who hands in none, or to seed it.
+TORCH_ALLOWED = {
+    "readers/dataset.py",
+    "readers/fused.py",
+    "readers/loader/batches.py",
+    "readers/loader/loader.py",
+    "readers/loader/randomness.py",
+    "readers/loader/worker.py",
+    "readers/transforms.py",
+}
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 
 

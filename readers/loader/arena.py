@@ -1,0 +1,249 @@
+"""The arena: one block of shared memory in slots of a batch each, which workers write and the consumer reads.
+
+It is a memfd: without a name, so that nothing is left in /dev/shm however a process ends. A batch is handed to the
+consumer as arrays over its slot, without a copy. The slot is free again when none of them lives, nor anything made from
+them, and when the work on a device that reads it has been done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain.core.errors import LoaderError
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+# A page: what mmap aligns to, and more than what any vector instruction or DMA engine asks for.
+_ALIGNMENT: Final = 4096
+
+
+class Field(NamedTuple):
+    """One array of a slot.
+
+    Attributes:
+        dtype: numpy's type string.
+        shape: Without the batch dimension.
+        channels_last: Whether it is [height, width, channels] here, and [channels, height, width] for the consumer.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    channels_last: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a slot holds.
+
+    Attributes:
+        batch_size: Samples.
+        fields: Its arrays by name, in the order in which they lie.
+    """
+
+    batch_size: int
+    fields: Mapping[str, Field]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one slot to the next."""
+        return sum(map(self._bytes, self.fields.values()))
+
+    def arrays(self, slot: Any) -> dict[str, npt.NDArray[Any]]:
+        """The fields [batch_size, ...] as arrays over `slot`, a buffer of `slot_bytes`."""
+        found, offset = {}, 0
+        for name, field in self.fields.items():
+            shape = (self.batch_size, *field.shape)
+            found[name] = np.frombuffer(slot, field.dtype, int(np.prod(shape)), offset).reshape(shape)
+            offset += self._bytes(field)
+        return found
+
+    def new(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields in ordinary memory."""
+        return {name: np.empty((self.batch_size, *field.shape), field.dtype) for name, field in self.fields.items()}
+
+    def _bytes(self, field: Field) -> int:
+        size = np.dtype(field.dtype).itemsize * int(np.prod((self.batch_size, *field.shape), dtype=np.int64))
+        return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class Board:
+    """A page of the arena on which the processes read what the others are doing.
+
+    Each number is written by one process alone, in one machine word, so no lock is needed.
+
+    Args:
+        words: int64 [workers + 1].
+    """
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    @property
+    def oldest(self) -> int:
+        """The oldest ticket that is still wanted. What came before may be left undone."""
+        return int(self._words[0])
+
+    @oldest.setter
+    def oldest(self, ticket: int) -> None:
+        self._words[0] = ticket
+
+    def note(self, worker: int, row: int) -> None:
+        """A worker begins with a row; -1 when it has none."""
+        self._words[1 + worker] = row
+
+    def row(self, worker: int) -> int:
+        """The row that a worker was at last, -1 if it was between two batches."""
+        return int(self._words[1 + worker])
+
+
+class Arena:
+    """The memory, in the process that made it or in one that it was handed to.
+
+    Args:
+        layout: What a slot holds.
+        slots: How many.
+        workers: How many processes fill them.
+        descriptor: Of an arena that exists; None makes one.
+
+    Raises:
+        LoaderError: There is not so much memory.
+    """
+
+    def __init__(self, layout: Layout, slots: int, workers: int, descriptor: int | None = None) -> None:
+        self.layout: Final = layout
+        self.slots: Final = slots
+        self.workers: Final = workers
+        self._head = -(-8 * (1 + workers) // _ALIGNMENT) * _ALIGNMENT
+        size = self._head + slots * layout.slot_bytes
+        self.descriptor: Final = _reserve(size) if descriptor is None else descriptor
+        self._close = weakref.finalize(self, os.close, self.descriptor)
+        self._memory = mmap.mmap(self.descriptor, size)
+        self._slot_type = ctypes.c_ubyte * layout.slot_bytes
+        self.board: Final = Board(memoryview(self._memory)[: 8 * (1 + workers)].cast("q"))
+
+    def slot(self, number: int) -> Any:
+        """The bytes of a slot: a new object each time, that lives as long as any array over it.
+
+        Of a memoryview that would not be true: numpy makes another one of it, and its arrays refer to that.
+        """
+        return self._slot_type.from_buffer(self._memory, self._head + number * self.layout.slot_bytes)
+
+    def arrays(self, number: int) -> dict[str, npt.NDArray[Any]]:
+        """The fields of a slot."""
+        return self.layout.arrays(self.slot(number))
+
+    def __reduce__(self) -> tuple[Callable[..., Arena], tuple[Layout, int, int, Any]]:
+        # Only on the way into a new process, where multiprocessing carries the descriptor along.
+        return _received, (self.layout, self.slots, self.workers, reduction.DupFd(self.descriptor))
+
+
+class Event(Protocol):
+    """What `torch.cuda.Event` does: tells when the work before it has been done."""
+
+    def query(self) -> bool:
+        """Whether it has been done."""
+
+    def synchronize(self) -> None:
+        """Waits until it has been done."""
+
+
+class Slots:
+    """Which slots of an arena are free; in the process that made it.
+
+    Args:
+        arena: The arena.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        # Finalizers append from any thread, at any point: everything here is a single operation on a deque.
+        self._free: deque[int] = deque(range(arena.slots))
+        self._events: list[deque[Event]] = [deque() for _ in range(arena.slots)]
+
+    def __len__(self) -> int:
+        """How many are neither in use nor lent; on some of them a device may still be at work."""
+        return len(self._free)
+
+    def take(self) -> int | None:
+        """A free slot on which no device is at work, or None."""
+        for _ in range(len(self._free)):
+            number = self._free.popleft()
+            events = self._events[number]
+            while events and events[0].query():
+                events.popleft()
+            if not events:
+                return number
+            self._free.append(number)
+        return None
+
+    def wait(self) -> None:
+        """Waits for the devices that are at work on free slots."""
+        for number in tuple(self._free):
+            for event in tuple(self._events[number]):
+                event.synchronize()
+
+    def give_back(self, number: int) -> None:
+        """A slot that was taken is free again."""
+        self._free.append(number)
+
+    def lend(self, number: int) -> Loan:
+        """A taken slot for the consumer."""
+        buffer = self._arena.slot(number)
+        weakref.finalize(buffer, self.give_back, number).atexit = False
+        return Loan(self._arena.layout.arrays(buffer), self._events[number].append)
+
+
+class Loan(NamedTuple):
+    """A slot in the consumer's hands: free again when no array of it, and nothing made from one, lives.
+
+    Attributes:
+        arrays: The fields.
+        after: Takes an event before which the slot must not be written again either; to be called while an array lives.
+    """
+
+    arrays: Arrays
+    after: Callable[[Event], None]
+
+
+def _reserve(size: int) -> int:
+    try:
+        if size > _available_memory():
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
+        try:
+            # Memory that is not there would else be found out by a SIGBUS in a worker.
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        raise LoaderError(
+            f"the loader's batches need {size / 2**20:,.0f} MiB of shared memory, and there is no room for them "
+            f"({error.strerror}): choose a smaller batch_size, prefetch_factor or num_workers"
+        ) from error
+    return descriptor
+
+
+def _available_memory() -> float:
+    """Bytes that can be had without swapping; beyond them, the kernel would kill a process rather than refuse."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return float("inf")
+
+
+def _received(layout: Layout, slots: int, workers: int, descriptor: Any) -> Arena:
+    return Arena(layout, slots, workers, descriptor.detach())

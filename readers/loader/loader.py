@@ -1,0 +1,386 @@
+"""The loader: batches of a dataset, in an order that can be resumed anywhere, made by worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.context import BaseContext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+import numpy as np
+import torch
+
+from packtrain.core.cores import available_cores
+from packtrain.core.errors import LoaderError, UsageError
+
+from ..dataset import ImageDataset
+from .arena import Layout
+from .batches import BatchMaker
+from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
+from .order import Ahead, Order, Sequential, Shuffled
+from .randomness import mixed, preserved
+from .sampler import SamplerOrder
+from .samples import SampleMaker
+from .schedule import Schedule
+from .state import LoaderState
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset, Sampler
+
+# The keys of an epoch's order and of its random numbers are made of seed, epoch, and one of these.
+_ORDER, _SAMPLES = 0, 1
+# So many samples are tried before a dataset counts as damaged altogether.
+_TRIES: Final = 1000
+_WARNINGS: Final = 10
+
+
+class Loader:
+    """Batches of a dataset for a training loop; names and meanings are torch's wherever torch has them.
+
+    ``for images, labels in loader`` goes through one epoch: images uint8 [batch, 3, height, width] in channels_last
+    memory, labels as torch's default_collate makes them (int64 [batch] for integers), then what `fields` asks for. If
+    transforms end in something other than bytes, images are what they return, stacked.
+
+    Images lie in memory that workers write and that is used again as soon as no tensor or array over it is alive. Who
+    keeps batches gets copies, once workers would run out of it.
+
+    Workers are started by the first epoch and live until `close`, the end of a ``with`` block, or of the loader. They
+    have the dataset as it was then.
+
+    Args:
+        dataset: What `open_dataset`, `concat` or `subset` returned; or any map-style dataset of (image, label).
+        batch_size: Samples in a batch of this rank.
+        transform: In place of the dataset's own: see `open_dataset`.
+        shuffle: Each row once per epoch, in an order that depends on seed and epoch; else in the order of the rows.
+        seed: Of the order and of all random numbers.
+        drop_last: Leave out the incomplete step at the end of an epoch; else its batches are smaller, and equally large
+            on all ranks by way of samples from the epoch's beginning.
+        sampler: In place of `shuffle`: an `Order` of `packtrain.readers.loader`, of which each rank takes its part; or
+            a torch Sampler, which yields the rows of this rank.
+        num_workers: Processes that make batches; 0 makes them in this one, when they are asked for. ``"auto"``: as many
+            as cores that affinity and the cgroup leave, divided among the ranks on this machine.
+        prefetch_factor: Batches ahead, for each worker.
+        collate_fn: Makes a batch of a list of samples, each a tuple of image, label and fields, in the worker. What it
+            returns goes through a pipe, its tensors through shared memory of their own, as in torch's DataLoader: the
+            ordinary way, for samples of different shapes, and slower.
+        worker_init_fn: Called in each worker with its number.
+        multiprocessing_context: ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context; None: Python's default.
+        fields: What to give besides: any of ``"row"``, ``"line"`` and ``"position"`` (int64 [batch]), ``"path"`` (list
+            of str).
+        on_error: What becomes of a damaged record: ``"raise"``, or ``"skip"``: its sample is missing in the batch, and
+            a warning says so. A batch without samples is left out; with several ranks it is an error.
+        rank: Of this process; None: what torch.distributed says if it is initialised, else 0.
+        world_size: Number of ranks, likewise.
+
+    Raises:
+        UsageError: An argument is out of its range.
+
+    Attributes:
+        skipped: Damaged records left out since the loader was made.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        transform: Any = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        sampler: Order | Sampler[int] | Iterable[int] | None = None,
+        num_workers: int | Literal["auto"] = "auto",
+        prefetch_factor: int = 2,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        fields: Sequence[str] = (),
+        on_error: Literal["raise", "skip"] = "raise",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        _require("batch_size", batch_size, 1)
+        _require("prefetch_factor", prefetch_factor, 1)
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
+        if transform is not None:
+            if not isinstance(dataset, ImageDataset):
+                raise UsageError(f"transform= is for datasets of packtrain; a {type(dataset).__name__} has its own")
+            dataset = dataset.with_transform(transform)
+        self.dataset: Final = dataset
+        self.batch_size: Final = batch_size
+        self.drop_last: Final = drop_last
+        self.sampler: Final = sampler
+        self.num_workers: Final = _workers() if num_workers == "auto" else _require("num_workers", num_workers, 0)
+        self.prefetch_factor: Final = prefetch_factor
+        self.worker_init_fn: Final = worker_init_fn
+        self.rank, self.world_size = _place_in_world(rank, world_size)
+        self.skipped = 0
+        self._maker = BatchMaker(SampleMaker(dataset, fields), collate_fn, skip=on_error == "skip")
+        self._order = _order(dataset, sampler, shuffle)
+        self._context = (
+            multiprocessing_context
+            if isinstance(multiprocessing_context, BaseContext)
+            else _context(multiprocessing_context)
+        )
+        self._engine: Engine | None = None
+        self._layout: Layout | None = None
+        self._seed = seed
+        self._epoch = 0
+        self._consumed = 0
+        self._under_way = False
+        """Whether a pass through this epoch has begun, so that the next one goes through another epoch."""
+        self._pass: object | None = None
+        """Stands for the present pass."""
+        self._drawn: tuple[int, int] | None = None
+        """Seed and epoch that a foreign sampler drew last."""
+        self._resumed: Mapping[str, Any] | None = None
+        """State from which it is to draw its next epoch."""
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch."""
+        return self._schedule().steps()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begins a pass, which ends any other.
+
+        The first one begins with the state as it is, in the middle of an epoch if one was loaded. After a complete pass
+        the next epoch follows, and likewise after one that was broken off.
+        """
+        if self._under_way:
+            self._move(self._epoch + 1)
+        self._under_way = True
+        self._pass = object()
+        return self._batches(self._pass)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass goes through this epoch; from its beginning, unless a state in it has just been loaded."""
+        if self._under_way or _require("epoch", epoch, 0) != self._epoch:
+            self._move(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, between two steps; equal on all ranks.
+
+        Batches that were handed out count, the one the consumer works on included, those made ahead do not. torch's
+        ``Stateful`` protocol: torchdata, Lightning and ``torch.distributed.checkpoint`` ask for it.
+        """
+        order = self._ready()
+        sampler = None
+        if isinstance(order, SamplerOrder):
+            sampler = {**order.state(), "world_size": self.world_size}
+        return LoaderState(self._seed, self._epoch, self._consumed, len(order), type(order).__name__, sampler).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state, with whatever batch size, workers and ranks this loader has.
+
+        The next pass hands out what is left of the epoch: every position that was not yet handed out, and no other.
+
+        Raises:
+            UsageError: It is the state of another dataset or kind of order; or, with a foreign sampler, of another
+                number of ranks, for only packtrain's orders can be dealt out anew.
+        """
+        found = LoaderState.from_dict(state)
+        order = type(self._order).__name__
+        if found.order != order:
+            raise UsageError(f"the state is that of a loader with order {found.order}, this one has {order}")
+        if found.sampler is None:
+            if found.length != len(self._order):
+                raise UsageError(
+                    f"the state is that of a loader with {found.length} positions in an epoch, this one has "
+                    f"{len(self._order)}: is it another dataset?"
+                )
+        elif found.sampler.get("world_size") != self.world_size:
+            raise UsageError(
+                f"the state was saved by {found.sampler.get('world_size')} ranks, now there are {self.world_size}; a "
+                "foreign sampler can go on with the same number only, packtrain's own orders with any"
+            )
+        self._pass = None
+        self._under_way = False
+        self._seed, self._epoch, self._consumed = found.seed, found.epoch, found.consumed
+        self._resumed, self._drawn = found.sampler, None
+
+    def sample(self, position: int) -> tuple[Any, ...]:
+        """The sample at a position of the present epoch, as a batch has it: image, label, and the fields asked for.
+
+        It is made in this process, with the random numbers that belong to the position.
+
+        Raises:
+            IndexError: The epoch has no such position.
+            PacktrainError: It cannot be made.
+        """
+        order, samples = self._ready(), self._maker.samples
+        if not 0 <= position < len(order):
+            raise IndexError(f"position {position} of an epoch of {len(order)}")
+        order_key, key = self._keys()
+        row = int(order.rows(order_key, position, position + 1)[0])
+        with preserved():
+            image, label = samples.make(key, position, row, samples.numbers(key, [position])[0])
+        return image, label, *samples.extras(position, row)
+
+    def close(self) -> None:
+        """Ends the workers. Batches handed out stay valid; another pass starts workers again."""
+        self._pass = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _move(self, epoch: int) -> None:
+        self._pass = None
+        self._under_way = False
+        self._epoch, self._consumed, self._resumed = epoch, 0, None
+
+    def _schedule(self) -> Schedule:
+        # A foreign sampler has dealt the rows out already.
+        foreign = isinstance(self._order, SamplerOrder)
+        rank, world_size = (0, 1) if foreign else (self.rank, self.world_size)
+        return Schedule(len(self._order), self.batch_size, rank, world_size, self.drop_last)
+
+    def _keys(self) -> tuple[int, int]:
+        """Of the epoch's order, and of its random numbers."""
+        # The positions of a foreign sampler are those of one rank; each draws numbers of its own.
+        rank = (self.rank,) if isinstance(self._order, SamplerOrder) else ()
+        return mixed(self._seed, self._epoch, _ORDER), mixed(self._seed, self._epoch, _SAMPLES, *rank)
+
+    def _ready(self) -> Order:
+        """The order, ready for the present epoch."""
+        if isinstance(self._order, SamplerOrder) and self._drawn != (self._seed, self._epoch):
+            key, _ = self._keys()
+            if self._resumed is None:
+                self._order.begin(key, self._epoch)
+            else:
+                self._order.resume(key, self._epoch, self._resumed)
+            self._resumed, self._drawn = None, (self._seed, self._epoch)
+        return self._order
+
+    def _batches(self, this: object) -> Iterator[Any]:
+        run = None
+        try:
+            self._ready()
+            if self._schedule().steps(self._consumed):
+                run = self._started().run(self._jobs())
+            while batch := next(run, None) if run else None:
+                self._consumed = batch.job.consumed
+                found = [self._handed_out(batch)]
+                # A variable would keep the batch's memory after the consumer has dropped it.
+                del batch
+                if found[0] is not None:
+                    yield found.pop()
+                if self._pass is not this:
+                    raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
+            self._move(self._epoch + 1)
+        except LoaderError:
+            self.close()
+            raise
+
+    def _jobs(self) -> Iterator[Job]:
+        schedule, order = self._schedule(), self._order
+        # Rows of several steps at a time cost less, but only who takes all of them gets them in one piece.
+        order = Ahead(order) if schedule.world_size == 1 else order
+        order_key, key = self._keys()
+        consumed = self._consumed
+        while step := schedule.step(consumed):
+            consumed = step.consumed
+            yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
+
+    def _started(self) -> Engine:
+        if self._engine is None:
+            layout = self._layout = self._layout or self._probed()
+            self._engine = (
+                SerialEngine(self._maker, layout)
+                if not self.num_workers
+                else ParallelEngine(
+                    self._maker, layout, self.num_workers, self.prefetch_factor, self._context, self.worker_init_fn
+                )
+            )
+        return self._engine
+
+    def _probed(self) -> Layout:
+        """The layout that the next samples of the epoch have."""
+        order_key, key = self._keys()
+        positions = range(self._consumed, min(len(self._order), self._consumed + _TRIES))
+        rows = self._order.rows(order_key, positions.start, positions.stop)
+        with preserved():
+            return self._maker.layout(min(self.batch_size, len(self._order)), key, positions, rows.tolist())
+
+    def _handed_out(self, batch: Batch) -> Any:
+        """A batch as the consumer gets it; None if nothing is left of it."""
+        made, arrays = batch.made, batch.arrays
+        for reason in made.skipped[: max(0, _WARNINGS - self.skipped)]:
+            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=4)
+        self.skipped += len(made.skipped)
+        if not made.size:
+            if self.world_size > 1:
+                raise LoaderError(f"all records of a batch are damaged, the other ranks have theirs: {made.skipped[0]}")
+            return None
+        if self._maker.collate_fn is not None:
+            return made.collated
+        assert self._layout is not None
+        images = torch.from_numpy(arrays["image"][: made.size])
+        if self._layout.fields["image"].channels_last:
+            images = images.permute(0, 3, 1, 2)
+        # A view of the labels would keep the slot with the images.
+        labels = torch.from_numpy(arrays["label"][: made.size].copy())
+        return images, labels, *_columns(self._maker.samples.fields, made.extras)
+
+
+def _rows(order: Order, key: int, positions: Any) -> Any:
+    """The rows at consecutive positions, or at some that go over the end of the epoch to its beginning."""
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first == len(positions) - 1:
+        return order.rows(key, first, last + 1)
+    return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
+
+
+def _columns(fields: Sequence[str], extras: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    for name, column in zip(fields, zip(*extras, strict=True), strict=True):
+        yield list(column) if name == "path" else torch.tensor(column, dtype=torch.int64)
+
+
+def _order(dataset: Any, sampler: Any, shuffle: bool) -> Order:
+    rows = len(dataset)
+    if sampler is None:
+        return Shuffled(rows) if shuffle else Sequential(rows)
+    return sampler if isinstance(sampler, Order) else SamplerOrder(sampler, rows)
+
+
+def _workers() -> int:
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def _context(name: str | None) -> BaseContext:
+    try:
+        return multiprocessing.get_context(name)
+    except ValueError:
+        methods = ", ".join(multiprocessing.get_all_start_methods())
+        raise UsageError(f"multiprocessing_context={name!r}: expected one of {methods}") from None
+
+
+def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size both, or neither")
+    if rank is None or world_size is None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    _require("world_size", world_size, 1)
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank={rank!r}: expected 0 to {world_size - 1}")
+    return rank, world_size
+
+
+def _require(name: str, value: int, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise UsageError(f"{name}={value!r}: expected a whole number, {least} at least")
+    return value

@@ -1,0 +1,82 @@
+"""Random numbers that are a function of seed, epoch and position: the same for any number of workers.
+
+What these functions return for given arguments is part of every saved state of a loader and must never change. So
+they rest on what numpy keeps stable for ever (the raw output of a bit generator), not on what it may improve (how
+`numpy.random.Generator` makes floats of it).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK64: Final = (1 << 64) - 1
+# Philox makes four 64-bit numbers at a time.
+_PER_COUNT: Final = 4
+
+
+def mixed(*values: int) -> int:
+    """One 64-bit integer out of several, each of which counts, and so does their order (splitmix64 after every one).
+
+    Only the low 64 bits of a value count. With all values but one fixed, different values of that one give different
+    results.
+    """
+    state = 0
+    for value in values:
+        state = (state ^ (value & _MASK64)) + 0x9E3779B97F4A7C15 & _MASK64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
+        state ^= state >> 31
+    return state
+
+
+def uniforms(key: int, start: int, stop: int, draws: int) -> npt.NDArray[np.float64]:
+    """Uniform numbers in [0, 1) for positions `start` to `stop`, float64 [stop - start, draws].
+
+    Philox4x64-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011), as numpy has it: position p
+    takes the counters from p * ceil(draws / 4) on, so that its numbers do not depend on the batch it is in.
+
+    Args:
+        key: In [0, 2**64), from `mixed`. Whoever else draws from the same key gets the same numbers.
+        start: First position, not negative.
+        stop: One past the last.
+        draws: Numbers for each position.
+    """
+    counts = -(-draws // _PER_COUNT)
+    raw = np.random.Philox(key=key, counter=start * counts).random_raw((stop - start) * counts * _PER_COUNT)
+    numbers: npt.NDArray[np.float64] = (raw >> np.uint64(11)).astype(np.float64)
+    numbers *= 2.0**-53
+    return numbers.reshape(stop - start, counts * _PER_COUNT)[:, :draws]
+
+
+def seed_all(key: int, position: int) -> None:
+    """Seeds `random`, numpy's global generator and torch's default one (not a GPU's) for one sample.
+
+    Each gets a seed of its own: all three are the Mersenne Twister, and with one seed for numpy and torch,
+    ``numpy.random.randint(2)`` and ``torch.randint(2, ())`` would always agree.
+    """
+    # Only who asks for foreign transforms to be seeded needs torch.
+    import torch
+
+    random.seed(mixed(key, position, 0))
+    np.random.seed(mixed(key, position, 1) & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(mixed(key, position, 2))
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Puts the states of `random`, numpy's global generator and torch's default one back on leaving."""
+    import torch
+
+    states = random.getstate(), np.random.get_state(legacy=False), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])

@@ -1,0 +1,150 @@
+"""Any torch Sampler as an order: each epoch is drawn once, and drawn again when it is resumed."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain.core.errors import UsageError
+
+from .order import Order
+from .randomness import mixed, preserved, seed_all
+
+_SEED: Final = 0x73616D706C6572
+# A sampler that yields more than this, and 100 times the dataset, is taken for endless.
+_ENDLESS: Final = 10_000_000
+
+
+class SamplerOrder(Order):
+    """What a sampler yields: the rows of this rank, as in torch's DataLoader.
+
+    `begin` draws a whole epoch, with `random`, numpy's global generator and torch's default one seeded by the epoch's
+    key and put back afterwards: RandomSampler and its like then draw the same in every process and after a restart.
+
+    Args:
+        sampler: A torch Sampler, or anything with integers in it that can be gone through more than once. Its
+            `set_epoch`, `state_dict` and `load_state_dict` are used if it has them.
+        rows: Rows of the dataset.
+
+    Raises:
+        UsageError: It can be gone through only once.
+    """
+
+    def __init__(self, sampler: Iterable[Any], rows: int) -> None:
+        if not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+            raise UsageError(f"a sampler must be iterable, a {type(sampler).__name__} is not")
+        if isinstance(sampler, Iterator):
+            raise UsageError(
+                f"a {type(sampler).__name__} can be gone through only once, and a sampler is needed for every epoch: "
+                "give a list of it, or a class with __iter__"
+            )
+        self._sampler: Final[Any] = sampler
+        self._count: Final = rows
+        self._key: int | None = None
+        self._drawn: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._before: Any = None
+
+    def __len__(self) -> int:
+        """Rows of the epoch that was begun; before that, what the sampler says.
+
+        Raises:
+            TypeError: No epoch was begun, and the sampler has no length.
+        """
+        if self._key is not None:
+            return len(self._drawn)
+        if not isinstance(self._sampler, Sized):
+            raise TypeError(f"{type(self._sampler).__name__} has no length before an epoch is begun")
+        return len(self._sampler)
+
+    def begin(self, key: int, epoch: int) -> None:
+        """Draws the rows of an epoch.
+
+        Args:
+            key: Of the epoch; seeds what the sampler draws from.
+            epoch: Handed to the sampler's `set_epoch`.
+
+        Raises:
+            UsageError: The sampler yields something other than rows of the dataset, or does not end.
+        """
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+        self._before = copy.deepcopy(self._sampler.state_dict()) if self._has_state else None
+        self._draw(key)
+
+    def rows(self, key: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """See `Order.rows`; `key` must be that of the epoch that was begun."""
+        if key != self._key:
+            raise UsageError("a sampler's rows are known only for the epoch that was begun")
+        if not 0 <= start <= stop <= len(self._drawn):
+            raise IndexError(f"positions {start} to {stop} of an epoch of {len(self._drawn)}")
+        return self._drawn[start:stop].copy()
+
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs of the epoch that was begun.
+
+        Returns:
+            ``"samples"`` and ``"crc32c"`` of the rows drawn, and ``"sampler"``: its own state before they were, where
+            it has one. Plain numbers, apart from what the sampler's own state holds.
+        """
+        own = {} if self._before is None else {"sampler": copy.deepcopy(self._before)}
+        return {**self._fingerprint(), **own}
+
+    def resume(self, key: int, epoch: int, state: Mapping[str, Any]) -> None:
+        """Draws an epoch again of which `state` was taken; as `begin` otherwise.
+
+        Raises:
+            UsageError: Other rows came out than then, or as `begin`.
+        """
+        if self._has_state and "sampler" in state:
+            self._sampler.load_state_dict(copy.deepcopy(state["sampler"]))
+            self.begin(key, epoch)
+            if self._drew(state):
+                return
+        # Also for samplers whose state says how far they are: theirs from between two epochs would leave out all of it.
+        self.begin(key, epoch)
+        if not self._drew(state):
+            raise UsageError(
+                f"{type(self._sampler).__name__} did not draw epoch {epoch} again as it was when the state was saved "
+                f"({state.get('samples')} rows then, {len(self._drawn)} now), so that rows would be repeated or left "
+                "out. Either dataset, sampler or world size changed, or the sampler keeps a generator of its own: "
+                "leave its generator out, seed it in set_epoch, or give the sampler state_dict and load_state_dict. "
+                "packtrain's own Shuffled and Weighted resume exactly"
+            )
+
+    @property
+    def _has_state(self) -> bool:
+        return hasattr(self._sampler, "state_dict") and hasattr(self._sampler, "load_state_dict")
+
+    def _draw(self, key: int) -> None:
+        with preserved():
+            seed_all(mixed(key, _SEED), 0)
+            self._drawn = np.fromiter(self._checked(), np.int64)
+        self._key = key
+
+    def _checked(self) -> Iterator[int]:
+        name, rows, most = type(self._sampler).__name__, self._count, max(_ENDLESS, 100 * self._count)
+        for position, value in enumerate(self._sampler):
+            try:
+                row = operator.index(value)
+            except TypeError:
+                raise UsageError(
+                    f"{name} yields a {type(value).__name__} at position {position}, where an integer was expected. "
+                    "Of a sampler of batches, give the sampler inside it, and batch_size"
+                ) from None
+            if not 0 <= row < rows:
+                raise UsageError(f"{name} yields {row} at position {position}, the dataset has rows 0 to {rows - 1}")
+            if position == most:
+                raise UsageError(f"{name} yields more than {most} rows in an epoch; let it end (itertools.islice)")
+            yield row
+
+    def _fingerprint(self) -> dict[str, int]:
+        return {"samples": len(self._drawn), "crc32c": crc32c(self._drawn.astype("<i8").tobytes())}
+
+    def _drew(self, state: Mapping[str, Any]) -> bool:
+        return all(state.get(name) == value for name, value in self._fingerprint().items())

@@ -1,0 +1,114 @@
+"""How one sample is made: always the same one at a position, whichever process makes it and whatever it made before."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
+
+from ..dataset import ImageDataset
+from .randomness import seed_all, uniforms
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+FIELDS: Final = ("row", "line", "position", "path")
+"""What a loader can give beside images and labels."""
+
+
+class SampleMaker:
+    """Makes samples of a dataset.
+
+    Args:
+        dataset: packtrain's, or any other map-style dataset of (image, label).
+        fields: Which of `FIELDS` to give besides.
+
+    Raises:
+        UsageError: There is no such field, or the dataset does not have it.
+    """
+
+    def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._packed = dataset if isinstance(dataset, ImageDataset) else None
+        self._draws = self._packed.draws if self._packed is not None else 0
+        self.fields: Final = tuple(fields)
+        self.seeds: Final = self._packed is None or self._packed.foreign
+        """Whether samples draw from the random number generators of the process, which are then seeded for each."""
+        self._lookups: dict[str, Callable[[int], Any]] = {"row": int}
+        if self._packed is not None:
+            self._lookups |= {"line": self._packed.line, "path": self._packed.filename}
+        for name in self.fields:
+            if name not in FIELDS:
+                raise UsageError(f"fields: {name!r}: expected any of {', '.join(FIELDS)}")
+            if name != "position" and name not in self._lookups:
+                raise UsageError(f"fields: {name!r}: only datasets of packtrain have it")
+
+    def numbers(self, key: int, positions: Sequence[int]) -> list[Sequence[float]]:
+        """The random numbers of the samples at some positions, for `make`.
+
+        Args:
+            key: Of the epoch's random numbers.
+            positions: Consecutive as a rule.
+        """
+        if not self._draws:
+            return [()] * len(positions)
+        first, count = positions[0], len(positions)
+        if positions[-1] - first == count - 1:
+            return uniforms(key, first, first + count, self._draws).tolist()  # type: ignore[no-any-return]
+        return [uniforms(key, position, position + 1, self._draws)[0].tolist() for position in positions]
+
+    def make(
+        self, key: int, position: int, row: int, numbers: Sequence[float], into: npt.NDArray[np.uint8] | None = None
+    ) -> tuple[Any, Any]:
+        """Makes a sample.
+
+        Args:
+            key: Of the epoch's random numbers.
+            position: Of the sample in the epoch.
+            row: Of the sample in the dataset.
+            numbers: Its random numbers.
+            into: Where the image may be written, see `ImageDataset.item`.
+
+        Returns:
+            Image and label, as the dataset gives them.
+
+        Raises:
+            CorruptRecord: The record is damaged.
+            DatasetError: So is more than that.
+            LoaderError: A transform failed.
+        """
+        try:
+            if self.seeds:
+                seed_all(key, position)
+            if self._packed is not None:
+                return self._packed.item(row, numbers, into)
+            image, label = self._dataset[row]
+            return image, label
+        except (DatasetError, MissingDependency):
+            raise
+        except Exception as error:
+            raise LoaderError(
+                f"{self.describe(row)} cannot be made into a sample: {type(error).__name__}: {error}. "
+                f"`loader.sample({position})` does it again, for a debugger\n\n{traceback_of(error)}"
+            ) from error
+
+    def extras(self, position: int, row: int) -> tuple[Any, ...]:
+        """The fields of a sample."""
+        return tuple(position if name == "position" else self._lookups[name](row) for name in self.fields)
+
+    def describe(self, row: int) -> str:
+        """Names a row for a person."""
+        try:
+            return self._packed.describe(row) if self._packed is not None else f"row {row}"
+        except PacktrainError:
+            return f"row {row}"
+
+
+def traceback_of(error: Exception) -> str:
+    """The traceback as text, for a message: it would be lost on the way between two processes."""
+    return "".join(traceback.format_exception(error))
