@@ -47,24 +47,27 @@ class NotInstalled(Exception):
     """A peer is not installed in the interpreter that should run it."""
 
 
-def alternate(cases: Mapping[str, Callable[[], Figures]], repetitions: int) -> dict[str, list[Figures]]:
+def alternate(
+    cases: Mapping[str, Callable[[], Figures]], repetitions: int, *, warm_up: int = 1
+) -> dict[str, list[Figures]]:
     """Runs all cases in turn, A B C A B C ..., so that whatever else the machine does falls on all of them.
 
     Args:
         cases: Each measures something once and returns it. One that raises `NotInstalled` is left out.
-        repetitions: Rounds, after one whose figures are thrown away.
+        repetitions: Rounds whose figures are kept.
+        warm_up: Rounds before them; 0 for cases that warm up by themselves.
 
     Returns:
         The figures of each case in the order in which they were measured.
     """
     samples: dict[str, list[Figures]] = {name: [] for name in cases}
-    for _ in range(1 + repetitions):
+    for _ in range(warm_up + repetitions):
         for name in list(samples):
             try:
                 samples[name].append(cases[name]())
             except NotInstalled:
                 del samples[name]
-    return {name: figures[1:] for name, figures in samples.items()}
+    return {name: figures[warm_up:] for name, figures in samples.items()}
 
 
 def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:

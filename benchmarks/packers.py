@@ -58,7 +58,7 @@ def shard_writer() -> Pack:
 
 
 def mds_writer() -> Pack:
-    _make_torchvision_importable()
+    make_torchvision_importable()
     from streaming import MDSWriter
 
     def run(images: Path, root: Path, out: Path) -> None:
@@ -106,7 +106,7 @@ def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
             yield number, f"{root}/{path}", int(label)
 
 
-def _make_torchvision_importable() -> None:
+def make_torchvision_importable() -> None:
     """Declares torchvision's operators where they are missing: beside a build of torch that they were not compiled for.
 
     streaming imports torchvision for datasets of its own; the writer calls none of the operators.

@@ -25,6 +25,8 @@ BENCHMARKS: Final = {
     "stages": "profile_decode",
     "intervals": "intervals",
     "table": "table",
+    "loading": "loading",
+    "peers": "loading_peers",
 }
 BY_DEFAULT: Final = ("pack", "open", "records", "transcode", "decode", "raw")
 

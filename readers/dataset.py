@@ -7,6 +7,7 @@ import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -61,6 +62,14 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         """Whether callables that are not packtrain's take part, which draw random numbers of their own."""
 
     @abstractmethod
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows whose records lie at these places of the physical order, both int64 [any]."""
+
+    @abstractmethod
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The places at which rows lie, the inverse of `rows_at`; in time and memory proportional to all rows."""
+
+    @abstractmethod
     def with_transform(self, transform: Transform | Sequence[Transform] | None) -> ImageDataset:
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
 
@@ -85,9 +94,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
                 have this shape, its pixels are written there, and `into` itself is returned for it.
         """
         dataset, row = self._locate(row)
-        image: Any = (
-            dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row, random, into)
-        )
+        image: Any = dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row, random, into)
         label: Any = dataset.store.label(row)
         if dataset.target_transform is not None:
             label = dataset.target_transform(label)
@@ -206,6 +213,16 @@ class PackedDataset(ImageDataset):
         """See `ImageDataset.foreign`."""
         return self.target_transform is not None or bool(self.fused and self.fused.compose.rest)
 
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.rows_at`."""
+        return self.store.index["by_place"][places]
+
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.places_of`."""
+        places = np.empty(len(self), np.int64)
+        places[self.store.index["by_place"]] = np.arange(len(self))
+        return places[rows]
+
     def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
         """See `ImageDataset.with_transform`."""
         other = copy.copy(self)
@@ -287,6 +304,7 @@ class Subset(ImageDataset):
         self._rows = np.fromiter(rows, np.int64)
         if len(self._rows) and not (-len(dataset) <= self._rows.min() and self._rows.max() < len(dataset)):
             raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(dataset)} rows")
+        self._rows[self._rows < 0] += len(dataset)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -308,6 +326,20 @@ class Subset(ImageDataset):
     def foreign(self) -> bool:
         """See `ImageDataset.foreign`."""
         return self._dataset.foreign
+
+    @cached_property
+    def _by_place(self) -> npt.NDArray[np.int64]:
+        return np.argsort(self._dataset.places_of(self._rows), kind="stable")
+
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.rows_at`; a row that was chosen several times lies at as many places."""
+        return self._by_place[places]
+
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.places_of`."""
+        places = np.empty(len(self), np.int64)
+        places[self._by_place] = np.arange(len(self))
+        return places[rows]
 
     def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
         """See `ImageDataset.with_transform`."""
@@ -352,6 +384,29 @@ class Concat(ImageDataset):
     def foreign(self) -> bool:
         """See `ImageDataset.foreign`."""
         return any(dataset.foreign for dataset in self._datasets)
+
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.rows_at`."""
+        return self._in_each(places, lambda dataset, inner: dataset.rows_at(inner))
+
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See `ImageDataset.places_of`."""
+        return self._in_each(rows, lambda dataset, inner: dataset.places_of(inner))
+
+    def _in_each(
+        self,
+        numbers: npt.NDArray[np.int64],
+        function: Callable[[ImageDataset, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    ) -> npt.NDArray[np.int64]:
+        """Applies a function to those of the numbers that fall into each dataset."""
+        found = np.empty_like(numbers)
+        start = 0
+        for dataset, end in zip(self._datasets, self._ends, strict=True):
+            mine = (start <= numbers) & (numbers < end)
+            if mine.any():
+                found[mine] = start + function(dataset, numbers[mine] - start)
+            start = end
+        return found
 
     def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
         """See `ImageDataset.with_transform`."""
