@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from packtrain.core.cores import available_cores
-from packtrain.core.errors import LoaderError, UsageError
+from packtrain.core.errors import DatasetError, LoaderError, UsageError
 
 from ..dataset import ImageDataset
 from .arena import Layout
@@ -264,24 +264,29 @@ class Loader:
         return self._order
 
     def _batches(self, this: object) -> Iterator[Any]:
-        run = None
         try:
+            self._require_present(this)
             self._ready()
-            if self._schedule().steps(self._consumed):
-                run = self._started().run(self._jobs())
-            while batch := next(run, None) if run else None:
+            run = self._started().run(self._jobs()) if self._schedule().steps(self._consumed) else iter(())
+            while batch := next(run, None):
                 self._consumed = batch.job.consumed
                 found = [self._handed_out(batch)]
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 del batch
                 if found[0] is not None:
                     yield found.pop()
-                if self._pass is not this:
-                    raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
+                self._require_present(this)
             self._move(self._epoch + 1)
-        except LoaderError:
+        except (GeneratorExit, DatasetError, UsageError):
+            raise
+        except BaseException:
+            # A worker may be dead, or what it said half read: nothing of this can be used again.
             self.close()
             raise
+
+    def _require_present(self, this: object) -> None:
+        if self._pass is not this:
+            raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
 
     def _jobs(self) -> Iterator[Job]:
         schedule, order = self._schedule(), self._order
@@ -310,8 +315,10 @@ class Loader:
         order_key, key = self._keys()
         positions = range(self._consumed, min(len(self._order), self._consumed + _TRIES))
         rows = self._order.rows(order_key, positions.start, positions.stop)
+        # Another epoch of a foreign sampler may be longer.
+        size = self.batch_size if isinstance(self._order, SamplerOrder) else min(self.batch_size, len(self._order))
         with preserved():
-            return self._maker.layout(min(self.batch_size, len(self._order)), key, positions, rows.tolist())
+            return self._maker.layout(size, key, positions, rows.tolist())
 
     def _handed_out(self, batch: Batch) -> Any:
         """A batch as the consumer gets it; None if nothing is left of it."""
