@@ -16,6 +16,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from packtrain.core.errors import CorruptRecord, MissingDependency, UsageError
+from packtrain.core.index import ROWS_PER_BLOCK
 
 from .decode import RecordDecoder
 from .decoders import Decoder
@@ -215,12 +216,17 @@ class PackedDataset(ImageDataset):
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.rows_at`."""
-        return self.store.index["by_place"][places]
+        index = self.store.index
+        for block in np.unique(places // ROWS_PER_BLOCK).tolist():
+            index.check(block * ROWS_PER_BLOCK)
+        return index["by_place"][places]
 
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.places_of`."""
+        index = self.store.index
+        index.check_all()
         places = np.empty(len(self), np.int64)
-        places[self.store.index["by_place"]] = np.arange(len(self))
+        places[index["by_place"]] = np.arange(len(self))
         return places[rows]
 
     def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:

@@ -162,7 +162,7 @@ class Loader:
             self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, between two steps; equal on all ranks.
+        """Where the loader is, between two steps; that of any rank will do for all of them.
 
         Batches that were handed out count, the one the consumer works on included, those made ahead do not. torch's
         ``Stateful`` protocol: torchdata, Lightning and ``torch.distributed.checkpoint`` ask for it.
@@ -170,7 +170,7 @@ class Loader:
         order = self._ready()
         sampler = None
         if isinstance(order, SamplerOrder):
-            sampler = {**order.state(), "world_size": self.world_size}
+            sampler = {**order.state(), "rank": self.rank, "world_size": self.world_size}
         return LoaderState(self._seed, self._epoch, self._consumed, len(order), type(order).__name__, sampler).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -197,10 +197,12 @@ class Loader:
                 f"the state was saved by {found.sampler.get('world_size')} ranks, now there are {self.world_size}; a "
                 "foreign sampler can go on with the same number only, packtrain's own orders with any"
             )
-        self._pass = None
-        self._under_way = False
-        self._seed, self._epoch, self._consumed = found.seed, found.epoch, found.consumed
+        self._move(found.epoch)
+        self._seed, self._consumed = found.seed, found.consumed
         self._resumed, self._drawn = found.sampler, None
+        if found.sampler is not None and found.sampler.get("rank") != self.rank:
+            # Another rank's rows were others.
+            self._resumed = {name: value for name, value in found.sampler.items() if name != "crc32c"}
 
     def sample(self, position: int) -> tuple[Any, ...]:
         """The sample at a position of the present epoch, as a batch has it: image, label, and the fields asked for.

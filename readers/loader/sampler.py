@@ -147,4 +147,6 @@ class SamplerOrder(Order):
         return {"samples": len(self._drawn), "crc32c": crc32c(self._drawn.astype("<i8").tobytes())}
 
     def _drew(self, state: Mapping[str, Any]) -> bool:
-        return all(state.get(name) == value for name, value in self._fingerprint().items())
+        drawn = self._fingerprint()
+        # The checksum is missing in a state that was another rank's: its rows were others.
+        return state.get("samples") == drawn["samples"] and state.get("crc32c", drawn["crc32c"]) == drawn["crc32c"]

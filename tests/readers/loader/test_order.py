@@ -1,0 +1,358 @@
+"""Laws of the orders. Which row an order gives at a position is part of every saved state, so some of it is pinned."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import accumulate, chain, pairwise
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtrain.core.errors import UsageError
+from packtrain.core.permutation import Permutation
+from packtrain.readers.loader import order as module
+from packtrain.readers.loader.order import Ahead, BlockShuffled, Order, Sequential, Shuffled, Weighted
+from packtrain.readers.loader.randomness import mixed, uniforms
+
+FALSE_ALARM = 1e-6
+"""Of each statistic below, all its comparisons together, were the orders truly random. Keys are fixed."""
+SIZES = sorted({0, 1, 2, 3, *(2**k + d for k in range(2, 13) for d in (-1, 0, 1))})
+GOLDEN_SHUFFLED = [1135741, 806423, 825989, 681688, 1065027, 1151452]
+GOLDEN_BLOCKS = [906654, 1140299, 1140305, 381530, 1005553, 396613]
+GOLDEN_FEW = [6, 10, 7, 8, 5, 9, 17, 18, 1, 16, 19, 0, 4, 14, 15, 11, 3, 12, 2, 13]
+GOLDEN_WEIGHTED = [821, 492, 504, 832, 759, 672, 449, 998]
+KEYS = st.integers(0, 2**64 - 1)
+
+
+class OnDisk:
+    """A dataset whose rows lie in any order."""
+
+    def __init__(self, by_place: npt.ArrayLike) -> None:
+        self._by_place = np.asarray(by_place, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._by_place)
+
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._by_place[places]
+
+
+def in_blocks(rows: int, block: int = 64, window: int = 128) -> BlockShuffled:
+    """Rows that lie in the order of their numbers."""
+    return BlockShuffled(OnDisk(np.arange(rows)), block=block, window=window)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    size, block, window = draw(st.integers(0, 300)), draw(st.integers(1, 40)), draw(st.integers(1, 9))
+    weights = [1 + row % 3 for row in range(size)]
+    samples = draw(st.integers(0, 300)) if size else 0
+    choices = (Sequential(size), Shuffled(size), in_blocks(size, block, window), Weighted(weights, samples))
+    return draw(st.sampled_from(choices))
+
+
+def limit(comparisons: int) -> float:
+    """What the largest of so many standard normal numbers does not exceed in size."""
+    return NormalDist().inv_cdf(1 - FALSE_ALARM / comparisons / 2)
+
+
+def chi_squared_limit(freedom: int) -> float:
+    """What chi-squared does not exceed: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1."""
+    x = -math.log(FALSE_ALARM)
+    return freedom + 2 * math.sqrt(freedom * x) + 2 * x
+
+
+def chi_squared(counts: npt.NDArray[Any], expected: float | npt.NDArray[Any]) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("rows", SIZES)
+@pytest.mark.parametrize(
+    "make",
+    [Shuffled, in_blocks, lambda rows: in_blocks(rows, 16, 4)],
+    ids=["shuffled", "blocks", "small blocks"],
+)
+def test_every_row_comes_once(make: Callable[[int], Order], rows: int) -> None:
+    order = make(rows)
+    assert len(order) == rows
+    for key in (0, 1, 2**64 - 1):
+        assert np.array_equal(np.sort(order.rows(key, 0, rows)), np.arange(rows))
+
+
+@given(st.integers(0, 500), st.integers(1, 60), st.integers(1, 20), KEYS)
+def test_every_row_comes_once_whatever_the_blocks(rows: int, block: int, window: int, key: int) -> None:
+    assert sorted(in_blocks(rows, block, window).rows(key, 0, rows).tolist()) == list(range(rows))
+
+
+@given(orders(), KEYS, st.data())
+def test_a_range_may_be_split_anywhere(order: Order, key: int, data: st.DataObject) -> None:
+    start, middle, stop = sorted(data.draw(st.lists(st.integers(0, len(order)), min_size=3, max_size=3)))
+    # The later part first: nothing may depend on what was asked for before.
+    second, first = order.rows(key, middle, stop), order.rows(key, start, middle)
+    whole = order.rows(key, start, stop)
+    assert whole.dtype == first.dtype == np.int64
+    assert whole.tolist() == first.tolist() + second.tolist()
+
+
+@pytest.mark.parametrize(
+    "order", [Shuffled(67), in_blocks(67, 4, 3), Weighted([1] * 67)], ids=lambda o: type(o).__name__
+)
+def test_each_position_may_be_asked_for_alone(order: Order) -> None:
+    alone = [order.rows(1, position, position + 1).tolist() for position in range(67)]
+    assert [row for rows in alone for row in rows] == order.rows(1, 0, 67).tolist()
+
+
+@given(st.integers(1, 2**40), KEYS, st.data())
+def test_shuffled_is_the_permutation_of_the_key(rows: int, key: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, rows - 1))
+    stop = min(rows, start + 5)
+    permutation = Permutation(rows, key)
+    assert Shuffled(rows).rows(key, start, stop).tolist() == [permutation[i] for i in range(start, stop)]
+
+
+def test_sequential_is_every_row_in_turn() -> None:
+    assert Sequential(7).rows(5, 2, 7).tolist() == [2, 3, 4, 5, 6]
+
+
+def blocks_by_hand(by_place: list[int], block: int, window: int, key: int) -> list[int]:
+    """`BlockShuffled`, as lists."""
+    rows = len(by_place)
+    turn = mixed(key, module._ROTATION) % max(1, rows)
+    turned = by_place[turn:] + by_place[:turn]
+    whole, rest = rows // block, rows % block
+    blocks = [turned[i * block : (i + 1) * block] for i in range(whole)]
+    blocks = [blocks[Permutation(whole, mixed(key, module._BLOCKS))[i]] for i in range(whole)]
+    count = max(1, math.ceil(whole / window))
+    result = []
+    for number in range(count):
+        records = list(chain.from_iterable(blocks[number * whole // count : (number + 1) * whole // count]))
+        if number == count - 1:
+            records += turned[rows - rest :]
+        if records:
+            shuffle = Permutation(len(records), mixed(key, module._WINDOWS, number))
+            result += [records[shuffle[i]] for i in range(len(records))]
+    return result
+
+
+@given(st.permutations(range(70)), st.integers(0, 70), st.integers(1, 20), st.integers(1, 9), KEYS)
+def test_blocks_are_what_lists_would_make_of_them(
+    permutation: list[int], rows: int, block: int, window: int, key: int
+) -> None:
+    by_place = [row for row in permutation if row < rows]
+    order = BlockShuffled(OnDisk(by_place), block=block, window=window)
+    assert order.rows(key, 0, rows).tolist() == blocks_by_hand(by_place, block, window, key)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any), st.integers(1, 50), KEYS)
+def test_weighted_inverts_the_cumulated_weights(weights: list[int], samples: int, key: int) -> None:
+    numbers = uniforms(mixed(key, module._DRAWS), 0, samples, 1)[:, 0].tolist()
+    cumulated = list(accumulate(weights))
+    expected = [bisect_right(cumulated, Fraction(number) * cumulated[-1]) for number in numbers]
+    assert Weighted(weights, samples).rows(key, 0, samples).tolist() == expected
+
+
+EXTREMES = st.sampled_from([0.0, 5e-324, 1e-300, 1e-16, 1.0, 1e16, 1e300])
+
+
+@given(st.lists(EXTREMES, min_size=1, max_size=12).filter(any), KEYS)
+def test_a_weight_of_zero_is_never_drawn(weights: list[float], key: int) -> None:
+    drawn = Weighted(weights, 200).rows(key, 0, 200)
+    assert ((drawn >= 0) & (drawn < len(weights))).all()
+    assert all(weights[row] > 0 for row in drawn)
+
+
+@pytest.mark.parametrize(("number", "row"), [(0.0, 1), (0.39, 1), (0.4, 3), (1.0, 3)])
+def test_not_even_by_a_number_on_the_border(monkeypatch: pytest.MonkeyPatch, number: float, row: int) -> None:
+    # 1 stands for a product that was rounded up to the total.
+    monkeypatch.setattr(module, "uniforms", lambda key, start, stop, draws: np.full((stop - start, draws), number))
+    assert Weighted([0, 2, 0, 3, 0, 0]).rows(0, 0, 1).tolist() == [row]
+
+
+def test_rows_are_drawn_as_often_as_their_weights_say() -> None:
+    weights = np.arange(1, 101) ** 2
+    samples = 200_000
+    for key in (mixed(0, 0), mixed(0, 1), mixed(1, 0)):
+        counts = np.bincount(Weighted(weights, samples).rows(key, 0, samples), minlength=100)
+        expected = weights / weights.sum() * samples
+        assert chi_squared(counts, expected) < chi_squared_limit(99)
+
+
+def test_what_is_drawn_is_unrelated_to_augmentations_from_the_same_key() -> None:
+    rows, key = 1000, mixed(3, 4)
+    drawn = Weighted(np.ones(rows)).rows(key, 0, rows)
+    numbers = uniforms(key, 0, rows, 4)
+    correlation = np.corrcoef([drawn, *numbers.T])[0, 1:]
+    assert np.abs(correlation).max() * np.sqrt(rows) < limit(4)
+
+
+def epochs(order: Order) -> npt.NDArray[np.int64]:
+    """Eight epochs of each of eight seeds, [64, positions]."""
+    keys = [mixed(seed, epoch) for seed in range(8) for epoch in range(8)]
+    return np.stack([order.rows(key, 0, len(order)) for key in keys])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [Shuffled(1000), Shuffled(1024), Shuffled(1025), Weighted(np.ones(1000)), in_blocks(1000, 1, 1000)],
+    ids=["1000", "1024", "1025", "weighted", "blocks of one"],
+)
+def test_seeds_and_epochs_are_uncorrelated(order: Order) -> None:
+    # Pearson's correlation, times the root of n, of every pair of epochs and of each with the rows as they come.
+    drawn = np.vstack([np.arange(len(order)), epochs(order)])
+    pairs = np.triu_indices(len(drawn), 1)
+    correlation = np.corrcoef(drawn)[pairs]
+    assert np.abs(correlation).max() * np.sqrt(len(order)) < limit(len(pairs[0]))
+    # Positions with the same row are as of Poisson's distribution with mean 1; P(at least k) < 1.1 / (e k!).
+    agreements = max(int((drawn[a] == drawn[b]).sum()) for a, b in zip(*pairs, strict=True))
+    assert 1.1 * len(pairs[0]) / (math.e * math.factorial(agreements)) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_every_order_of_a_few_rows_is_as_likely(rows: int) -> None:
+    trials = 12_000
+    found = np.stack([Shuffled(rows).rows(mixed(0, epoch), 0, rows) for epoch in range(trials)])
+    counts = np.unique(found, axis=0, return_counts=True)[1]
+    assert len(counts) == math.factorial(rows)
+    assert chi_squared(counts, trials / len(counts)) < chi_squared_limit(len(counts) - 1)
+
+
+@pytest.mark.parametrize("order", [Shuffled(5), Shuffled(17), in_blocks(10, 3, 2)], ids=["5", "17", "blocks"])
+def test_every_row_is_as_likely_at_every_position(order: Order) -> None:
+    # Of 10 rows in blocks of 3, the last one has 1; windows of 2 blocks.
+    rows, trials = len(order), 4000
+    counts = np.zeros((rows, rows))
+    for epoch in range(trials):
+        counts[np.arange(rows), order.rows(mixed(0, epoch), 0, rows)] += 1
+    assert chi_squared(counts, trials / rows) < chi_squared_limit((rows - 1) ** 2)
+
+
+ROWS, BATCH = 200_000, 256
+
+
+@pytest.fixture(scope="module")
+def batches() -> npt.NDArray[np.int64]:
+    """The numbers of the blocks that the records of each batch are from, with the default block and window."""
+    key = mixed(0, 0)
+    places = in_blocks(ROWS).places(key, 0, ROWS)
+    blocks = (places - mixed(key, module._ROTATION) % ROWS) % ROWS // 64
+    return blocks[: ROWS // BATCH * BATCH].reshape(-1, BATCH)
+
+
+def test_a_place_says_nothing_of_its_position() -> None:
+    # Blocks are moved as wholes, so that there are only as many independent numbers as blocks. The mean displacement
+    # of a full shuffle is a third of the rows, with a variance of 2 / 45 per number at most.
+    numbers = ROWS / 64
+    positions = np.arange(ROWS)
+    for epoch in range(3):
+        places = in_blocks(ROWS).places(mixed(0, epoch), 0, ROWS)
+        assert abs(np.corrcoef(places, positions)[0, 1]) * np.sqrt(numbers) < limit(6)
+        displacement = np.abs(places - positions).mean() / ROWS
+        assert abs(displacement - 1 / 3) * np.sqrt(numbers / (2 / 45)) < limit(6)
+
+
+def test_few_of_a_batch_are_from_the_same_block(batches: npt.NDArray[np.int64]) -> None:
+    counts = [np.unique(batch, return_counts=True)[1] for batch in batches]
+    same = np.mean([(count * (count - 1)).sum() for count in counts]) / (BATCH * (BATCH - 1))
+    assert same == pytest.approx(1 / 128, rel=0.05)
+
+
+def test_a_batch_touches_many_blocks(batches: npt.NDArray[np.int64]) -> None:
+    touched = np.mean([len(np.unique(batch)) for batch in batches])
+    assert touched == pytest.approx(128 * (1 - math.exp(-BATCH / 128)), rel=0.05)
+
+
+@given(st.integers(1, 2000), st.integers(1, 50), st.integers(1, 20), KEYS)
+def test_a_window_is_read_in_long_pieces(rows: int, block: int, window: int, key: int) -> None:
+    places = in_blocks(rows, block, window).places(key, 0, rows)
+    whole = rows // block
+    count = max(1, math.ceil(whole / window))
+    edges = [number * whole // count * block for number in range(count)] + [rows]
+    for start, stop in pairwise(edges):
+        # One piece per block, and one more each for the end of the dataset and for the last, shorter block.
+        pieces = (np.diff(np.sort(places[start:stop])) > 1).sum() + 1
+        assert pieces <= window + 2
+
+
+@given(orders(), st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.integers(0, 60), st.booleans())))
+def test_rows_computed_ahead_are_the_same(order: Order, calls: list[tuple[int, float, int, bool]]) -> None:
+    ahead, last = Ahead(order), 0
+    for key, place, length, follow in calls:
+        start = last if follow else int(place * len(order))
+        last = min(len(order), start + length)
+        rows = ahead.rows(key, start, last)
+        assert rows.tolist() == order.rows(key, start, last).tolist()
+        # Who changes what he got changes nobody else's.
+        rows[:] = -1
+
+
+def test_whoever_asks_in_sequence_makes_few_calls() -> None:
+    calls = []
+
+    class Counted(Shuffled):
+        def rows(self, key: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+            calls.append(stop - start)
+            return super().rows(key, start, stop)
+
+    ahead = Ahead(Counted(50_000))
+    for start in range(0, 50_000, 100):
+        ahead.rows(7, start, start + 100)
+    assert len(calls) < 10 and sum(calls) < 51_000
+    calls.clear()
+    for start in range(0, 50_000, 200):
+        ahead.rows(8, start, start + 100)
+    assert calls == [100] * 250
+
+
+@pytest.mark.parametrize("order", [Sequential(5), Shuffled(5), in_blocks(5), Weighted([1] * 5), Ahead(Shuffled(5))])
+def test_positions_outside_an_epoch_are_refused(order: Order) -> None:
+    for start, stop in ((-1, 2), (0, 6), (3, 2), (6, 6)):
+        with pytest.raises(IndexError, match=rf"positions {start} to {stop} of an order of 5 positions"):
+            order.rows(0, start, stop)
+    assert order.rows(0, 5, 5).tolist() == []
+
+
+@pytest.mark.parametrize("order", [Sequential(0), Shuffled(0), in_blocks(0), Weighted([]), Weighted([0, 0], 0)])
+def test_an_epoch_without_rows_is_empty(order: Order) -> None:
+    rows = order.rows(1, 0, 0)
+    assert len(order) == 0 and rows.tolist() == [] and rows.dtype == np.int64
+
+
+@pytest.mark.parametrize("weights", [[1, -1], [1, math.nan], [1, math.inf], [[1, 2]], 3.0])
+def test_weights_that_are_none_are_refused(weights: Any) -> None:
+    with pytest.raises(UsageError, match="one finite number per row, none of them negative"):
+        Weighted(weights)
+
+
+@pytest.mark.parametrize(("weights", "samples"), [([0, 0], None), ([], 1), ([1e308, 1e308], None)])
+def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float], samples: int | None) -> None:
+    with pytest.raises(UsageError, match="must not be all zero, and their sum must be finite"):
+        Weighted(weights, samples)
+
+
+def test_other_nonsense_is_refused() -> None:
+    for make in (Sequential, Shuffled):
+        with pytest.raises(UsageError, match="rows must not be negative, got -1"):
+            make(-1)
+    with pytest.raises(UsageError, match="samples must not be negative, got -1"):
+        Weighted([1], -1)
+    for sizes in ({"block": 0}, {"window": 0}):
+        with pytest.raises(UsageError, match="block and window must be at least 1"):
+            BlockShuffled(OnDisk([0]), **sizes)
+    with pytest.raises(UsageError, match=r"a list does not know where its records lie on disk.*or use Shuffled"):
+        BlockShuffled([1, 2])  # type: ignore[arg-type]
+
+
+def test_what_is_in_saved_states_stays_what_it_means() -> None:
+    key = mixed(1, 2)
+    assert Shuffled(1_281_167).rows(key, 1000, 1006).tolist() == GOLDEN_SHUFFLED
+    assert in_blocks(1_281_167).rows(key, 8100, 8106).tolist() == GOLDEN_BLOCKS
+    assert in_blocks(20, 3, 2).rows(key, 0, 20).tolist() == GOLDEN_FEW
+    assert Weighted(np.arange(1000)).rows(key, 500, 508).tolist() == GOLDEN_WEIGHTED
