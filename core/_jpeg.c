@@ -192,6 +192,7 @@ static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, NULL},
     {"rgb_to_rgbx", rgb_to_rgbx, METH_VARARGS, NULL},
     {"rgbx_to_rgb", rgbx_to_rgb, METH_VARARGS, NULL},
+    {"copy_pixels", copy_pixels, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

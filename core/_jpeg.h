@@ -63,5 +63,6 @@ PyObject *cut(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
 PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
+PyObject *copy_pixels(PyObject *module, PyObject *args);
 
 #endif

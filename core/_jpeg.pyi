@@ -72,3 +72,16 @@ def rgbx_to_rgb(image: Any, width: int, height: int, mirrored: bool, out: Buffer
     Raises:
         ValueError: `image` or `out` has another size.
     """
+
+def copy_pixels(image: Buffer, mirrored: bool, past_caches: bool, out: Buffer) -> None:
+    """Copies an image into `out`, mirrored left to right if asked.
+
+    Args:
+        image: uint8 [height, width, channels]; its rows may lie apart, the pixels of a row may not.
+        mirrored: Whether to exchange left and right; for three channels.
+        past_caches: Write straight to memory: faster if what is written is read by another core, or much later.
+        out: A writable buffer of as many bytes.
+
+    Raises:
+        ValueError: `image` or `out` has another shape or size.
+    """

@@ -1,4 +1,5 @@
-/* Pixels between three bytes, as records and tensors hold them, and four, as Pillow does in mode RGBX. */
+/* Pixels between three bytes, as records and tensors hold them, and four, as Pillow does in mode RGBX; and copies of
+   pixels as they are. */
 
 #include "_jpeg.h"
 
@@ -62,6 +63,41 @@ __attribute__((target("ssse3"))) static void narrow_mirrored_ssse3(unsigned char
     narrow_mirrored(out, in, count);
 }
 #endif
+
+static void mirror_rgb(unsigned char *out, const unsigned char *in, size_t count) {
+    for (in += 3 * count; count; count--, out += 3) {
+        in -= 3;
+        out[0] = in[0], out[1] = in[1], out[2] = in[2];
+    }
+}
+
+#ifdef HAS_SSSE3
+/* Five pixels in a register of 16 bytes: the one that is too much is the next pixel's, on both sides. */
+__attribute__((target("ssse3"))) static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in,
+                                                              size_t count) {
+    const __m128i order = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
+    for (; count >= 6; count -= 5, out += 15) {
+        __m128i pixels = _mm_loadu_si128((const __m128i *)(in + 3 * count - 16));
+        _mm_storeu_si128((__m128i *)out, _mm_shuffle_epi8(pixels, order));
+    }
+    mirror_rgb(out, in, count);
+}
+#endif
+
+/* Copies past the caches, to memory that another core will read: a cache line that is written as a whole need not be
+   fetched first, and pushes nothing out that this core still needs. */
+static void copy_past_caches(unsigned char *out, const unsigned char *in, size_t size) {
+#ifdef HAS_SSSE3
+    size_t head = -(uintptr_t)out & 15;
+    if (size >= head + 16) {
+        memcpy(out, in, head);
+        for (out += head, in += head, size -= head; size >= 16; out += 16, in += 16, size -= 16) {
+            _mm_stream_si128((__m128i *)out, _mm_loadu_si128((const __m128i *)in));
+        }
+    }
+#endif
+    memcpy(out, in, size);
+}
 
 static Row *fastest(Row *plain, Row *ssse3) {
 #ifdef HAS_SSSE3
@@ -158,6 +194,63 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "the image is not 4 bytes per pixel in one piece");
     }
     PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether `view` is height x width x channels bytes, the channels of a pixel and the pixels of a row side by side. */
+static bool has_dense_rows(const Py_buffer *view) {
+    return view->itemsize == 1 && view->ndim == 3 && view->strides[2] == 1 && view->strides[1] == view->shape[2];
+}
+
+PyObject *copy_pixels(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *image;
+    Py_buffer view, out;
+    int mirrored, past_caches;
+    if (!PyArg_ParseTuple(args, "Oppw*:copy_pixels", &image, &mirrored, &past_caches, &out)) {
+        return NULL;
+    }
+    if (PyObject_GetBuffer(image, &view, PyBUF_STRIDED_RO) != 0) {
+        PyBuffer_Release(&out);
+        return NULL;
+    }
+    unsigned char *row = NULL;
+    if (!has_dense_rows(&view) || out.len != view.len || (mirrored && view.shape[2] != 3)) {
+        PyErr_SetString(PyExc_ValueError, "the image is not rows of dense pixels, or the output has another size");
+    } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2]) + 16))) {
+        PyErr_NoMemory();
+    } else {
+        size_t width = (size_t)view.shape[1], size = width * (size_t)view.shape[2];
+        unsigned char *to = out.buf;
+        const unsigned char *in = view.buf;
+        Row *mirror = FASTEST(mirror_rgb);
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t line = 0; line < view.shape[0]; line++, to += size, in += view.strides[0]) {
+            const unsigned char *from = in;
+            if (mirrored) {
+                mirror(row, in, width);
+                from = row;
+            }
+            if (past_caches) {
+                copy_past_caches(to, from, size);
+            } else {
+                memcpy(to, from, size);
+            }
+        }
+#ifdef HAS_SSSE3
+        if (past_caches) {
+            /* Before anybody is told that the pixels are there. */
+            _mm_sfence();
+        }
+#endif
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(row);
+    PyBuffer_Release(&view);
     PyBuffer_Release(&out);
     if (PyErr_Occurred()) {
         return NULL;

@@ -64,6 +64,19 @@ def array_from_image(
     return pixels
 
 
+def array_from_pixels(
+    pixels: npt.NDArray[np.uint8], *, mirrored: bool = False, into: npt.NDArray[np.uint8] | None = None
+) -> npt.NDArray[np.uint8]:
+    """A copy of pixels that lie elsewhere, uint8 [height, width, channels]; see `array_from_image`."""
+    out = np.empty(pixels.shape, np.uint8) if into is None or into.shape != pixels.shape else into
+    if jpeg is None:
+        np.copyto(out, pixels[:, ::-1] if mirrored else pixels)
+    else:
+        # What goes to a place of the caller's choice is for another process as a rule.
+        jpeg.copy_pixels(pixels, mirrored, out is into, out)
+    return out
+
+
 def _exported(image: Image) -> Any:
     """Where the four-byte pixels of an image lie, in Arrow's C data interface; None if they are not in one piece."""
     # Pillow 12 ends with a segmentation fault here for an image over memory of others, which it keeps read-only.

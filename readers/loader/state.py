@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from packtrain.core.errors import UsageError
 
+from .sampler import SamplerOrder
+
 _VERSION = 1
 
 
@@ -43,6 +45,8 @@ class LoaderState:
         Raises:
             UsageError: It is something else.
         """
+        if not isinstance(state, Mapping):
+            raise UsageError(f"this is no state of a loader: a {type(state).__name__}")
         fields = dict(state)
         version = fields.pop("version", None)
         if version != _VERSION:
@@ -55,6 +59,8 @@ class LoaderState:
             value = fields[name]
             if type(value) is not int or (name != "seed" and value < 0):
                 raise UsageError(f"this is no state of a loader: {name} is {value!r}")
+        if isinstance(found.sampler, Mapping) != (found.order == SamplerOrder.__name__):
+            raise UsageError(f"this is no state of a loader: order is {found.order!r}, sampler is {found.sampler!r}")
         if found.consumed > found.length:
             raise UsageError(f"this is no state of a loader: {found.consumed} of {found.length} positions are consumed")
         return found

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,6 +24,8 @@ from .samples import traceback_of
 
 # Number, slot and size are signed, the key takes all of 64 bits.
 _TICKET: Final = "<qqqQ"
+# Seconds between two looks whether the parent is still there, where it cannot be waited for.
+_INTERVAL: Final = 0.5
 
 
 class Ticket(NamedTuple):
@@ -93,6 +96,8 @@ def run(assignment: Assignment) -> None:
     """The main function of a worker process."""
     # Ctrl-C reaches the whole foreground group; what is to happen then is up to the loader.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler of the parent's, that saves a checkpoint say, is not for its workers.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in assignment.inherited:
         end.close()
     _end_with(assignment.parent)
@@ -152,17 +157,31 @@ def _send(replies: Connection, reply: Reply) -> None:
 def _end_with(parent: int) -> None:
     """Ends this process when its parent is gone, whatever it is doing then."""
     try:
-        descriptor = os.pidfd_open(parent)
+        gone = _end_of(os.pidfd_open(parent))
     except ProcessLookupError:
         os._exit(1)
-    except OSError:
-        # Older than Linux 5.3: the end of the ticket socket has to do.
-        return
+    except (AttributeError, OSError):
+        # Linux before 5.3, a Python that was built there, or a container that forbids it.
+        gone = _orphaned(os.getppid())
 
     def wait() -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.poll()
+        gone()
         os._exit(1)
 
     threading.Thread(target=wait, name="packtrain-parent", daemon=True).start()
+
+
+def _end_of(pidfd: int) -> Callable[[], object]:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return poll.poll
+
+
+def _orphaned(starter: int) -> Callable[[], object]:
+    """Waits for the end of the process that started this one: the parent, or the fork server, which ends with it."""
+
+    def wait() -> None:
+        while os.getppid() == starter:
+            time.sleep(_INTERVAL)
+
+    return wait

@@ -1,0 +1,79 @@
+"""litdata: optimize() into chunks, StreamingDataset and StreamingDataLoader."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from litdata import ParallelStreamingDataset, StreamingDataLoader, StreamingDataset, optimize
+from PIL import Image
+
+from .common import BATCH, SEED, WORKERS, Batch, Pixels, arrays, files, random_crop
+from .vision import train_transform
+
+OPTIONS: Final = {
+    "num_workers": WORKERS,
+    "chunk_bytes": "64MB, the default",
+    "persistent_workers": True,
+    "prefetch_factor": "default, 2",
+    "shuffle": True,
+    "batch_decode": "item; the default decodes several raw images for each that is asked for",
+    "epoch": "endless: ParallelStreamingDataset(length=inf)",
+}
+
+
+def write_jpeg(folder: Path) -> None:
+    _write(folder / "litdata-jpeg", _file, files(folder))
+
+
+def write_raw(folder: Path) -> None:
+    samples = arrays(folder)
+    _write(folder / "litdata-raw", partial(_array, samples), list(range(len(samples))))
+
+
+def jpeg(folder: Path) -> Iterator[Batch]:
+    transform = train_transform()
+    return _batches(folder / "litdata-jpeg", lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB")))
+
+
+def raw(folder: Path) -> Iterator[Batch]:
+    return _batches(folder / "litdata-raw", lambda image: torch.from_numpy(random_crop(image)))
+
+
+def _file(sample: tuple[str, int]) -> dict[str, Any]:
+    path, label = sample
+    return {"image": Path(path).read_bytes(), "label": label}
+
+
+def _array(samples: list[tuple[Pixels, int]], row: int) -> dict[str, Any]:
+    image, label = samples[row]
+    return {"image": np.array(image), "label": label}
+
+
+def _write(out: Path, read: Callable[[Any], dict[str, Any]], inputs: list[Any]) -> None:
+    optimize(fn=read, inputs=inputs, output_dir=str(out), chunk_bytes="64MB", num_workers=WORKERS)
+
+
+class Images(StreamingDataset):  # type: ignore[misc]
+    def __init__(self, path: Path, load: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__(str(path), shuffle=True, seed=SEED, batch_decode="item")
+        self.load = load
+
+    def __getitem__(self, row: Any) -> tuple[torch.Tensor, int]:
+        sample = super().__getitem__(row)
+        return self.load(sample["image"]), sample["label"]
+
+
+def _batches(path: Path, load: Callable[[Any], torch.Tensor]) -> Iterator[Batch]:
+    dataset = ParallelStreamingDataset([Images(path, load)], length=math.inf, transform=_alone)
+    return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True))
+
+
+def _alone(samples: tuple[Any]) -> Any:
+    return samples[0]
