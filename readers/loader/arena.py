@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from multiprocessing import reduction
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -55,26 +58,28 @@ class Layout:
     batch_size: int
     fields: Mapping[str, Field]
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next."""
         return sum(map(self._bytes, self.fields.values()))
 
     def arrays(self, slot: Any) -> dict[str, npt.NDArray[Any]]:
         """The fields [batch_size, ...] as arrays over `slot`, a buffer of `slot_bytes`."""
-        found, offset = {}, 0
-        for name, field in self.fields.items():
-            shape = (self.batch_size, *field.shape)
-            found[name] = np.frombuffer(slot, field.dtype, int(np.prod(shape)), offset).reshape(shape)
-            offset += self._bytes(field)
-        return found
+        return {
+            name: np.ndarray((self.batch_size, *field.shape), field.dtype, slot, offset)
+            for (name, field), offset in zip(self.fields.items(), self._offsets, strict=True)
+        }
 
     def new(self) -> dict[str, npt.NDArray[Any]]:
         """The fields in ordinary memory."""
         return {name: np.empty((self.batch_size, *field.shape), field.dtype) for name, field in self.fields.items()}
 
+    @cached_property
+    def _offsets(self) -> tuple[int, ...]:
+        return tuple(accumulate(map(self._bytes, self.fields.values()), initial=0))[:-1]
+
     def _bytes(self, field: Field) -> int:
-        size = np.dtype(field.dtype).itemsize * int(np.prod((self.batch_size, *field.shape), dtype=np.int64))
+        size = np.dtype(field.dtype).itemsize * math.prod((self.batch_size, *field.shape))
         return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 

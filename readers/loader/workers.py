@@ -115,7 +115,7 @@ class Workers:
         for key, _ in self._selector.select(None if wait else 0):
             number = key.data
             try:
-                while isinstance(key.fileobj, Connection) and key.fileobj.poll():
+                if isinstance(key.fileobj, Connection):
                     found.append(key.fileobj.recv())
             except (EOFError, OSError):
                 dead.append(number)
