@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,6 +95,22 @@ def flip(path: Path, offset: int) -> None:
         (byte,) = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 0x55]))
+
+
+@contextmanager
+def soon(seconds: float = 5.0) -> Iterator[None]:
+    """What is done here ends within so many seconds, or the test fails at once: for what must not hang."""
+
+    def fail(number: int, frame: object) -> None:
+        pytest.fail(f"it takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def tool(name: str, package: str) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain.core.errors import LoaderError
+from packtrain.core.memory import available_memory
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -134,7 +135,10 @@ class Arena:
         size = self._head + slots * layout.slot_bytes
         self.descriptor: Final = _reserve(size) if descriptor is None else descriptor
         self._close = weakref.finalize(self, os.close, self.descriptor)
-        self._memory = mmap.mmap(self.descriptor, size)
+        try:
+            self._memory = mmap.mmap(self.descriptor, size)
+        except OSError as error:
+            raise _no_room(size, error) from error
         self._slot_type = ctypes.c_ubyte * layout.slot_bytes
         self.board: Final = Board(memoryview(self._memory)[: 8 * (1 + workers)].cast("q"))
 
@@ -173,17 +177,24 @@ class Slots:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        # Finalizers append from any thread, at any point: everything here is a single operation on a deque.
         self._free: deque[int] = deque(range(arena.slots))
         self._events: list[deque[Event]] = [deque() for _ in range(arena.slots)]
+        self._lent: dict[int, _Lent] = {}
+        # Filled when a slot's last array dies, in whichever thread and between whichever two instructions that is. So
+        # it is filled without a line of Python, which an interrupt could stop.
+        self._returned: deque[_Lent] = deque()
 
     def __len__(self) -> int:
         """How many are neither in use nor lent; on some of them a device may still be at work."""
+        while self._returned:
+            number = self._returned.popleft().number
+            del self._lent[number]
+            self._free.append(number)
         return len(self._free)
 
     def take(self) -> int | None:
         """A free slot on which no device is at work, or None."""
-        for _ in range(len(self._free)):
+        for _ in range(len(self)):
             number = self._free.popleft()
             events = self._events[number]
             while events and events[0].query():
@@ -194,10 +205,11 @@ class Slots:
         return None
 
     def wait(self) -> None:
-        """Waits for the devices that are at work on free slots."""
-        for number in tuple(self._free):
-            for event in tuple(self._events[number]):
-                event.synchronize()
+        """Waits until no device is at work on the slot that has been free for longest."""
+        events = self._events[self._free[0]]
+        while events:
+            events[0].synchronize()
+            events.popleft()
 
     def give_back(self, number: int) -> None:
         """A slot that was taken is free again."""
@@ -206,8 +218,15 @@ class Slots:
     def lend(self, number: int) -> Loan:
         """A taken slot for the consumer."""
         buffer = self._arena.slot(number)
-        weakref.finalize(buffer, self.give_back, number).atexit = False
+        self._lent[number] = _Lent(buffer, self._returned.append)
+        self._lent[number].number = number
         return Loan(self._arena.layout.arrays(buffer), self._events[number].append)
+
+
+class _Lent(weakref.ref[Any]):
+    """Refers to the bytes of a lent slot, not to one array over them."""
+
+    number: int
 
 
 class Loan(NamedTuple):
@@ -224,30 +243,25 @@ class Loan(NamedTuple):
 
 def _reserve(size: int) -> int:
     try:
-        if size > _available_memory():
+        if size > available_memory():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
         try:
             # Memory that is not there would else be found out by a SIGBUS in a worker.
             os.posix_fallocate(descriptor, 0, size)
-        except OSError:
+        except BaseException:
             os.close(descriptor)
             raise
     except OSError as error:
-        raise LoaderError(
-            f"the loader's batches need {size / 2**20:,.0f} MiB of shared memory, and there is no room for them "
-            f"({error.strerror}): choose a smaller batch_size, prefetch_factor or num_workers"
-        ) from error
+        raise _no_room(size, error) from error
     return descriptor
 
 
-def _available_memory() -> float:
-    """Bytes that can be had without swapping; beyond them, the kernel would kill a process rather than refuse."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return float("inf")
+def _no_room(size: int, error: OSError) -> LoaderError:
+    return LoaderError(
+        f"the loader's batches need {size / 2**20:,.0f} MiB of shared memory, and there is no room for them "
+        f"({error.strerror}): choose a smaller batch_size, prefetch_factor or num_workers"
+    )
 
 
 def _received(layout: Layout, slots: int, workers: int, descriptor: Any) -> Arena:

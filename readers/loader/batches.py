@@ -14,9 +14,12 @@ from packtrain.core.errors import CorruptRecord, LoaderError
 
 from ..pillow import require_pillow
 from .arena import Arrays, Field, Layout
+from .randomness import mixed, seed_all
 from .samples import SampleMaker, traceback_of
 
 _TRIES: Final = 1000
+# The numbers that `collate_fn` draws are not those of a sample.
+_COLLATE: Final = 0x636F6C6C617465
 
 
 class Unwanted(Exception):
@@ -55,6 +58,11 @@ class BatchMaker:
         self.samples: Final = samples
         self.collate_fn: Final = collate_fn
         self._skip = skip
+
+    @property
+    def seeds(self) -> bool:
+        """Whether what is not packtrain's takes part, for which the generators of the process are seeded."""
+        return self.samples.seeds or self.collate_fn is not None
 
     def layout(self, batch_size: int, key: int, positions: Sequence[int], rows: Sequence[int]) -> Layout:
         """The arrays of a batch: row and position of each sample, which go in, and what comes out.
@@ -97,7 +105,10 @@ class BatchMaker:
             samples = []
             for position, row, image, label in self._samples(key, positions, rows, skipped, begin):
                 samples.append((image, label, *self.samples.extras(position, row)))
-            return Made(len(samples), skipped, [], self._collated(samples) if samples else None)
+            if not samples:
+                return Made(0, skipped, [])
+            seed_all(mixed(key, _COLLATE), positions[0])
+            return Made(len(samples), skipped, [], self._collated(samples))
         writer = _Writer(layout, arrays)
         for position, row, image, label in self._samples(key, positions, rows, skipped, begin, writer.target):
             try:
@@ -164,7 +175,7 @@ class _Writer:
             pixels = _pixels(image, channels_last=self._image.channels_last)
             _require_same("image", pixels, self._image)
             self._images[self.count] = pixels
-        if not (type(label) is int and self._label.shape == ()):
+        if not (type(label) is int and self._label.shape == () and self._labels.dtype != bool):
             label = np.asarray(label)
             _require_same("label", label, self._label)
         self._labels[self.count] = label

@@ -76,7 +76,7 @@ class SerialEngine:
         for job in jobs:
             arrays = self._layout.new()
             _enter(job, arrays)
-            with preserved() if self._maker.samples.seeds else nullcontext():
+            with preserved() if self._maker.seeds else nullcontext():
                 made = self._maker.make(job.key, len(job.rows), self._layout, arrays)
             yield Batch(job, made, arrays)
 
@@ -164,9 +164,13 @@ class ParallelEngine:
                 else:
                     self._slots.wait()
                 continue
-            job = next(jobs, None)
+            job = None
+            try:
+                job = next(jobs, None)
+            finally:
+                if job is None:
+                    self._slots.give_back(slot)
             if job is None:
-                self._slots.give_back(slot)
                 return
             _enter(job, self._arrays[slot])
             self._out[self._next] = slot

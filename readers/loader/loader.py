@@ -104,6 +104,11 @@ class Loader:
     ) -> None:
         _require("batch_size", batch_size, 1)
         _require("prefetch_factor", prefetch_factor, 1)
+        if type(seed) is not int:
+            raise UsageError(f"seed={seed!r}: expected a whole number")
+        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+            if function is not None and not callable(function):
+                raise UsageError(f"{name}={function!r}: expected a function")
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
         if transform is not None:
@@ -132,7 +137,7 @@ class Loader:
         self._epoch = 0
         self._consumed = 0
         self._under_way = False
-        """Whether a pass through this epoch has begun, so that the next one goes through another epoch."""
+        """Whether the present pass has given something, so that the next one goes through another epoch."""
         self._pass: object | None = None
         """Stands for the present pass."""
         self._drawn: tuple[int, int] | None = None
@@ -148,17 +153,16 @@ class Loader:
         """Begins a pass, which ends any other.
 
         The first one begins with the state as it is, in the middle of an epoch if one was loaded. After a complete pass
-        the next epoch follows, and likewise after one that was broken off.
+        the next epoch follows, and likewise after one that was broken off; one that gave nothing does not count.
         """
         if self._under_way:
             self._move(self._epoch + 1)
-        self._under_way = True
         self._pass = object()
         return self._batches(self._pass)
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass goes through this epoch; from its beginning, unless a state in it has just been loaded."""
-        if self._under_way or _require("epoch", epoch, 0) != self._epoch:
+        if _require("epoch", epoch, 0) != self._epoch or self._under_way:
             self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,7 +275,7 @@ class Loader:
             self._ready()
             run = self._started().run(self._jobs()) if self._schedule().steps(self._consumed) else iter(())
             while batch := next(run, None):
-                self._consumed = batch.job.consumed
+                self._consumed, self._under_way = batch.job.consumed, True
                 found = [self._handed_out(batch)]
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 del batch
@@ -326,7 +330,7 @@ class Loader:
         """A batch as the consumer gets it; None if nothing is left of it."""
         made, arrays = batch.made, batch.arrays
         for reason in made.skipped[: max(0, _WARNINGS - self.skipped)]:
-            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=3)
         self.skipped += len(made.skipped)
         if not made.size:
             if self.world_size > 1:
@@ -383,8 +387,7 @@ def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]
         if not (distributed.is_available() and distributed.is_initialized()):
             return 0, 1
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    _require("world_size", world_size, 1)
-    if not 0 <= rank < world_size:
+    if _require("rank", rank, 0) >= _require("world_size", world_size, 1):
         raise UsageError(f"rank={rank!r}: expected 0 to {world_size - 1}")
     return rank, world_size
 

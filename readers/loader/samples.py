@@ -29,10 +29,12 @@ class SampleMaker:
         fields: Which of `FIELDS` to give besides.
 
     Raises:
-        UsageError: There is no such field, or the dataset does not have it.
+        UsageError: It is no map-style dataset, or there is no such field, or the dataset does not have it.
     """
 
     def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise UsageError(f"a {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__")
         self._dataset = dataset
         self._packed = dataset if isinstance(dataset, ImageDataset) else None
         self._draws = self._packed.draws if self._packed is not None else 0

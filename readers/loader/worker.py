@@ -96,6 +96,7 @@ def run(assignment: Assignment) -> None:
     """The main function of a worker process."""
     # Ctrl-C reaches the whole foreground group; what is to happen then is up to the loader.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # A handler of the parent's, that saves a checkpoint say, is not for its workers.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in assignment.inherited:

@@ -14,17 +14,21 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 from packtrain.core.errors import LoaderError
 
 from .arena import Arena, Board
 from .batches import BatchMaker
+from .samples import traceback_of
 from .worker import Assignment, Reply, Ticket, run
 
 # After this many seconds a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
-_HINTS: Final = {
+# A worker that no longer answers has died, or will be seen to have within so many seconds.
+_GRACE: Final = 0.2
+_HINTS: Final[dict[int, str]] = {
     signal.SIGKILL: "the kernel does so when memory runs out (`dmesg` tells); fewer workers or smaller batches help",
     signal.SIGBUS: "a file that it had mapped was cut or cannot be read; `packtrain verify` finds damage, and "
     "open_dataset(io='pread') makes an ordinary error of it",
@@ -78,7 +82,12 @@ class Workers:
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
         )
         self._arena.board.note(number, -1)
-        process.start()
+        # Between its start and the line in which it begins to ignore Ctrl-C, the process must not be interrupted by it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._processes.append(process)
         self._selector.register(ours, selectors.EVENT_READ, number)
@@ -97,7 +106,7 @@ class Workers:
         except BlockingIOError:
             # The socket is full of tickets: the rest follows when there are replies.
             pass
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             # All workers are gone; what they say at the end tells why.
             pass
 
@@ -116,7 +125,7 @@ class Workers:
             number = key.data
             try:
                 if isinstance(key.fileobj, Connection):
-                    found.append(key.fileobj.recv())
+                    found.append(self._opened(number, key.fileobj.recv_bytes()))
             except (EOFError, OSError):
                 dead.append(number)
             if key.fileobj == self._processes[number].sentinel:
@@ -126,6 +135,20 @@ class Workers:
             raise self._death(dead[0])
         self._flush()
         return found
+
+    def _opened(self, number: int, message: bytes) -> Reply:
+        try:
+            reply: Reply = ForkingPickler.loads(message)
+            return reply
+        except Exception as error:
+            process = self._processes[number]
+            # Tensors are fetched from the worker, which may have died since: its end tells more.
+            process.join(_GRACE)
+            if process.exitcode is not None:
+                raise self._death(number) from error
+            raise LoaderError(
+                f"what collate_fn returned cannot be received: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
+            ) from error
 
     def cancel(self, oldest: int) -> None:
         """Tickets older than this one are no longer wanted; each is still replied to, but not worked on any more."""
@@ -141,8 +164,8 @@ class Workers:
         code = process.exitcode
         how, hint = f"ended with exit status {code}", "what it wrote to stderr may tell why"
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            how, hint = f"was killed by {name}", _HINTS.get(signal.Signals(-code), hint)
+            name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+            how, hint = f"was killed by {name}", _HINTS.get(-code, hint)
         row = self._arena.board.row(number)
         where = f"at {self._maker.samples.describe(row)}" if row >= 0 else "between two batches"
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {where}: {hint}")

@@ -1,0 +1,17 @@
+"""Fixtures for tests of the loader."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """The test leaves no worker behind, alive or as a zombie."""
+    yield
+    gc.collect()
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,188 @@
+"""What becomes of workers and batches when a consumer stops in the middle, begins again, closes or forgets a loader."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from hazards import Numbered, together
+from support import soon
+
+from packtrain.core.errors import UsageError
+from packtrain.readers import Loader
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+ROWS = 64
+
+
+def forked(**options: Any) -> Loader:
+    return Loader(Numbered(ROWS), 8, num_workers=2, multiprocessing_context="fork", **options)
+
+
+def labels_of(batches: Any) -> list[int]:
+    return list(chain(*(labels.tolist() for _, labels in batches)))
+
+
+def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
+    assert torch.equal(images, torch.stack([Numbered.image(label) for label in labels.tolist()]))
+
+
+def test_whoever_stops_in_the_middle_can_begin_again() -> None:
+    with forked() as loader, soon(20):
+        for _ in loader:
+            break
+        with pytest.raises(ZeroDivisionError):
+            [1 // 0 for _ in loader]
+        for _ in range(50):
+            next(iter(loader))
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        del batches
+        for _ in range(2):
+            assert sorted(labels_of(loader)) == list(range(ROWS))
+
+
+def test_a_pass_ends_where_another_begins() -> None:
+    with forked() as loader, soon():
+        old, idle, new = iter(loader), iter(loader), iter(loader)
+        for stale in (old, idle):
+            with pytest.raises(UsageError, match="another one was begun"):
+                next(stale)
+        next(new)
+        newer = iter(loader)
+        found = labels_of([next(newer)])
+        with pytest.raises(UsageError, match="another one was begun"):
+            next(new)
+        assert sorted(found + labels_of(newer)) == list(range(ROWS))
+
+
+def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
+    """As in a notebook, where Ctrl-C ends a cell and not the program."""
+    loader = Loader(Numbered(ROWS, {16: "nap"}), 8, shuffle=False, num_workers=2, multiprocessing_context="fork")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    batches = iter(loader)
+    assert labels_of([next(batches), next(batches)]) == list(range(16))
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with soon(), pytest.raises(KeyboardInterrupt):
+        next(batches)
+    interrupt.join()
+    signal.signal(signal.SIGINT, before)
+    assert multiprocessing.active_children() == []
+    with soon():
+        assert labels_of(loader) == list(range(ROWS))
+    loader.close()
+
+
+def test_what_nobody_wants_any_more_is_not_made() -> None:
+    """All that was made ahead would take half a minute; at most one sample is finished."""
+    slow = Numbered(ROWS, dict.fromkeys(range(8, ROWS), "nap"))
+    loader = Loader(slow, 8, shuffle=False, num_workers=1, prefetch_factor=4, multiprocessing_context="fork")
+    with soon():
+        for _ in range(2):
+            assert labels_of([next(iter(loader))]) == list(range(8))
+        (worker,) = multiprocessing.active_children()
+        loader.close()
+        assert worker.exitcode == 0
+
+
+def test_closing_ends_the_pass_and_the_workers() -> None:
+    loader = forked()
+    with soon():
+        for _ in range(3):
+            batches = iter(loader)
+            images, labels = next(batches)
+            loader.close()
+            loader.close()
+            assert multiprocessing.active_children() == []
+            with pytest.raises(UsageError, match="closed"):
+                next(batches)
+            assert_right(images, labels)
+
+
+@pytest.mark.parametrize("deed", ["", "sleep"])
+def test_a_forgotten_loader_ends_its_workers(deed: str) -> None:
+    dataset = Numbered(64, {16: deed} if deed else {})
+    loader = Loader(dataset, 8, shuffle=False, num_workers=2, multiprocessing_context="fork")
+    batches = iter(loader)
+    next(batches)
+    del loader, batches
+    with soon():
+        gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_end_by_themselves_though_others_were_forked_later() -> None:
+    """The later ones hold the earlier ones' pipes and sockets, too."""
+    first, second = forked(), forked()
+    with soon(20):
+        next(iter(first))
+        workers = multiprocessing.active_children()
+        batches = iter(second)
+        next(batches)
+        first.close()
+        assert [worker.exitcode for worker in workers] == [0, 0]
+        assert len(list(batches)) == ROWS // 8 - 1
+        others = multiprocessing.active_children()
+        second.close()
+        assert [worker.exitcode for worker in others] == [0, 0]
+
+
+def test_a_stopped_worker_does_not_keep_close_waiting() -> None:
+    loader = forked()
+    next(iter(loader))
+    stopped = multiprocessing.active_children()[0]
+    os.kill(int(stopped.pid or 0), signal.SIGSTOP)
+    with soon():
+        loader.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_twenty_loaders_leave_no_descriptor_open() -> None:
+    def use(number: int) -> None:
+        loader = forked(collate_fn=together if number % 2 else None)
+        batches = iter(loader)
+        next(batches)
+        if number % 3:
+            list(batches)
+        if number % 5:
+            loader.close()
+
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    use(0)
+    use(1)
+    before = descriptors()
+    for number in range(20):
+        use(number)
+    assert descriptors() == before
+
+
+def test_a_process_that_the_consumer_forks_does_no_harm() -> None:
+    """Its copies of loader and batches end with it, and are not its own."""
+    with forked() as loader, soon():
+        batches = iter(loader)
+        images, labels = next(batches)
+        child = os.fork()
+        if child == 0:
+            try:
+                del images
+                gc.collect()
+                loader.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(multiprocessing.active_children()) == 2
+        assert sorted(labels.tolist() + labels_of(batches)) == list(range(ROWS))
+        assert_right(images, labels)

@@ -1,0 +1,250 @@
+"""However a program with a loader ends, it ends soon, says why, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pytest
+
+CONSUMER = Path(__file__).parents[2] / "consumer.py"
+SHARED = Path("/dev/shm")
+START, DEADLINE = 60.0, 5.0
+"""Seconds that are allowed until a program is at work, and from a fault until everything has ended."""
+METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+KILLS = 200
+
+Found = TypeVar("Found")
+
+
+def wait_until(look: Callable[[], Found | None], what: str, seconds: float = DEADLINE) -> Found:
+    """Looks again and again until there is something to see."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"waited {seconds:.0f} s in vain until {what}")
+
+
+class Consumer:
+    """A run of ``tests/consumer.py`` in a session of its own. A context manager that leaves no process behind."""
+
+    def __init__(self, **options: Any) -> None:
+        self._command = [sys.executable, str(CONSUMER), json.dumps(options)]
+        self._deed = options.get("deed")
+        # All processes that come of it inherit its environment.
+        self._mark = f"PACKTRAIN_TEST_RUN={uuid.uuid4()}"
+
+    def __enter__(self) -> Self:
+        self._before = shared_files()
+        # Files, not pipes: these would not end before the last orphan does.
+        self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        name, _, value = self._mark.partition("=")
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            start_new_session=True,
+            env={**os.environ, name: value},
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for pid in self.processes():
+            if error is not None:
+                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"))
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        if error is not None:
+            print(text(self._stdout), text(self._stderr))
+        assert self.process.stdin
+        self.process.stdin.close()
+        self._stdout.close()
+        self._stderr.close()
+
+    def processes(self) -> list[int]:
+        """Every living process that came of it, and itself."""
+        mark = self._mark.encode()
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if mark in read_proc(pid, "environ").split(b"\0")]
+
+    def workers(self) -> list[int]:
+        """Those but itself, and but the resource tracker."""
+        others = [pid for pid in self.processes() if pid != self.process.pid]
+        return [pid for pid in others if b"resource_tracker" not in read_proc(pid, "cmdline")]
+
+    def at_work(self) -> Self:
+        """Waits until it has its first batch, and a worker is at the deed if there is one."""
+        said = ("working", "begun") if self._deed else ("working",)
+        wait_until(
+            lambda: self.process.poll() is not None or all(word in text(self._stdout) for word in said),
+            f"it says {said}",
+            START,
+        )
+        assert self.process.poll() is None, text(self._stderr)
+        return self
+
+    def stop(self) -> None:
+        """Asks it to end by itself."""
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def end(self) -> tuple[int, str]:
+        """Waits until nothing of it is left. Returns exit status and stderr."""
+        wait_until(lambda: self.process.poll() is not None, "it has ended")
+        wait_until(lambda: not self.processes(), f"no process is left of {self.processes()}")
+        wait_until(lambda: not shared_files() - self._before, f"nothing is left of {shared_files() - self._before}")
+        return self.process.wait(), text(self._stderr)
+
+
+def text(file: Any) -> str:
+    file.seek(0)
+    content: str = file.read()
+    return content
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    """Empty for a process that is gone, or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def shared_files() -> set[str]:
+    """What lies in /dev/shm, apart from what living processes of other programs may have there."""
+    owners = [re.fullmatch(r"(?:torch_|packtrain-arena)(\d*).*", name) for name in os.listdir(SHARED)]
+    return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
+
+
+@METHODS
+def test_no_worker_outlives_a_killed_parent(method: str) -> None:
+    with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
+        run.at_work()
+        run.process.kill()
+        assert run.end() == (-signal.SIGKILL, "")
+
+
+@pytest.mark.parametrize("deed", ["sleep", "spin"])
+def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
+    """Processes that were forked later hold the ends of the earlier ones' pipes."""
+    with Consumer(method="fork", deed=deed, second=True) as run:
+        run.at_work()
+        assert len(run.workers()) == 3
+        run.process.kill()
+        assert run.end() == (-signal.SIGKILL, "")
+
+
+def test_nor_where_python_has_no_pidfd() -> None:
+    with Consumer(method="fork", deed="sleep", second=True, without_pidfd=True) as run:
+        run.at_work()
+        run.process.kill()
+        assert run.end() == (-signal.SIGKILL, "")
+
+
+@pytest.mark.parametrize(("method", "deed"), [("fork", ""), ("fork", "sleep"), ("forkserver", ""), ("spawn", "")])
+def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
+    with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
+        run.at_work()
+        os.killpg(run.process.pid, signal.SIGINT)
+        status, stderr = run.end()
+        assert status == -signal.SIGINT
+        assert stderr.endswith("KeyboardInterrupt\n")
+        assert stderr.count("Traceback") == 1, "only the consumer has something to say"
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "deed"), [("return", 0, ""), ("return", 0, "sleep"), ("sys.exit", 3, ""), ("raise", 1, "")]
+)
+def test_an_exit_without_close_ends_the_workers(end: str, status: int, deed: str) -> None:
+    with Consumer(method="fork", end=end, deed=deed) as run:
+        run.at_work().stop()
+        ended, stderr = run.end()
+        assert ended == status, stderr
+        assert stderr.count("Traceback") == stderr.count("ZeroDivisionError") == (end == "raise")
+
+
+def test_a_signal_handler_of_the_parent_is_not_that_of_its_workers() -> None:
+    """Who catches SIGTERM to save a checkpoint does not want one from every worker."""
+    with Consumer(method="fork", handler=True) as run:
+        run.at_work()
+        os.kill(run.workers()[0], signal.SIGTERM)
+        status, stderr = run.end()
+        assert status == 1
+        assert "was killed by SIGTERM" in stderr
+
+
+Outcome = tuple[int, str]
+
+
+def wound(run: Consumer, chance: random.Random) -> str:
+    """Sends a random signal to a random process of a run. Returns what was done."""
+    number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
+    target = chance.choice(["parent", "worker", "worker"])
+    if number == signal.SIGINT and target == "parent":
+        with_group = chance.random() < 0.5
+        (os.killpg if with_group else os.kill)(run.process.pid, number)
+        return "Ctrl-C" if with_group else "parent SIGINT"
+    workers = run.workers() if target == "worker" else []
+    if target == "worker" and not workers:
+        target = "parent"
+    try:
+        os.kill(chance.choice(workers) if workers else run.process.pid, number)
+    except ProcessLookupError:
+        return "nobody"
+    return f"{target} {number.name}"
+
+
+def outcomes(wounds: Iterator[int]) -> Iterator[tuple[str, str, Outcome]]:
+    """Method, wound and end of one run after the other."""
+    for seed in wounds:
+        chance = random.Random(seed)
+        method = chance.choices(["fork", "forkserver", "spawn"], [8, 1, 1])[0]
+        with Consumer(method=method, second=chance.random() < 0.2, workers=chance.randint(1, 3)) as run:
+            if chance.random() < 0.7:
+                run.at_work()
+                time.sleep(chance.uniform(0, 0.1))
+            else:
+                # Much of it is the import of torch; the rest, workers that start.
+                time.sleep(chance.uniform(0.5, 4))
+            done = wound(run, chance)
+            if done in ("nobody", "worker SIGINT"):
+                # Workers leave Ctrl-C to their parent.
+                time.sleep(0.2)
+                run.stop()
+            yield method, done, run.end()
+
+
+@pytest.mark.stress
+def test_random_kills_end_in_an_error_and_leave_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    counts: Counter[str] = Counter()
+    for method, done, (status, stderr) in outcomes(iter(range(KILLS))):
+        target, _, name = done.partition(" ")
+        named = re.search(r"LoaderError: loader worker \d", stderr)
+        if target == "worker" and name != "SIGINT":
+            assert status == 1, (method, done, stderr)
+            assert named, (method, done, stderr)
+        elif target == "parent":
+            assert status == -signal.Signals[name], (method, done, stderr)
+        elif target == "Ctrl-C":
+            assert status == -signal.SIGINT, (method, done, stderr)
+        else:
+            assert status == 0 or (status == 1 and named), (method, done, stderr)
+        counts[f"{method}: {done}, exit status {status}"] += 1
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{count:4d} {what}" for what, count in sorted(counts.items())))
