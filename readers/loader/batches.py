@@ -211,7 +211,7 @@ def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
 
 def _require_same(what: str, value: npt.NDArray[Any], field: Field) -> None:
     expected = np.dtype(field.dtype)
-    same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected, "same_kind"))
+    same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected))
     if value.shape != field.shape or not same_dtype:
         order = " (height, width, channels)" * field.channels_last
         raise ValueError(

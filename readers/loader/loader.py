@@ -209,7 +209,7 @@ class Loader:
             self._resumed = {name: value for name, value in found.sampler.items() if name != "crc32c"}
 
     def sample(self, position: int) -> tuple[Any, ...]:
-        """The sample at a position of the present epoch, as a batch has it: image, label, and the fields asked for.
+        """The sample at a position of the present epoch: image and label as the dataset gives them, and the fields.
 
         It is made in this process, with the random numbers that belong to the position.
 

@@ -1,0 +1,116 @@
+"""What tests of the loader share: datasets and transforms for its workers, and the order of batches in plain Python.
+
+In a module of its own, since spawned processes import it by name.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch.utils.data import Dataset, default_collate
+
+
+class Numbers(Dataset[tuple[torch.Tensor, int]]):
+    """A plain torch dataset: images are the row and what the three generators give, labels are the row.
+
+    `rows_at` stands for the physical order of a packed dataset.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        drawn = (random.random(), float(np.random.random()), float(torch.rand((), dtype=torch.float64)))
+        return torch.tensor([row, *drawn], dtype=torch.float64), row
+
+    def rows_at(self, places: Any) -> Any:
+        return self.rows - 1 - places
+
+
+class Fixed(Dataset[tuple[Any, Any]]):
+    """Given samples."""
+
+    def __init__(self, *samples: tuple[Any, Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        return self.samples[row]
+
+
+def jitter(image: Image) -> Image:
+    """A crop of 9 x 7 pixels; where, and what one pixel of it is, comes from three generators."""
+    left = random.randrange(image.width - 9)
+    top = int(np.random.randint(image.height - 7))
+    image = image.crop((left, top, left + 9, top + 7))
+    image.putpixel((0, 0), tuple(torch.randint(256, (3,)).tolist()))
+    return image
+
+
+def chw_float(image: Image) -> torch.Tensor:
+    """What torchvision's ToTensor returns: float32 [3, height, width] in [0, 1]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().div(255)
+
+
+def hwc_array(image: Image) -> Any:
+    """uint8 [height, width, 3] for numpy."""
+    return np.array(image)
+
+
+def pair(label: int) -> Any:
+    """A label of two numbers that draws one of them."""
+    return np.array([label, random.randrange(1000)], np.int32)
+
+
+def half(label: int) -> float:
+    return label / 2
+
+
+def padded(samples: list[Any]) -> dict[str, Any]:
+    """A collate function for images of several sizes, with a random number and the other columns."""
+    images, *columns = zip(*samples, strict=True)
+    arrays = [torch.from_numpy(np.array(image)) for image in images]
+    side = max(max(array.shape[:2]) for array in arrays)
+    batch = torch.zeros(len(arrays), side, side, 3, dtype=torch.uint8)
+    for row, array in enumerate(arrays):
+        batch[row, : array.shape[0], : array.shape[1]] = array
+    return {"images": batch, "columns": [default_collate(list(column)) for column in columns]}
+
+
+def mixing(samples: list[Any]) -> Any:
+    """As MixUp in a collate function: numbers of all three generators for each batch."""
+    drawn = random.random(), float(np.random.random()), float(torch.rand(()))
+    return *default_collate(samples), drawn
+
+
+def steps(
+    length: int, consumed: int, *, batch: int, world: int, drop_last: bool
+) -> Iterator[tuple[list[list[int]], int]]:
+    """What is left of an epoch, in plain Python: of each step every rank's positions, and what is consumed then."""
+    left = list(range(consumed, length))
+    while left:
+        taken, left = left[: world * batch], left[world * batch :]
+        consumed += len(taken)
+        if len(taken) < world * batch:
+            if drop_last:
+                return
+            taken += islice(cycle(range(length)), -len(taken) % world)
+        share = len(taken) // world
+        yield [taken[rank * share :][:share] for rank in range(world)], consumed
+
+
+def through_json(state: Any) -> Any:
+    """A state as it comes back from a file."""
+    return json.loads(json.dumps(state))

@@ -1,0 +1,199 @@
+"""Laws of several ranks, each in a process of its own: together they hand out the epoch, once."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+from batching import Numbers, steps, through_json
+from ranks import in_ranks
+from resuming import FIELDS, ORDERS, SEED, Model, Topology, content, numbers
+from torch.distributed import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler
+
+from packtrain.readers import Loader
+
+ROWS = 23
+
+
+def loader_of(batch: int = 3, **options: Any) -> Loader:
+    return Loader(Numbers(ROWS), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+
+
+def flat(parts: list[list[list[int]]]) -> list[int]:
+    """Positions of all ranks [rank][step][position], step by step."""
+    return [position for step in zip(*parts, strict=True) for block in step for position in block]
+
+
+def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, workers: int = 0) -> Any:
+    """Some steps of a rank of the process group, from a state: their positions, the state then, and what it took."""
+    with loader_of(batch, num_workers=workers, multiprocessing_context="fork") as loader:
+        assert (loader.rank, loader.world_size) == (rank, world)
+        if state is not None:
+            loader.load_state_dict(state)
+        found = []
+        for images, labels, positions, rows in islice(loader, count):
+            assert torch.equal(images[:, 0], labels.double()) and torch.equal(labels, rows)
+            found.append(positions.tolist())
+            # As the gradients of a step do, this would hang if one rank had a step less.
+            torch.distributed.barrier()
+        return found, loader.state_dict(), len(loader)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_come_from_the_process_group(world: int, tmp_path: Path) -> None:
+    results = in_ranks(world, go_on, None, None, 4, 2, group=tmp_path / "group")
+    expected = list(steps(ROWS, 0, batch=4, world=world, drop_last=False))
+    for rank, (found, _, length) in enumerate(results):
+        assert found == [positions[rank] for positions, _ in expected]
+        assert length == len(expected)
+    together = flat([found for found, *_ in results])
+    assert together[:ROWS] == list(range(ROWS)) and len(together) - ROWS < world
+    assert [state for _, state, _ in results] == [{**results[0][1], "epoch": 1, "consumed": 0}] * world
+
+
+def test_freshly_started_interpreters(tmp_path: Path) -> None:
+    results = in_ranks(2, go_on, None, None, 4, 1, group=tmp_path / "group", method="spawn")
+    assert flat([found for found, *_ in results])[:ROWS] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("worlds", [(2, 1), (1, 3), (3, 2)])
+def test_another_number_of_ranks_goes_on(worlds: tuple[int, int], tmp_path: Path) -> None:
+    first, second = worlds
+    before = in_ranks(first, go_on, None, 2, 3, group=tmp_path / "first")
+    states = [state for _, state, _ in before]
+    assert states == [states[0]] * first and states[0]["consumed"] == 2 * 3 * first
+    after = in_ranks(second, go_on, through_json(states[0]), None, 2, 1, group=tmp_path / "second")
+    together = flat([found for found, *_ in before]) + flat([found for found, *_ in after])
+    assert together[:ROWS] == list(range(ROWS)) and len(together) - ROWS < second
+
+
+def explicit(rank: int, world: int) -> Any:
+    loader = loader_of(rank=1, world_size=5)
+    return loader.rank, loader.world_size
+
+
+def test_an_explicit_rank_goes_before_the_process_group(tmp_path: Path) -> None:
+    assert in_ranks(2, explicit, group=tmp_path / "group") == [(1, 5)] * 2
+
+
+def save(rank: int, world: int, folder: Path) -> list[list[int]]:
+    loader = loader_of()
+    found = [positions.tolist() for _, _, positions, _ in islice(loader, 2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checkpoint.save({"loader": loader}, checkpoint_id=folder)  # type: ignore[attr-defined]
+    return found
+
+
+def restore(rank: int, world: int, folder: Path) -> list[list[int]]:
+    loader = loader_of(seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checkpoint.load({"loader": loader}, checkpoint_id=folder)  # type: ignore[attr-defined]
+    return [batch[2].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_distributed_checkpoint_of_two_ranks_loads_in_any_number(world: int, tmp_path: Path) -> None:
+    before = flat(in_ranks(2, save, tmp_path / "saved", group=tmp_path / "first"))
+    after = flat(in_ranks(world, restore, tmp_path / "saved", group=tmp_path / "second"))
+    assert (before + after)[:ROWS] == list(range(ROWS))
+
+
+def with_torchs_sampler(rank: int, world: int) -> bool:
+    """Whether batches are those of torch's DataLoader with the same sampler."""
+
+    def sampler() -> DistributedSampler[Any]:
+        return DistributedSampler(Numbers(ROWS), seed=5)
+
+    ours = loader_of(sampler=sampler())
+    theirs_sampler = sampler()
+    theirs = DataLoader(Numbers(ROWS), 3, sampler=theirs_sampler)
+    assert len(ours) == len(theirs)
+    for epoch in range(2):
+        ours.set_epoch(epoch)
+        theirs_sampler.set_epoch(epoch)
+        left, right = [batch[1].tolist() for batch in ours], [labels.tolist() for _, labels in theirs]
+        assert left == right
+    return True
+
+
+def test_torchs_distributed_sampler_deals_as_it_does_under_torch(tmp_path: Path) -> None:
+    assert all(in_ranks(2, with_torchs_sampler, group=tmp_path / "group"))
+
+
+def part(rank: int, world: int, rows: int, order: str, topology: Topology, state: Any, count: int) -> Any:
+    """Up to `count` steps in a process of its own: epoch, images, labels, positions and rows of each; and the state."""
+    loader = Loader(
+        numbers(rows),
+        topology.batch,
+        seed=SEED,
+        drop_last=topology.drop_last,
+        sampler=ORDERS[order](numbers(rows)),
+        num_workers=topology.workers,
+        multiprocessing_context="fork",
+        fields=FIELDS,
+        rank=rank,
+        world_size=world,
+    )
+    with loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        found: list[Any] = []
+        batches = iter(loader)
+        for _ in range(count):
+            epoch = loader.state_dict()["epoch"]
+            batch = next(batches, None)
+            if batch is None:
+                found.append(None)
+                batches = iter(loader)
+            else:
+                images, *columns = batch
+                found.append((epoch, images.numpy().tobytes(), *(column.tolist() for column in columns)))
+        return found, through_json(loader.state_dict())
+
+
+def run_schedule(chance: random.Random, parts: int) -> int:
+    """A run in several parts, each in new processes, against the model. Returns the number of batches."""
+    rows, order = chance.choice([1, 7, 23, 40]), chance.choice(sorted(ORDERS))
+    model, state, batches = Model(len(ORDERS[order](numbers(rows))), order), None, 0
+    for _ in range(parts):
+        topology = Topology(chance.randint(1, 3), chance.randint(1, 6), chance.random() < 0.3, chance.randint(0, 2))
+        count = chance.randint(1, 9)
+        results = in_ranks(topology.world, part, rows, order, topology, state, count)
+        model.begin(topology)
+        for number in range(count):
+            epoch, expected = model.epoch, model.take()
+            if expected is None:
+                assert all(found[number] is None for found, _ in results)
+                model.begin(topology)
+                continue
+            for (found, _), positions in zip(results, expected, strict=True):
+                images, labels, drawn = content(numbers(rows), order, epoch, positions)
+                assert found[number] == (epoch, images.numpy().tobytes(), labels.tolist(), positions, drawn)
+                batches += 1
+        state = results[0][1]
+        assert [each for _, each in results] == [model.state] * topology.world
+        model.move(model.epoch, model.consumed)
+    return batches
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_whose_every_part_is_new_processes(seed: int) -> None:
+    assert run_schedule(random.Random(seed), parts=4) > 0
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(4))
+def test_hundreds_of_runs_in_processes(seed: int) -> None:
+    chance = random.Random(1000 + seed)
+    batches = sum(run_schedule(chance, chance.randint(2, 6)) for _ in range(50))
+    print(seed, {"runs": 50, "batches": batches})
+    assert batches > 500

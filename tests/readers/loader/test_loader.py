@@ -1,0 +1,634 @@
+"""Laws of `Loader`: what is in a batch, whoever makes it, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
+from PIL import Image
+from support import FORMATS, encoded, items, packed, picture, shard_bytes, sources
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+
+from packtrain.core.errors import LoaderError, UsageError
+from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain.readers import ImageDataset, Loader, concat, open_dataset
+from packtrain.readers.loader import Sequential, Shuffled, Weighted
+from packtrain.readers.loader import loader as module
+from packtrain.readers.loader.randomness import mixed, preserved, seed_all, uniforms
+from packtrain.readers.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+
+ALL_FIELDS = ("row", "line", "position", "path")
+CROP = [Resize((30, 33)), CenterCrop((28, 26))]
+RANDOM = [RandomResizedCrop((7, 9)), RandomHorizontalFlip()]
+STORES = {"crop-ready": StoreOptions(), "verbatim": StoreOptions("verbatim"), "raw": StoreOptions("raw")}
+
+
+@pytest.fixture(scope="module")
+def folders(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """The session's images in every format and way of storing, several shards each."""
+    folder, size = tmp_path_factory.mktemp("loader"), shard_bytes(images, 5)
+    return {
+        (name, store): packed(images, folder / f"{name} {store}", name, store=options, shard_bytes=size)
+        for name in FORMATS
+        for store, options in STORES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(folders: dict[tuple[str, str], Path]) -> Path:
+    return folders["tar", "crop-ready"]
+
+
+@pytest.fixture(scope="module")
+def everything(folders: dict[tuple[str, str], Path]) -> ImageDataset:
+    """All of these in one, by way of mmap and pread, under packtrain's transforms and under foreign ones."""
+    fused = [open_dataset(folder, RANDOM, pair) for folder in folders.values()]
+    foreign = [open_dataset(folder, jitter, pair, io="pread") for folder in folders.values()]
+    return concat([*fused, *foreign])
+
+
+@pytest.fixture(scope="module")
+def expected(everything: ImageDataset) -> list[Any]:
+    """The first pass through it without workers."""
+    return epoch(everything, 16, seed=4, fields=ALL_FIELDS)
+
+
+def loader_of(dataset: Any, batch: int = 5, **options: Any) -> Loader:
+    return Loader(dataset, batch, **{"num_workers": 0, "multiprocessing_context": "fork", **options})
+
+
+def epoch(dataset: Any, batch: int = 5, **options: Any) -> list[Any]:
+    """The batches of one pass; workers end with it."""
+    with loader_of(dataset, batch, **options) as loader:
+        return list(loader)
+
+
+def assert_same(left: Any, right: Any) -> None:
+    """Two batches, or lists of them, are equal bit for bit."""
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert left.dtype == right.dtype and torch.equal(left, right)
+    elif isinstance(left, dict):
+        assert_same(list(left.items()), list(right.items()))
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+    else:
+        assert left == right
+
+
+def tensor(image: Any) -> Any:
+    """A PIL image as a tensor [channels, height, width]; anything else as it is."""
+    if not isinstance(image, Image.Image):
+        return image
+    return torch.from_numpy(np.array(image).reshape(image.height, image.width, -1)).permute(2, 0, 1)
+
+
+class TestBatches:
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("store", STORES)
+    def test_pixels_are_pillows_and_labels_the_lists(
+        self, folders: dict[tuple[str, str], Path], images: Path, store: str, workers: int
+    ) -> None:
+        dataset, listed = open_dataset(folders["tar", store], CROP), sources(images)
+        found = epoch(dataset, num_workers=workers, fields=ALL_FIELDS)
+        assert [len(batch[0]) for batch in found] == [5, 5, 2]
+        rows, lines, positions, paths = ([each for batch in found for each in batch[2 + n]] for n in range(4))
+        assert sorted(map(int, rows)) == sorted(map(int, lines)) == list(map(int, positions)) == list(range(12))
+        assert rows != sorted(rows) and [dataset.line(int(row)) for row in rows] == [int(line) for line in lines]
+        assert paths == [listed[int(line)].name for line in lines]
+        assert all(column.dtype == torch.int64 for batch in found for column in batch[1:5])
+        for batch in found:
+            assert (batch[0].dtype, batch[0].shape[1:]) == (torch.uint8, (3, 28, 26))
+            assert batch[0].is_contiguous(memory_format=torch.channels_last)
+            for image, label, line in zip(batch[0], batch[1], batch[3], strict=True):
+                source = listed[int(line)]
+                with Image.open(io.BytesIO(source.data)) as opened:
+                    whole = opened.convert("RGB").resize((33, 30), Image.Resampling.BILINEAR)
+                # Half of 2 rows, and half of 7 columns as torchvision rounds it.
+                assert torch.equal(image, tensor(whole.crop((4, 1, 30, 29))))
+                assert int(label) == source.label
+
+    def test_pixels_are_torchvisions(self, folder: Path, images: Path, torchvision: Any) -> None:
+        from torchvision import transforms
+
+        theirs = transforms.Compose([transforms.Resize(32), transforms.CenterCrop((28, 26)), transforms.PILToTensor()])
+        listed = sources(images)
+        for ours in ([Resize(32), CenterCrop((28, 26))], theirs):
+            for batch in epoch(open_dataset(folder, ours), num_workers=2, fields=("line",)):
+                for image, line in zip(batch[0], batch[2], strict=True):
+                    with Image.open(io.BytesIO(listed[int(line)].data)) as opened:
+                        assert torch.equal(image, theirs(opened.convert("RGB")))
+
+    def test_rows_and_random_numbers_are_those_of_seed_epoch_and_position(self, folder: Path) -> None:
+        """Written out, because every saved state rests on it."""
+        dataset = open_dataset(folder, RANDOM)
+        loader = loader_of(dataset, seed=9, fields=("row",))
+        for number in range(2):
+            rows = Shuffled(12).rows(mixed(9, number, 0), 0, 12)
+            drawn = uniforms(mixed(9, number, 1), 0, 12, dataset.draws)
+            found = [sample for batch in loader for sample in zip(*batch, strict=True)]
+            for (image, label, row), numbers, expected in zip(found, drawn, rows, strict=True):
+                assert int(row) == expected
+                assert_same((image, int(label)), dataset.item(int(expected), numbers.tolist()))
+
+    def test_foreign_transforms_draw_from_generators_seeded_for_the_position(self, folder: Path) -> None:
+        dataset = open_dataset(folder, jitter, pair)
+        loader = loader_of(dataset, seed=9, shuffle=False)
+        found = [sample for batch in loader for sample in zip(*batch, strict=True)]
+        for position, (image, label) in enumerate(found):
+            with preserved():
+                seed_all(mixed(9, 0, 1), position)
+                expected = dataset[position]
+            assert torch.equal(image, tensor(expected[0])) and label.tolist() == expected[1].tolist()
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize(
+        ("transform", "target"),
+        [
+            (CROP, None),
+            (CROP, half),
+            (CROP, pair),
+            (jitter, None),
+            (jitter, pair),
+            (chw_float, None),
+            (hwc_array, half),
+        ],
+        ids=["fused", "float", "array", "PIL", "PIL array", "ToTensor", "numpy"],
+    )
+    def test_a_batch_is_what_default_collate_makes_of_its_samples(
+        self, tmp_path: Path, transform: Any, target: Any, workers: int
+    ) -> None:
+        """`sample` gives them; with fixed sizes, since some of these transforms keep the size."""
+        for number in range(7):
+            (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(number, 34, 31)))
+        (tmp_path / "train.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(7)))
+        dataset = open_dataset(packed(tmp_path / "train.txt", tmp_path / "out", "tar"), transform, target)
+        with loader_of(dataset, 4, seed=3, num_workers=workers, fields=ALL_FIELDS) as loader:
+            loader.set_epoch(2)
+            samples = [loader.sample(position) for position in range(7)]
+            found = list(loader)
+        for number, batch in enumerate(found):
+            images, *columns = zip(*samples[4 * number : 4 * number + 4], strict=True)
+            expected = default_collate([tensor(image) for image in images])
+            assert_same(batch[0], expected)
+            for column, values in zip(batch[1:], columns, strict=True):
+                collated = default_collate(list(values))
+                assert_same(column, list(collated) if isinstance(collated, tuple) else collated)
+            if not isinstance(images[0], np.ndarray) and expected.dtype == torch.uint8:
+                assert batch[0].is_contiguous(memory_format=torch.channels_last)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_raw_images_of_one_size_need_no_transform(self, images: Path, tmp_path: Path, workers: int) -> None:
+        for mode, channels in (("RGB", 3), ("L", 1)):
+            store = StoreOptions("raw", resize="20x16", mode=mode)
+            dataset = open_dataset(packed(images, tmp_path / mode, "tar", store=store))
+            for batch, labels, rows in epoch(dataset, num_workers=workers, fields=("row",)):
+                assert (batch.shape[1:], batch.dtype) == ((channels, 16, 20), torch.uint8)
+                assert_same(batch, torch.stack([tensor(dataset.image(int(row))) for row in rows]))
+                assert labels.tolist() == [dataset.label(int(row)) for row in rows]
+
+    @pytest.mark.parametrize("transform", [CROP, [*CROP, np.array], lambda image: image.resize((5, 4))])
+    def test_grey_images_have_one_channel(self, images: Path, tmp_path: Path, transform: Any) -> None:
+        dataset = open_dataset(packed(images, tmp_path / "out", "tar", store=StoreOptions(mode="L")), transform)
+        for batch, _, rows in epoch(dataset, num_workers=1, fields=("row",)):
+            expected = [dataset[int(row)][0] for row in rows]
+            assert batch.shape[1] == 1 or isinstance(expected[0], np.ndarray)
+            assert_same(batch, default_collate([tensor(image) for image in expected]))
+
+    @pytest.mark.parametrize("spec", [LabelSpec("float"), LabelSpec("float", 2), LabelSpec("int", 2)], ids=str)
+    def test_labels_of_the_list(self, images: Path, tmp_path: Path, spec: LabelSpec) -> None:
+        values = "7 " * ((spec.count or 1) - 1)
+        (tmp_path / "train.txt").write_text(images.read_text().replace(".jpg ", f".jpg {values}"))
+        out = packed(tmp_path / "train.txt", tmp_path / "out", "tar", labels=spec, root=images.parent)
+        dataset = open_dataset(out, CROP)
+        for _, labels, rows in epoch(dataset, num_workers=1, fields=("row",)):
+            assert_same(labels, default_collate([dataset.label(int(row)) for row in rows]))
+
+    def test_subsets_and_concatenations(self, folder: Path, images: Path) -> None:
+        small, other = open_dataset(folder, CenterCrop(4)), open_dataset(folder, lambda image: image.resize((4, 4)))
+        dataset = concat([small.subset([7, 1, 1, -1]), other, small])
+        for workers in (0, 2):
+            for batch, labels, *fields in epoch(dataset, 6, num_workers=workers, fields=ALL_FIELDS):
+                expected = [dataset[int(row)] for row in fields[0]]
+                assert_same(batch, torch.stack([tensor(image) for image, _ in expected]))
+                assert labels.tolist() == [label for _, label in expected]
+                assert fields[1].tolist() == [dataset.line(int(row)) for row in fields[0]]
+                assert fields[3] == [dataset.filename(int(row)) for row in fields[0]]
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_plain_torch_datasets(self, folder: Path, workers: int) -> None:
+        tensors = TensorDataset(torch.rand(9, 3, 4, 5), torch.arange(9) % 3)
+        packs = Subset(open_dataset(folder, CROP), [5, 0, 7])
+        floats = Fixed(*((np.full((2, 2), row, np.float32), np.float32(row)) for row in range(4)))
+        for dataset in (tensors, packs, floats):
+            ours = epoch(dataset, 4, shuffle=False, num_workers=workers)
+            assert_same(ours, [tuple(batch) for batch in DataLoader(dataset, 4)])
+            shuffled = epoch(dataset, 4, num_workers=workers, fields=("row", "position"))
+            for batch in shuffled:
+                samples = [dataset[int(row)] for row in batch[2]]
+                assert_same(list(batch[:2]), default_collate(samples))
+        with pytest.raises(UsageError, match="'line': only datasets of packtrain have it"):
+            loader_of(packs, fields=("line",))
+
+    def test_a_transform_of_the_loaders_own_leaves_the_dataset_alone(self, folder: Path) -> None:
+        dataset = open_dataset(folder, CenterCrop(4))
+        both = concat([dataset, dataset.subset([1, 2])])
+        for whole in (dataset, dataset.subset([3, 4]), both):
+            ((batch, labels),) = epoch(whole, 14, transform=CenterCrop(8), shuffle=False)
+            assert (batch.shape, labels.tolist()) == ((len(whole), 3, 8, 8), [label for _, label in items(whole)])
+            assert whole[0][0].shape == (3, 4, 4)
+
+    def test_what_the_loader_was_made_with_stays(self, folder: Path) -> None:
+        """Workers have the dataset as it was then."""
+        dataset = open_dataset(folder, CenterCrop(4))
+        with loader_of(dataset, num_workers=1) as loader:
+            before = list(loader)
+            dataset.transform = CenterCrop(8)
+            assert [batch[0].shape for batch in loader] == [batch[0].shape for batch in before]
+
+
+class TestWhoMakesIt:
+    def test_formats_and_stores_hold_the_same(self, folders: dict[tuple[str, str], Path]) -> None:
+        for transform in (RANDOM, jitter):
+            first, *others = (
+                epoch(open_dataset(folder, transform, pair), num_workers=workers, fields=ALL_FIELDS)
+                for workers, folder in enumerate(folders.values(), 1)
+            )
+            for other in others:
+                assert_same(other, first)
+
+    @pytest.mark.parametrize("prefetch", [1, 2, 3])
+    @pytest.mark.parametrize("workers", [1, 2, 3])
+    def test_any_number_of_workers_and_batches_ahead(
+        self, everything: ImageDataset, expected: list[Any], workers: int, prefetch: int
+    ) -> None:
+        options = {"num_workers": workers, "prefetch_factor": prefetch}
+        assert_same(epoch(everything, 16, seed=4, fields=ALL_FIELDS, **options), expected)
+
+    @pytest.mark.parametrize("method", ["forkserver", "spawn"])
+    def test_any_start_method(self, everything: ImageDataset, expected: list[Any], method: str) -> None:
+        options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
+        with loader_of(everything, 16, seed=4, fields=ALL_FIELDS, **options) as loader:
+            assert_same(list(loader), expected)
+            assert_same(list(loader), epoch_number(1, everything))
+
+    def test_any_size_of_batches(self, everything: ImageDataset, expected: list[Any]) -> None:
+        single = epoch(everything, 1, seed=4, num_workers=2, fields=ALL_FIELDS)
+        images, labels = (torch.cat([batch[n] for batch in expected]) for n in range(2))
+        assert_same([torch.cat([batch[n] for batch in single]) for n in range(2)], [images, labels])
+
+    def test_one_sample_again(self, everything: ImageDataset, expected: list[Any]) -> None:
+        loader = loader_of(everything, 16, seed=4, fields=ALL_FIELDS)
+        for position in (0, 100, 15, 215):
+            image, label, *fields = loader.sample(position)
+            batch, number = expected[position // 16], position % 16
+            assert torch.equal(tensor(image), batch[0][number]) and torch.equal(
+                torch.from_numpy(label), batch[1][number]
+            )
+            assert fields == [column[number] for column in batch[2:]]
+        for position in (-1, len(everything)):
+            with pytest.raises(IndexError, match=f"position {position} of an epoch of 216"):
+                loader.sample(position)
+
+    def test_samples_are_those_of_the_present_epoch(self) -> None:
+        loader = loader_of(Numbers(10), 10)
+        for _ in range(3):
+            expected = [loader.sample(position)[0] for position in range(10)]
+            ((images, _),) = loader
+            assert torch.equal(images, torch.stack(expected))
+
+    def test_two_epochs_and_two_seeds_differ(self, folder: Path) -> None:
+        dataset = open_dataset(folder, RANDOM)
+        loader = loader_of(dataset, 12, shuffle=False)
+        (first,), (second,) = list(loader), list(loader)
+        (other,) = epoch(dataset, 12, shuffle=False, seed=1)
+        for left, right in ((first, second), (first, other), (second, other)):
+            assert torch.equal(left[1], right[1])
+            assert not any(torch.equal(one, two) for one, two in zip(left[0], right[0], strict=True))
+        assert_same(epoch(dataset, 12, shuffle=False), [first])
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_the_generators_of_this_process_are_left_alone(self, everything: ImageDataset, workers: int) -> None:
+        def states() -> tuple[Any, ...]:
+            numpys: Any = np.random.get_state()
+            return random.getstate(), numpys[1].tobytes(), *numpys[2:], torch.get_rng_state().tolist()
+
+        before = states()
+        ways: list[dict[str, Any]] = [
+            {},
+            {"transform": RANDOM},
+            {"transform": RANDOM, "collate_fn": mixing},
+            {"transform": [*RANDOM, chw_float], "collate_fn": mixing},
+        ]
+        for options in ways:
+            with loader_of(everything, 16, num_workers=workers, **options) as loader:
+                for _ in loader:
+                    assert states() == before
+                loader.sample(3)
+                loader.state_dict()
+            assert states() == before
+
+
+def epoch_number(number: int, dataset: Any) -> list[Any]:
+    loader = loader_of(dataset, 16, seed=4, fields=ALL_FIELDS)
+    loader.set_epoch(number)
+    return list(loader)
+
+
+class TestCollate:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_it_gets_the_samples_that_torchs_gets(self, folder: Path, workers: int) -> None:
+        """Images of several sizes, which is what it is for."""
+        dataset = open_dataset(folder)
+        theirs = list(DataLoader(dataset, 5, collate_fn=padded))
+        assert_same(epoch(dataset, shuffle=False, num_workers=workers, collate_fn=padded), theirs)
+        theirs = list(DataLoader(dataset, 5, collate_fn=padded, drop_last=True))
+        assert_same(epoch(dataset, shuffle=False, drop_last=True, num_workers=workers, collate_fn=padded), theirs)
+
+    def test_default_collate_gives_what_no_collate_fn_gives(self, everything: ImageDataset) -> None:
+        dataset = everything.with_transform(RANDOM)
+        found = epoch(dataset, 16, collate_fn=default_collate, num_workers=2, fields=("row", "position"))
+        expected = epoch(dataset, 16, fields=("row", "position"))
+        assert_same([tuple(batch) for batch in found], expected)
+
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_fields_and_dictionaries(self, folder: Path, method: str) -> None:
+        dataset = open_dataset(folder)
+        options: dict[str, Any] = {"collate_fn": padded, "fields": ALL_FIELDS}
+        found = epoch(dataset, num_workers=2, multiprocessing_context=method, **options)
+        assert_same(found, epoch(dataset, **options))
+        labels, rows, lines, positions, paths = zip(*(batch["columns"] for batch in found), strict=True)
+        assert sorted(torch.cat(rows).tolist()) == torch.cat(positions).tolist() == list(range(12))
+        flat = [
+            (int(row), int(line))
+            for pair_of in zip(rows, lines, strict=True)
+            for row, line in zip(*pair_of, strict=True)
+        ]
+        assert all(dataset.line(row) == line for row, line in flat)
+        assert [name for column in paths for name in column] == [dataset.filename(row) for row, _ in flat]
+        assert torch.cat(labels).tolist() == [dataset.label(row) for row, _ in flat]
+
+    @pytest.mark.parametrize("transform", [RANDOM, [*RANDOM, chw_float]], ids=["fused", "foreign"])
+    def test_its_random_numbers_belong_to_the_batch(self, folder: Path, transform: Any) -> None:
+        dataset = open_dataset(folder, transform)
+        expected = epoch(dataset, 2, collate_fn=mixing)
+        drawn = [batch[-1] for batch in expected]
+        assert len(set(drawn)) == len(drawn) == 6, "the numbers of another batch"
+        for workers in (1, 2):
+            assert_same(epoch(dataset, 2, collate_fn=mixing, num_workers=workers), expected)
+        # As those of samples, they are others in another epoch, and not the numbers of the last sample.
+        loader = loader_of(dataset, 2, collate_fn=mixing)
+        list(loader)
+        assert not {batch[-1] for batch in loader} & set(drawn)
+
+
+class TestEnds:
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("rows", [0, 1, 4, 5, 11])
+    @pytest.mark.parametrize("drop_last", [True, False])
+    def test_lengths_are_torchs(self, rows: int, drop_last: bool, workers: int) -> None:
+        for batch in (1, 4, 5, 1000):
+            theirs = DataLoader(Numbers(rows), batch, drop_last=drop_last)
+            with loader_of(Numbers(rows), batch, drop_last=drop_last, num_workers=workers) as loader:
+                for _ in range(2):
+                    assert [len(labels) for _, labels in loader] == [len(labels) for _, labels in theirs]
+                    assert len(loader) == len(theirs)
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_nothing_to_do(self, folder: Path, workers: int) -> None:
+        empty = open_dataset(folder, CROP).subset([])
+        ranks = {"world_size": 3, "rank": 1}
+        ways: list[dict[str, Any]] = [{}, {"collate_fn": padded}, {"sampler": []}, {"sampler": Weighted([])}, ranks]
+        for options in ways:
+            with loader_of(empty, num_workers=workers, fields=ALL_FIELDS, **options) as loader:
+                assert (len(loader), list(loader), list(loader)) == (0, [], [])
+                assert loader.state_dict()["epoch"] == 2
+
+    def test_an_order_may_be_longer_or_shorter_than_the_dataset(self) -> None:
+        for order, expected in ((Sequential(3), 3), (Weighted([1] * 10, 25), 25)):
+            assert sum(len(labels) for _, labels in epoch(Numbers(10), 4, sampler=order)) == expected
+
+    def test_a_sampler_that_is_longer_in_a_later_epoch(self) -> None:
+        class Growing:
+            epoch = 0
+
+            def set_epoch(self, epoch: int) -> None:
+                self.epoch = epoch
+
+            def __iter__(self) -> Any:
+                return iter(range(3 + 4 * self.epoch))
+
+        for workers in (0, 1):
+            with loader_of(Numbers(20), 5, sampler=Growing(), num_workers=workers) as loader:
+                sizes = [[len(labels) for _, labels in loader] for _ in range(3)]
+            assert sizes == [[3], [5, 2], [5, 5, 1]]
+
+
+class Unlike(Fixed):
+    """Rows 0 to 2 are alike, row 3 is not."""
+
+    def __init__(self, image: Any, label: Any, *, other: tuple[Any, Any]) -> None:
+        super().__init__(*[(image, label)] * 3, other)
+
+
+IMAGE = torch.zeros(3, 4, 5, dtype=torch.uint8)
+UNLIKE = {
+    "height": (Unlike(IMAGE, 1, other=(IMAGE[:, :3], 1)), r"its image is uint8 \[3, 3, 5\]"),
+    "channels": (Unlike(IMAGE, 1, other=(IMAGE[:1], 1)), r"its image is uint8 \[1, 4, 5\]"),
+    "dtype": (
+        Unlike(IMAGE, 1, other=(IMAGE.float(), 1)),
+        r"its image is float32 \[3, 4, 5\], .* first sample was uint8",
+    ),
+    "PIL": (Unlike(Image.new("RGB", (5, 4)), 1, other=(Image.new("RGB", (4, 5)), 1)), r"\(height, width, channels\)"),
+    "no image": (
+        Unlike(IMAGE, 1, other=("image", 1)),
+        "its image is a str: expected a tensor, an array or a PIL image",
+    ),
+    "float": (Unlike(IMAGE, 1, other=(IMAGE, 1.5)), r"its label is float64 \[\], that of the first sample was int64"),
+    "vector": (Unlike(IMAGE, np.zeros(2), other=(IMAGE, np.zeros(3))), r"its label is float64 \[3\], .* float64 \[2\]"),
+    "scalar": (Unlike(IMAGE, np.zeros(2), other=(IMAGE, 0)), r"its label is int64 \[\]"),
+    "bool": (Unlike(IMAGE, True, other=(IMAGE, 5)), r"its label is int64 \[\], that of the first sample was bool"),
+    "large": (Unlike(IMAGE, 1, other=(IMAGE, 2**63)), "too large|too big"),
+    "text": (Unlike(IMAGE, 1, other=(IMAGE, "cat")), r"its label is <U3 \[\]"),
+    "none": (Unlike(IMAGE, 1, other=(IMAGE, None)), r"its label is object \[\]"),
+}
+
+
+class TestSamplesThatDoNotFit:
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("name", UNLIKE)
+    def test_they_are_named_with_what_to_do(self, name: str, workers: int) -> None:
+        dataset, message = UNLIKE[name]
+        remedy = (
+            r"(?s)^row 3, position 3: .*"
+            + message
+            + ".* Let the transforms make all samples alike, or give a collate_fn"
+        )
+        with loader_of(dataset, 2, shuffle=False, num_workers=workers) as loader:
+            batches = iter(loader)
+            assert len(next(batches)[0]) == 2
+            with pytest.raises(LoaderError, match=remedy):
+                next(batches)
+            assert loader.state_dict()["consumed"] == 2
+
+    def test_images_of_several_sizes(self, folder: Path) -> None:
+        dataset = open_dataset(folder)
+        for workers in (0, 1):
+            with (
+                loader_of(dataset, 12, shuffle=False, num_workers=workers) as loader,
+                pytest.raises(LoaderError, match=r"row 1 \(line \d+, 'image \d+.jpg'.*position 1: its image is uint8"),
+            ):
+                list(loader)
+
+    @pytest.mark.parametrize(
+        ("label", "message"),
+        [("cat", "a str"), ({"a": 1}, "a dict"), ((1, 2), "a tuple"), (None, "NoneType"), (2**63, "")],
+    )
+    def test_labels_that_are_no_tensors(self, label: Any, message: str) -> None:
+        for workers in (0, 1):
+            with (
+                loader_of(Fixed((IMAGE, label)), num_workers=workers) as loader,
+                pytest.raises(LoaderError, match=f"(?s)row 0, position 0: .*{message}.*give a collate_fn"),
+            ):
+                list(loader)
+
+    def test_samples_that_are_no_pairs(self) -> None:
+        triples: Any = Fixed((IMAGE, 1, 2))  # type: ignore[arg-type]
+        with pytest.raises(LoaderError, match=r"row 0 cannot be made into a sample: ValueError: too many values"):
+            list(loader_of(triples))
+
+    def test_numbers_of_one_kind_are_converted(self) -> None:
+        dataset = Fixed((IMAGE, np.float32(1)), (IMAGE, 2.5), (IMAGE, 3), (IMAGE, np.float64(4)))
+        ((_, labels),) = epoch(dataset, shuffle=False)
+        assert_same(labels, torch.tensor([1, 2.5, 3, 4]))
+
+
+class TestWorkers:
+    @pytest.mark.parametrize(
+        ("cores", "environment", "expected"), [(8, None, 8), (8, "2", 4), (7, "2", 3), (2, "4", 1), (1, None, 1)]
+    )
+    def test_auto_is_what_the_ranks_of_this_machine_leave(
+        self, monkeypatch: pytest.MonkeyPatch, cores: int, environment: str | None, expected: int
+    ) -> None:
+        monkeypatch.setattr(module, "available_cores", lambda: cores)
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        if environment is not None:
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", environment)
+        assert Loader(Numbers(3), 1).num_workers == expected
+
+    def test_auto_follows_affinity(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {min(before)})
+            assert Loader(Numbers(3), 1).num_workers == 1
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def test_they_are_started_by_the_first_pass_and_stay(self, tmp_path: Path) -> None:
+        def init(number: int) -> None:
+            with (tmp_path / str(number)).open("a") as file:
+                file.write(f"{os.getpid()} ")
+
+        def pids(least: int = 0) -> dict[str, list[str]]:
+            """Once there are that many: a worker may still be starting when the others have done all there was."""
+            deadline = time.monotonic() + 30
+            while True:
+                found = {path.name: path.read_text().split() for path in sorted(tmp_path.iterdir())}
+                if sum(map(len, found.values())) >= least or time.monotonic() > deadline:
+                    return found
+                time.sleep(0.01)
+
+        with loader_of(Numbers(20), 2, num_workers=3, worker_init_fn=init) as loader:
+            loader.state_dict()
+            loader.sample(1)
+            assert pids() == {}
+            for _ in range(3):
+                list(loader)
+            next(iter(loader))
+            list(loader)
+            first = pids(3)
+            assert list(first) == ["0", "1", "2"] and all(len(found) == 1 for found in first.values())
+            loader.close()
+            assert len(list(loader)) == 10
+            assert [len(found) for found in pids(6).values()] == [2, 2, 2]
+        list(loader_of(Numbers(20), 2, num_workers=0, worker_init_fn=init))
+        assert [len(found) for found in pids().values()] == [2, 2, 2]
+
+    def test_a_context_may_be_given_as_such(self) -> None:
+        import multiprocessing
+
+        context = multiprocessing.get_context("fork")
+        assert len(epoch(Numbers(20), num_workers=1, multiprocessing_context=context)) == 4
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"batch_size": 0}, "batch_size=0: expected a whole number, 1 at least"),
+            ({"batch_size": -1}, "batch_size=-1"),
+            ({"batch_size": 2.0}, "batch_size=2.0"),
+            ({"batch_size": "2"}, "batch_size='2'"),
+            ({"batch_size": True}, "batch_size=True"),
+            ({"batch_size": None}, "batch_size=None"),
+            ({"prefetch_factor": 0}, "prefetch_factor=0: expected a whole number, 1 at least"),
+            ({"prefetch_factor": None}, "prefetch_factor=None"),
+            ({"num_workers": -1}, "num_workers=-1: expected a whole number, 0 at least"),
+            ({"num_workers": "all"}, "num_workers='all'"),
+            ({"seed": "0"}, "seed='0'"),
+            ({"seed": 1.5}, "seed=1.5"),
+            ({"on_error": "ignore"}, "on_error='ignore': expected 'raise' or 'skip'"),
+            ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread': expected one of fork, "),
+            ({"fields": ("lines",)}, "fields: 'lines': expected any of row, line, position, path"),
+            ({"fields": ("path",)}, "fields: 'path': only datasets of packtrain have it"),
+            ({"transform": CROP}, "transform= is for datasets of packtrain; a Numbers has its own"),
+            ({"collate_fn": "default"}, "collate_fn="),
+            ({"worker_init_fn": 1}, "worker_init_fn="),
+            ({"sampler": 3}, "a sampler must be iterable, a int is not"),
+            ({"sampler": iter([1])}, "list_iterator can be gone through only once"),
+            ({"rank": 0}, "give rank and world_size both, or neither"),
+            ({"world_size": 2}, "give rank and world_size both, or neither"),
+            ({"rank": 2, "world_size": 2}, "rank=2: expected 0 to 1"),
+            ({"rank": -1, "world_size": 2}, "rank=-1"),
+            ({"rank": "0", "world_size": 2}, "rank='0'"),
+            ({"rank": 0, "world_size": 0}, "world_size=0: expected a whole number, 1 at least"),
+            ({"dataset": Endless()}, "Endless"),
+            ({"dataset": None}, "NoneType"),
+        ],
+        ids=str,
+    )
+    def test_wrong_arguments(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            Loader(**{"dataset": Numbers(10), "batch_size": 2, **options})
+
+    def test_wrong_epochs(self) -> None:
+        loader = loader_of(Numbers(10))
+        attempts: list[Callable[[], Any]] = [lambda: None, lambda: next(iter(loader)), lambda: list(loader)]
+        for attempt in attempts:
+            attempt()
+            before = loader.state_dict()
+            for epoch in (-1, 1.5, "1", None):
+                with pytest.raises(UsageError, match=f"epoch={epoch!r}"):
+                    loader.set_epoch(epoch)  # type: ignore[arg-type]
+                assert loader.state_dict() == before
+
+    def test_a_wrong_sampler_or_order_is_told_at_the_first_batch(self) -> None:
+        with pytest.raises(UsageError, match="list yields 10 at position 1, the dataset has rows 0 to 9"):
+            list(loader_of(Numbers(10), sampler=[1, 10]))

@@ -1,0 +1,546 @@
+"""Laws of resume: what was handed out before and after is the epoch, once, whoever makes it."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from batching import Numbers, jitter, through_json
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from resuming import FIELDS, ORDERS, SEED, Run, Topology, numbers
+from support import FORMATS, image_set, packed
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.utils.data import DistributedSampler, RandomSampler, Sampler, WeightedRandomSampler
+
+from packtrain.core.errors import UsageError
+from packtrain.readers import Loader, concat, open_dataset
+from packtrain.readers.loader import BlockShuffled, Weighted
+from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+# Rows of epoch 2 of 20 rows with seed 7 from position 16 on, and what the three generators give at position 16.
+GOLDEN_ROWS = [6, 2, 16, 1]
+GOLDEN_DRAWS = [0.8132438284162823, 0.7160419642941693, 0.6246813391102125]
+
+LENGTHS = (0, 1, 2, 7, 23, 40)
+
+
+def topologies(*workers: int) -> st.SearchStrategy[Topology]:
+    return st.builds(Topology, st.integers(1, 4), st.integers(1, 9), st.booleans(), st.sampled_from(workers))
+
+
+def schedules(*workers: int, size: int = 12) -> st.SearchStrategy[list[Any]]:
+    """Lists of actions of a `Run`."""
+    actions = (
+        st.tuples(st.just("take"), st.integers(1, 6)),
+        st.tuples(st.just("restart"), topologies(*workers)),
+        st.tuples(st.just("begin")),
+        st.tuples(st.just("leave")),
+        st.tuples(st.just("set_epoch"), st.integers(0, 3)),
+        st.tuples(st.just("save")),
+        st.tuples(st.just("load")),
+    )
+    return st.lists(st.one_of(*actions), min_size=1, max_size=size)
+
+
+@pytest.fixture(scope="module")
+def packs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Packed images in their ways of use: packtrain's transforms, foreign ones, parts, and all of these together."""
+    folder = tmp_path_factory.mktemp("resumed")
+    listing = image_set(folder / "images", 20)
+    fused, foreign = ([RandomResizedCrop((7, 9)), RandomHorizontalFlip()], jitter)
+    whole = open_dataset(packed(listing, folder / "tar", "tar"), fused)
+    drawn = open_dataset(packed(listing, folder / "lmdb", "lmdb"), foreign)
+    part = whole.subset([3, 3, -1, 8, 0, 12, 5])
+    return {"fused": whole, "foreign": drawn, "subset": part, "concat": concat([part, drawn.subset(range(9)), whole])}
+
+
+@given(st.sampled_from(LENGTHS), st.sampled_from(sorted(ORDERS)), topologies(0), schedules(0))
+def test_any_schedule_of_steps_saves_and_restarts(
+    length: int, order: str, first: Topology, schedule: list[Any]
+) -> None:
+    with Run(numbers(length), order, first) as run:
+        for action in schedule:
+            run.do(*action)
+        # However it went so far, the present epoch comes to its end, and the next one follows.
+        run.do("take", length + 8)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(LENGTHS), st.sampled_from(sorted(ORDERS)), topologies(1, 2), schedules(0, 1, 2, size=5))
+def test_the_same_with_worker_processes(length: int, order: str, first: Topology, schedule: list[Any]) -> None:
+    with Run(numbers(length), order, first) as run:
+        for action in schedule:
+            run.do(*action)
+        run.do("take", 3)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["fused", "foreign", "subset", "concat"]),
+    order=st.sampled_from(sorted(ORDERS)),
+    first=topologies(0, 2),
+    schedule=schedules(0, 0, 1, size=5),
+)
+def test_packed_images_are_the_same_ones_too(
+    packs: dict[str, Any], name: str, order: str, first: Topology, schedule: list[Any]
+) -> None:
+    with Run(packs[name], order, first) as run:
+        for action in schedule:
+            run.do(*action)
+        run.do("take", 4)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(8))
+def test_hundreds_of_schedules(packs: dict[str, Any], seed: int, record_property: Any) -> None:
+    chance = random.Random(seed)
+    counts = {"schedules": 0, "actions": 0, "batches": 0, "restarts": 0}
+
+    def topology() -> Topology:
+        workers = chance.choice([0, 1, 2, 2, 3])
+        return Topology(chance.randint(1, 4), chance.randint(1, 9), chance.random() < 0.5, workers)
+
+    for _ in range(60):
+        dataset = chance.choice([numbers(chance.choice(LENGTHS)), *packs.values()])
+        with Run(dataset, chance.choice(sorted(ORDERS)), topology()) as run:
+            for _ in range(chance.randint(3, 15)):
+                action: tuple[Any, ...] = ("take", chance.randint(1, 8))
+                if chance.random() < 0.5:
+                    other = [
+                        ("restart", topology()),
+                        ("begin",),
+                        ("leave",),
+                        ("set_epoch", chance.randrange(4)),
+                        ("save",),
+                        ("load",),
+                    ]
+                    action = chance.choice(other)
+                run.do(*action)
+                counts["actions"] += 1
+            counts["batches"] += run.batches
+            counts["restarts"] += run.restarts
+        counts["schedules"] += 1
+    assert counts["batches"] > 1000
+    for name, count in counts.items():
+        record_property(name, count)
+    print(seed, counts)
+
+
+def loader_of(rows: int = 20, batch: int = 4, **options: Any) -> Loader:
+    return Loader(Numbers(rows), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+
+
+def positions(batches: Any) -> list[int]:
+    return [position for batch in batches for position in batch[2].tolist()]
+
+
+class TestStates:
+    def test_before_the_first_batch_after_the_last_and_after_the_end(self) -> None:
+        loader = loader_of()
+        empty = {"version": 1, "seed": SEED, "epoch": 0, "consumed": 0, "length": 20, "order": "Shuffled"}
+        assert loader.state_dict() == empty
+        batches = iter(loader)
+        assert loader.state_dict() == empty, "a pass that has handed out nothing"
+        for consumed in (4, 8, 12, 16, 20):
+            next(batches)
+            assert loader.state_dict() == {**empty, "consumed": consumed}
+        last = loader.state_dict()
+        assert next(batches, None) is None
+        assert loader.state_dict() == {**empty, "epoch": 1}
+        # From after the last batch: what is left of that epoch is nothing, then comes the next one.
+        again = loader_of()
+        again.load_state_dict(last)
+        assert again.state_dict() == last
+        assert [positions(again), again.state_dict()["epoch"], positions(again)] == [[], 1, list(range(20))]
+
+    def test_an_unfinished_step_at_the_end_follows_who_resumes(self) -> None:
+        dropping = loader_of(22, drop_last=True)
+        assert len(list(zip(range(5), dropping, strict=False))) == 5
+        state = dropping.state_dict()
+        assert state["consumed"] == 20
+        for options, expected in (
+            ({"drop_last": True}, []),
+            ({"drop_last": False}, [20, 21]),
+            ({"drop_last": True, "batch": 1}, [20, 21]),
+            ({"rank": 2, "world_size": 3}, [0]),
+        ):
+            loader = loader_of(22, **options)
+            loader.load_state_dict(state)
+            assert positions(loader) == expected, options
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_batches_made_ahead_do_not_count(self, workers: int) -> None:
+        with loader_of(40, num_workers=workers, prefetch_factor=3, multiprocessing_context="fork") as loader:
+            batches = iter(loader)
+            next(batches)
+            next(batches)
+            assert loader.state_dict()["consumed"] == 8
+
+    def test_the_state_is_not_the_loaders_own(self) -> None:
+        loader = loader_of(sampler=Foreign())
+        state = loader.state_dict()
+        kept = through_json(state)
+        list(loader)
+        assert state == kept
+        loader.load_state_dict(state)
+        list(loader)
+        assert state == kept
+
+    def test_set_epoch_keeps_a_state_just_loaded_in_that_epoch_only(self) -> None:
+        state = {**loader_of().state_dict(), "epoch": 3, "consumed": 12}
+        kept, moved, back = loader_of(), loader_of(), loader_of()
+        for loader in (kept, moved, back):
+            loader.load_state_dict(state)
+        kept.set_epoch(3)
+        moved.set_epoch(2)
+        back.set_epoch(4)
+        back.set_epoch(3)
+        assert positions(kept) == list(range(12, 20))
+        assert positions(moved) == positions(back) == list(range(20))
+        # The middle was kept once: the epoch that was begun is begun again.
+        kept.load_state_dict(state)
+        next(iter(kept))
+        kept.set_epoch(3)
+        assert positions(kept) == list(range(20))
+
+    def test_the_loop_of_torch_goes_on_with_the_epoch_it_was_in(self) -> None:
+        """``for epoch in range(start, epochs): set_epoch(epoch)``, with a loader that knows where it was."""
+        seen: list[tuple[int, int]] = []
+        state: dict[str, Any] | None = None
+        for _ in range(4):
+            loader = loader_of()
+            if state is not None:
+                loader.load_state_dict(through_json(state))
+            for epoch in range(loader.state_dict()["epoch"], 3):
+                loader.set_epoch(epoch)
+                for batch in loader:
+                    seen += [(epoch, position) for position in batch[2].tolist()]
+                    state = loader.state_dict()
+                    if len(seen) in (8, 20, 44):
+                        break
+                else:
+                    continue
+                break
+        assert seen == [(epoch, position) for epoch in range(3) for position in range(20)]
+
+    def test_breaking_off_begins_the_next_epoch(self) -> None:
+        loader = loader_of()
+        next(iter(loader))
+        assert loader.state_dict()["consumed"] == 4
+        assert positions(loader) == list(range(20))
+        assert loader.state_dict()["epoch"] == 2
+
+    def test_a_pass_that_gave_nothing_does_not_count(self) -> None:
+        """Lightning calls `iter` twice before it takes the first batch."""
+        loader = loader_of()
+        iter(loader)
+        iter(loader)
+        state = {**loader.state_dict(), "consumed": 8}
+        assert state["epoch"] == 0
+        loader.load_state_dict(state)
+        iter(loader)
+        loader.set_epoch(0)
+        assert loader.state_dict() == state
+        assert positions(loader) == list(range(8, 20))
+
+    def test_every_epoch_and_seed_is_another_one_and_equal_ones_are_equal(self) -> None:
+        def rows(seed: int, epoch: int) -> tuple[int, ...]:
+            loader = loader_of(seed=seed)
+            loader.set_epoch(epoch)
+            return tuple(row for batch in loader for row in batch[3].tolist())
+
+        several = {(seed, epoch): rows(seed, epoch) for seed in range(5) for epoch in range(5)}
+        assert len(set(several.values())) == 25
+        assert all(sorted(found) == list(range(20)) for found in several.values())
+        assert several == {pair: rows(*pair) for pair in several}
+
+    def test_what_an_old_state_means_stays_for_ever(self) -> None:
+        """Written down when version 1 was made: other numbers would change every training run that is resumed."""
+        loader = loader_of()
+        loader.load_state_dict(
+            {"version": 1, "seed": SEED, "epoch": 2, "consumed": 16, "length": 20, "order": "Shuffled"}
+        )
+        ((images, labels, *_),) = loader
+        assert labels.tolist() == GOLDEN_ROWS
+        torch.testing.assert_close(images[0, 1:], torch.tensor(GOLDEN_DRAWS, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("action", ["load", "set_epoch", "close", "iter"])
+    @pytest.mark.parametrize("begun", [True, False])
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_pass_that_was_ended_says_so(self, action: str, begun: bool, workers: int) -> None:
+        with loader_of(num_workers=workers, multiprocessing_context="fork") as loader:
+            state = loader.state_dict()
+            batches = iter(loader)
+            if begun:
+                next(batches)
+            if action == "load":
+                loader.load_state_dict(state)
+            elif action == "set_epoch":
+                loader.set_epoch(5)
+            elif action == "close":
+                loader.close()
+            else:
+                iter(loader)
+            before = loader.state_dict()
+            with pytest.raises(UsageError, match="this pass has ended"):
+                next(batches)
+            assert loader.state_dict() == before
+            assert next(batches, None) is None
+            # The loader itself goes on as if that pass had not been asked.
+            assert len(positions(loader)) == 20
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"version": 2}, "version 2, not 1"),
+            ({"version": "1"}, "version '1', not 1"),
+            ({"version": None}, "version None, not 1"),
+            ({"length": 21}, "21 positions in an epoch, this one has 20: is it another dataset?"),
+            ({"order": "Sequential"}, "order Sequential, this one has Shuffled"),
+            ({"order": "SamplerOrder"}, "order is 'SamplerOrder', sampler is None"),
+            ({"order": None}, "order"),
+            ({"consumed": 21}, "21 of 20 positions are consumed"),
+            ({"consumed": -1}, "consumed is -1"),
+            ({"consumed": 4.0}, "consumed is 4.0"),
+            ({"consumed": True}, "consumed is True"),
+            ({"epoch": -1}, "epoch is -1"),
+            ({"epoch": "3"}, "epoch is '3'"),
+            ({"seed": None}, "seed is None"),
+            ({"length": [20]}, r"length is \[20\]"),
+            ({"sampler": 5, "order": "SamplerOrder"}, "sampler is 5"),
+            ({"sampler": {"world_size": 1}}, r"sampler is \{'world_size': 1\}"),
+            ({"more": 1}, "more"),
+        ],
+        ids=str,
+    )
+    def test_a_state_that_is_not_this_loaders(self, changes: dict[str, Any], message: str) -> None:
+        loader = loader_of()
+        next(iter(loader))
+        before = loader.state_dict()
+        with pytest.raises(UsageError, match=message):
+            loader.load_state_dict({**before, **changes})
+        assert loader.state_dict() == before, "a refused state changes nothing"
+
+    @pytest.mark.parametrize("name", ["version", "seed", "epoch", "consumed", "length", "order"])
+    def test_a_state_that_lacks_something(self, name: str) -> None:
+        state = loader_of().state_dict()
+        del state[name]
+        with pytest.raises(UsageError, match=f"{name}"):
+            loader_of().load_state_dict(state)
+
+    @pytest.mark.parametrize("state", [None, [], 5, "state", [("version", 1)]], ids=str)
+    def test_what_is_no_state_at_all(self, state: Any) -> None:
+        with pytest.raises(UsageError, match="no state of a loader"):
+            loader_of().load_state_dict(state)
+
+    def test_the_seed_may_be_any_integer(self) -> None:
+        for seed in (-1, 2**63, 2**70):
+            loader = loader_of(seed=seed)
+            again = loader_of()
+            again.load_state_dict(through_json(loader.state_dict()))
+            assert positions(again) == list(range(20))
+
+
+class Foreign(Sampler[int]):
+    """Any order but packtrain's; its state is the number of epochs that it has drawn."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.drawn += 1
+        yield from torch.randperm(20, generator=torch.Generator().manual_seed(self.drawn)).tolist()
+
+    def __len__(self) -> int:
+        return 20
+
+    def state_dict(self) -> dict[str, int]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.drawn = state["drawn"]
+
+
+SAMPLERS: dict[str, Any] = {
+    "random": lambda rank, world: RandomSampler(range(20)),
+    "weighted": lambda rank, world: WeightedRandomSampler(range(1, 21), 17),
+    "distributed": lambda rank, world: DistributedSampler(range(20), world, rank, seed=3),  # type: ignore[arg-type]
+    "own state": lambda rank, world: Foreign(),
+    "list": lambda rank, world: [5, 3, 5, 0, 19, 2],
+}
+
+
+class TestForeignSamplers:
+    @pytest.mark.parametrize("name", SAMPLERS)
+    @pytest.mark.parametrize("world", [1, 3])
+    def test_they_go_on_where_they_were(self, name: str, world: int) -> None:
+        for rank in range(world):
+
+            def made(batch: int, rank: int = rank) -> Loader:
+                sampler = SAMPLERS[name](rank, world)
+                return loader_of(batch=batch, sampler=sampler, rank=rank, world_size=world)
+
+            whole = made(2)
+            epochs = [[torch.cat(column) for column in zip(*whole, strict=True)] for _ in range(3)]
+            for epoch in range(3):
+                for count in range(len(epochs[epoch][0]) // 2 + 1):
+                    first = made(2)
+                    for _ in range(epoch):
+                        list(first)
+                    before = [batch for _, batch in zip(range(count), first, strict=False)]
+                    second = made(3)
+                    second.load_state_dict(through_json(first.state_dict()))
+                    second.set_epoch(epoch)
+                    found = [torch.cat(column) for column in zip(*before, *second, strict=True)]
+                    assert all(map(torch.equal, found, epochs[epoch]))
+                    if epoch < 2:
+                        followed = [torch.cat(column) for column in zip(*second, strict=True)]
+                        assert all(map(torch.equal, followed, epochs[epoch + 1]))
+
+    def test_one_ranks_state_serves_all_ranks(self) -> None:
+        """What rank 0 wrote into the checkpoint is what every rank reads."""
+
+        def ranks() -> list[Loader]:
+            return [
+                loader_of(batch=2, sampler=SAMPLERS["distributed"](rank, 2), rank=rank, world_size=2)
+                for rank in range(2)
+            ]
+
+        first = ranks()
+        passes = [iter(loader) for loader in first]
+        for _ in range(3):
+            for part in passes:
+                next(part)
+        state = through_json(first[0].state_dict())
+        rest = [[batch[3].tolist() for batch in part] for part in passes]
+        second = ranks()
+        for loader, expected in zip(second, rest, strict=True):
+            loader.load_state_dict(state)
+            assert [batch[3].tolist() for batch in loader] == expected
+
+    def test_ranks_draw_numbers_of_their_own(self) -> None:
+        """Position 3 is one of every rank here; with packtrain's orders it is that of one rank."""
+        (first, *_), (second, *_) = (
+            next(iter(loader_of(sampler=[5, 5, 5, 5], rank=rank, world_size=2))) for rank in range(2)
+        )
+        assert torch.equal(first[:, 0], second[:, 0])
+        assert not set(first[:, 1:].flatten().tolist()) & set(second[:, 1:].flatten().tolist())
+
+    def test_another_number_of_ranks_is_refused(self) -> None:
+        state = loader_of(sampler=SAMPLERS["distributed"](0, 2), rank=0, world_size=2).state_dict()
+        for world in (1, 3):
+            other = loader_of(sampler=SAMPLERS["distributed"](0, world), rank=0, world_size=world)
+            with pytest.raises(UsageError, match=f"saved by 2 ranks, now there are {world}; .* packtrain's own orders"):
+                other.load_state_dict(state)
+
+    def test_a_sampler_that_draws_other_rows_is_refused(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        loader = loader_of(sampler=RandomSampler(range(20), generator=generator))
+        next(iter(loader))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        with pytest.raises(UsageError, match="did not draw epoch 0 again"):
+            next(iter(loader))
+        fewer = loader_of(sampler=[1, 2, 3])
+        fewer.load_state_dict({**state, "sampler": {**state["sampler"], "world_size": 1}})
+        with pytest.raises(UsageError, match=r"did not draw epoch 0 again .*20 rows then, 3 now"):
+            next(iter(fewer))
+
+    def test_orders_and_samplers_do_not_take_each_others_states(self) -> None:
+        ours, theirs = loader_of(), loader_of(sampler=RandomSampler(range(20)))
+        for loader, other in ((ours, theirs), (theirs, ours)):
+            with pytest.raises(UsageError, match="the state is that of a loader with order"):
+                loader.load_state_dict(other.state_dict())
+
+    def test_a_state_without_the_samplers_part_is_refused(self) -> None:
+        loader = loader_of(sampler=RandomSampler(range(20)))
+        state = loader.state_dict()
+        del state["sampler"]
+        with pytest.raises(UsageError, match="sampler"):
+            loader.load_state_dict(state)
+
+
+class TestStateful:
+    def half_way(self, **options: Any) -> Loader:
+        loader = loader_of(**options)
+        next(iter(loader))
+        return loader
+
+    def test_it_is_torchs_protocol(self) -> None:
+        assert isinstance(loader_of(), Stateful)
+
+    @pytest.mark.parametrize("sampler", [None, Weighted([1] * 20), "own state"], ids=str)
+    def test_a_distributed_checkpoint_of_one_process(self, tmp_path: Path, sampler: Any) -> None:
+        def sampler_of() -> Any:
+            return SAMPLERS[sampler](0, 1) if isinstance(sampler, str) else sampler
+
+        loader = self.half_way(sampler=sampler_of())
+        state = loader.state_dict()
+        again = loader_of(seed=0, sampler=sampler_of())
+        with warnings.catch_warnings():
+            # Of processes that are not there, and of torch's own use of its storages.
+            warnings.simplefilter("ignore")
+            checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
+            checkpoint.load({"loader": again}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
+        assert again.state_dict() == state
+        assert positions(again) == list(range(4, 20))
+
+    def test_torch_load_with_weights_only(self, tmp_path: Path) -> None:
+        """As Lightning keeps it: a part of a checkpoint of one file."""
+        loader = self.half_way()
+        torch.save({"loops": {"loader": loader.state_dict()}}, tmp_path / "last.ckpt")
+        again = loader_of(batch=5, seed=0)
+        again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["loops"]["loader"])
+        assert positions(again) == list(range(4, 20))
+
+    def test_the_protocol_of_torchdata(self) -> None:
+        """A state taken while a pass goes on is loaded before `iter`, into a loader that may have been used already."""
+        loader = loader_of()
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        rest = positions(batches)
+        used = loader_of()
+        list(used)
+        used.load_state_dict(state)
+        assert positions(iter(used)) == rest == list(range(4, 20))
+        assert positions(used) == positions(loader) == list(range(20))
+        assert used.state_dict() == loader.state_dict()
+
+
+def test_blocks_of_a_packed_dataset_resume(packs: dict[str, Any]) -> None:
+    for dataset in packs.values():
+        whole = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        rows = [row for batch in whole for row in batch[3].tolist()]
+        assert sorted(rows) == list(range(len(dataset)))
+        first = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        begun = next(iter(first))[3].tolist()
+        second = Loader(dataset, 5, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        second.load_state_dict(first.state_dict())
+        assert begun + [row for batch in second for row in batch[3].tolist()] == rows
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_run_goes_on_in_another_format(images: Path, tmp_path: Path, format: str) -> None:
+    """The state knows rows, not files: packed with the same seed, every format has the same rows."""
+    transform = [RandomResizedCrop(8), RandomHorizontalFlip()]
+    tar, other = (
+        open_dataset(packed(images, tmp_path / "sets" / str(number) / name, name), transform)
+        for number, name in enumerate(["tar", format])
+    )
+    whole = Loader(tar, 4, num_workers=0)
+    expected = [image for batch, _ in whole for image in batch]
+    first, second = Loader(tar, 4, num_workers=0), Loader(other, 4, num_workers=0)
+    found = list(next(iter(first))[0])
+    second.load_state_dict(first.state_dict())
+    found += [image for batch, _ in second for image in batch]
+    assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
