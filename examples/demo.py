@@ -12,12 +12,11 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from lenet.train import EpochResult, TrainOptions, count_classes, random_crop, train
+from lenet.train import EpochResult, TrainOptions, count_classes, train
 from PIL import Image
 from torch.utils.data import Dataset
 
@@ -56,7 +55,6 @@ class LooseFiles(Dataset[tuple[Any, Any]]):
         # The rows of a packed dataset and not the lines of its list, since packing may have refused some.
         self.paths = [root / packed.filename(row) for row in range(len(packed))]
         self.targets = packed.targets.tolist()
-        self.transform: Callable[[Any], Any] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -64,7 +62,7 @@ class LooseFiles(Dataset[tuple[Any, Any]]):
     def __getitem__(self, row: int) -> tuple[Any, int]:
         with self.paths[row].open("rb") as file:
             image: Any = Image.open(file).convert("RGB")
-        return image if self.transform is None else self.transform(image), self.targets[row]
+        return image, self.targets[row]
 
 
 Source = LooseFiles | PackedDataset
@@ -91,10 +89,14 @@ def _demo(out: Path) -> None:
     for name in FORMATS:
         _verify(out / name)
     packed = {name: open_dataset(out / name) for name in FORMATS}
-    sources: dict[str, Source] = {LOOSE: LooseFiles(packed[FORMATS[0]], root), **packed}
+    loose = LooseFiles(packed[FORMATS[0]], root)
+    same = all(_same_pixels(loose, dataset) for dataset in packed.values())
+    sources: dict[str, Source] = {LOOSE: loose, **packed}
     read_rates = _read_rates(sources)
-    epochs = {name: _train(out / name, sources[name], count_classes(packed[FORMATS[0]])) for name in sources}
+    epochs = {name: _train(out / name, dataset) for name, dataset in packed.items()}
+    same &= len({(epoch.loss, epoch.accuracy) for epoch in epochs.values()}) == 1
     _print_table(sources, pack_rates, read_rates, epochs)
+    print(_remarks(same))
 
 
 # --- the images ---
@@ -208,13 +210,13 @@ def _read_all(dataset: Source) -> float:
     return time.perf_counter() - start
 
 
-def _train(folder: Path, dataset: Source, classes: int) -> EpochResult:
-    if isinstance(dataset, PackedDataset):
-        _announce("python", "examples/lenet/train.py", folder, "--batch-size", TRAINING.batch_size)
-    else:
-        print("\nThe same network, from the loose files")
-    dataset.transform = random_crop
-    epoch = train(dataset, classes, TRAINING).epochs[-1]
+def _same_pixels(loose: LooseFiles, packed: PackedDataset) -> bool:
+    return all(np.array_equal(loose[row][0], packed[row][0]) for row in range(len(packed)))
+
+
+def _train(folder: Path, dataset: PackedDataset) -> EpochResult:
+    _announce("python", "examples/lenet/train.py", folder, "--batch-size", TRAINING.batch_size)
+    epoch = train(dataset, count_classes(dataset), TRAINING).epochs[-1]
     # Without its images/s, which would compare the first run in this process with later ones.
     print(f"  loss {epoch.loss:.3f}, accuracy {epoch.accuracy:.1%}")
     return epoch
@@ -230,16 +232,17 @@ def _print_table(
     print(f"{'':<12} {'':>12} {'images/s':>9} {'images/s':>9} {'loss':>8} {'accuracy':>9}")
     for name, dataset in sources.items():
         pack_rate = f"{pack_rates[name]:,.0f}" if name in pack_rates else "-"
-        size, epoch = _bytes(dataset), epochs[name]
-        print(
-            f"{name:<12} {size:>12,} {pack_rate:>9} {read_rates[name]:>9,.0f} {epoch.loss:>8.3f} {epoch.accuracy:>9.1%}"
-        )
-    same = len({(f"{epoch.loss:.3f}", f"{epoch.accuracy:.3f}") for epoch in epochs.values()}) == 1
-    print(
+        loss, accuracy = (f"{epochs[name].loss:.3f}", f"{epochs[name].accuracy:.1%}") if name in epochs else ("-", "-")
+        print(f"{name:<12} {_bytes(dataset):>12,} {pack_rate:>9} {read_rates[name]:>9,.0f} {loss:>8} {accuracy:>9}")
+
+
+def _remarks(same: bool) -> str:
+    return (
         "\npack: transcoded to crop-ready, checked and on the disk. read: whole images decoded one after the other,\n"
         f"from memory; the files by {pillow_version()},\n"
         f"the datasets by {decoder().version} ({available_cores()} cores).\n"
-        f"Loss and accuracy {'are the same' if same else 'DIFFER, WHICH IS A BUG'}: all train on the same pixels.\n\n"
+        f"Pixels, loss and accuracy {'are the same' if same else 'DIFFER, WHICH IS A BUG'}; "
+        "the pixels also as in the loose files.\n\n"
         "These images only drive the demo. It is no benchmark: for figures see benchmarks/README.md."
     )
 

@@ -112,6 +112,14 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         dataset, row = self._locate(row)
         return dataset.store.record(row)
 
+    def will_need(self, row: int) -> int:
+        """Asks the system for the record of `row`; see `RecordStore.will_need`."""
+        try:
+            dataset, row = self._locate(row)
+        except IndexError:
+            return 0
+        return dataset.store.will_need(row)
+
     def image(self, row: int) -> Image:
         """The decoded image of `row`, without `transform`.
 

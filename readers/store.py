@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -26,6 +26,8 @@ IO: Final = ("auto", "mmap", "pread")
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
 """Label of every row of a dataset without labels, as in torchvision's unlabelled STL10."""
+# What Linux reads ahead by default; on no device it cuts shorter than that unless read-ahead was turned down there.
+_PIECE: Final = 128 << 10
 
 
 class RecordStore:
@@ -87,7 +89,28 @@ class RecordStore:
         row = self.checked_row(row)
         return self._read(row), self._width[row], self._height[row]
 
+    def will_need(self, row: int) -> int:
+        """Asks the system to read the record of `row` into memory, without waiting for it.
+
+        Returns:
+            The record's size in bytes; 0 where it cannot be asked for. Why that is so, `record` raises.
+        """
+        try:
+            shard, offset, size = self._place(self.checked_row(row))
+            shard.will_need(offset, size)
+        except (IndexError, DatasetError, OSError):
+            return 0
+        return size
+
     def _read(self, row: int) -> memoryview:
+        shard, offset, size = self._place(row)
+        data = shard.read(offset, size)
+        if self.check and crc32c(data) != self._crc32c[row]:
+            raise self.corrupt(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
+        return data
+
+    def _place(self, row: int) -> tuple[_MappedShard | _OpenShard, int, int]:
+        """Shard, offset and size of a record."""
         number = self._shard[row]
         shard = self._shards.get(number) or self._open_shard(number, row)
         offset, size = self._offset[row], self._size[row]
@@ -95,10 +118,7 @@ class RecordStore:
             raise self.corrupt(
                 row, f"its index entry points outside the shard ({offset} + {size} of {shard.bytes} bytes)"
             )
-        data = shard.read(offset, size)
-        if self.check and crc32c(data) != self._crc32c[row]:
-            raise self.corrupt(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
-        return data
+        return shard, offset, size
 
     def label(self, row: int) -> Label:
         """The label of `row`: int, float, or an array [K] of int64 or float32; `NO_LABEL` without labels."""
@@ -192,11 +212,17 @@ class _MappedShard:
         with path.open("rb", buffering=0) as file:
             # An empty file cannot be mapped.
             empty = os.fstat(file.fileno()).st_size == 0
-            self._view = memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._view = memoryview(self._map or b"")
         self.bytes = len(self._view)
 
     def read(self, offset: int, size: int) -> memoryview:
         return self._view[offset : offset + size]
+
+    def will_need(self, offset: int, size: int) -> None:
+        if self._map is not None:
+            for start, length in _pieces(offset, size):
+                self._map.madvise(mmap.MADV_WILLNEED, start, length)
 
 
 class _OpenShard:
@@ -215,6 +241,17 @@ class _OpenShard:
                 buffer += piece
             data = bytes(buffer)
         return memoryview(data)
+
+    def will_need(self, offset: int, size: int) -> None:
+        for start, length in _pieces(offset, size):
+            os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
+
+
+def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
+    """Whole pages around a range, in pieces that the kernel reads ahead in full; of longer ones it takes the head."""
+    end = offset + size
+    for start in range(offset - offset % mmap.PAGESIZE, end, _PIECE):
+        yield start, min(_PIECE, end - start)
 
 
 def _reopen(path: str, io: str, check: bool) -> RecordStore:

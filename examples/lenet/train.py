@@ -11,19 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
 
 from packtrain.core.errors import PacktrainError, UsageError
-from packtrain.readers import PackedDataset, open_dataset
+from packtrain.readers import ImageDataset, Loader, PackedDataset, open_dataset
+from packtrain.readers.transforms import RandomCrop
 
-SIDE: Final = 32
+CROP: Final = RandomCrop(32, pad_if_needed=True)
 
 
 @dataclass(frozen=True)
@@ -105,20 +103,6 @@ def lenet(classes: int) -> nn.Sequential:
     )
 
 
-def random_crop(image: Image.Image) -> Tensor:
-    """A random 32 x 32 crop as uint8 [3, 32, 32]; an image smaller than that is centred on black."""
-    left, top = (_random_start(length) for length in image.size)
-    # Outside of the image, Pillow's crop is black. Converting after the crop converts 32 x 32 pixels, not all.
-    crop = image.crop((left, top, left + SIDE, top + SIDE)).convert("RGB")
-    return torch.from_numpy(np.array(crop)).permute(2, 0, 1)
-
-
-def _random_start(length: int) -> int:
-    if length < SIDE:
-        return -((SIDE - length) // 2)
-    return int(torch.randint(length - SIDE + 1, ()))
-
-
 def count_classes(dataset: PackedDataset) -> int:
     """Outputs that the labels of `dataset` ask for, 10 at least.
 
@@ -135,7 +119,7 @@ def count_classes(dataset: PackedDataset) -> int:
 
 
 def train(
-    dataset: Dataset[tuple[Tensor, int]],
+    dataset: ImageDataset,
     classes: int,
     options: TrainOptions,
     on_epoch: Callable[[EpochResult], None] = lambda _: None,
@@ -143,7 +127,7 @@ def train(
     """Trains a new LeNet. On a CPU, the same options give the same result; torch is seeded and kept to one thread.
 
     Args:
-        dataset: Map-style; gives (uint8 [3, 32, 32], label), as with ``transform=random_crop``.
+        dataset: The images, in RGB, and one integer label for each.
         classes: Outputs of the network.
         options: How to train.
         on_epoch: Called after each epoch.
@@ -155,18 +139,22 @@ def train(
     # For so small a network more threads would only wait for each other, on cores that the workers could use.
     torch.set_num_threads(1)
     device = _device(options.device)
-    # On a GPU, cuDNN is at its best with the channels last.
-    memory_format = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     model = lenet(classes).to(device)
-    model.to(memory_format=memory_format)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         model.parameters(), options.lr, momentum=options.momentum, weight_decay=options.weight_decay, nesterov=True
     )
-    loader = _loader(dataset, options, device)
     epochs = []
-    for number in range(1, options.epochs + 1):
-        epochs.append(_train_epoch(number, model, optimizer, loader, device, memory_format))
-        on_epoch(epochs[-1])
+    with Loader(
+        dataset,
+        options.batch_size,
+        transform=CROP,
+        seed=options.seed,
+        num_workers=options.workers,
+        multiprocessing_context=options.start_method,
+    ) as loader:
+        for number in range(1, options.epochs + 1):
+            epochs.append(_train_epoch(number, model, optimizer, loader, device))
+            on_epoch(epochs[-1])
     return TrainResult(model, tuple(epochs))
 
 
@@ -178,26 +166,12 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _loader(dataset: Dataset[tuple[Tensor, int]], options: TrainOptions, device: torch.device) -> DataLoader[Any]:
-    return DataLoader(
-        dataset,
-        batch_size=options.batch_size,
-        shuffle=True,
-        num_workers=options.workers,
-        multiprocessing_context=options.start_method if options.workers else None,
-        persistent_workers=options.workers > 0,
-        # From pinned memory, a copy to the GPU runs beside the computation.
-        pin_memory=device.type == "cuda",
-    )
-
-
 def _train_epoch(
     number: int,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: DataLoader[Any],
+    loader: Loader,
     device: torch.device,
-    memory_format: torch.memory_format,
 ) -> EpochResult:
     start = time.perf_counter()
     # Summed where they are computed: reading a sum at every step would make the CPU wait for the GPU.
@@ -206,8 +180,8 @@ def _train_epoch(
     model.train()
     for images, labels in loader:
         # Bytes go to the device, and become floats from -1 to 1 there.
-        inputs = images.to(device, non_blocking=True).to(torch.float32, memory_format=memory_format) / 127.5 - 1
-        targets = labels.to(device, non_blocking=True)
+        inputs = images.to(device).float() / 127.5 - 1
+        targets = labels.to(device)
         logits = model(inputs)
         loss = F.cross_entropy(logits, targets)
         optimizer.zero_grad()
@@ -234,7 +208,7 @@ def main() -> None:
     path = arguments.pop("dataset")
     options = TrainOptions(**arguments)
     try:
-        dataset = open_dataset(path, transform=random_crop)
+        dataset = open_dataset(path)
         classes = count_classes(dataset)
         print(f"{len(dataset):,} images, {classes} classes, on {_device(options.device)}", flush=True)
         train(dataset, classes, options, on_epoch=lambda epoch: print(epoch, flush=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -211,7 +211,9 @@ def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
 
 def _require_same(what: str, value: npt.NDArray[Any], field: Field) -> None:
     expected = np.dtype(field.dtype)
-    same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected))
+    # Labels are numbers: a float may lose digits, but an integer must not turn into another one.
+    casting: Literal["safe", "same_kind"] = "safe" if expected.kind in "iu" else "same_kind"
+    same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected, casting))
     if value.shape != field.shape or not same_dtype:
         order = " (height, width, channels)" * field.channels_last
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -14,9 +15,10 @@ import demo
 import numpy as np
 import pytest
 import torch
-from lenet.train import TrainOptions, TrainResult, count_classes, lenet, random_crop, train
+from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
-from support import encoded, image_set, picture, tree
+from resnet_ddp.train import TrainOptions as ResNetOptions
+from support import image_set, picture, tree
 
 from packtrain.cli.info_cmd import command as info_command
 from packtrain.cli.pack_cmd import command as pack_command
@@ -27,7 +29,6 @@ from packtrain.packer import PackOptions, pack
 from packtrain.readers import PackedDataset, open_dataset
 
 ROOT = Path(__file__).parents[2]
-COLOURS = ((220, 30, 30), (30, 200, 40), (40, 60, 220), (230, 220, 60))
 EPOCHS = 4
 
 
@@ -37,21 +38,6 @@ def run(*arguments: object, images: Path | None = None, cwd: Path) -> subprocess
         environment["PACKTRAIN_IMAGES"] = str(images)
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="session")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed dataset whose labels are plain to see: 160 noisy pictures in one of four colours."""
-    folder = tmp_path_factory.mktemp("colours")
-    random = np.random.default_rng(0)
-    lines = []
-    for number in range(160):
-        label = number % len(COLOURS)
-        pixels = np.array(COLOURS[label]) + random.normal(0, 20, (40, 44, 3))
-        (folder / f"{number}.jpg").write_bytes(encoded(Image.fromarray(pixels.clip(0, 255).astype(np.uint8))))
-        lines.append(f"{number}.jpg {label}\n")
-    (folder / "train.txt").write_text("".join(lines))
-    return pack(folder / "train.txt", folder / "packed").dataset
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +53,7 @@ def trained(path: Path, *, workers: int = 0, seed: int = 0, start_method: str | 
     options = TrainOptions(
         epochs=EPOCHS, batch_size=32, workers=workers, device="cpu", seed=seed, start_method=start_method
     )
-    return train(open_dataset(path, transform=random_crop), 10, options)
+    return train(open_dataset(path), 10, options)
 
 
 def facts(result: TrainResult) -> list[tuple[float, float]]:
@@ -100,7 +86,7 @@ def test_it_learns_to_tell_colours_apart(colours: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_learns_on_a_gpu(colours: Path) -> None:
     options = TrainOptions(epochs=EPOCHS, batch_size=32, workers=2, device="auto")
-    result = train(open_dataset(colours, transform=random_crop), 10, options)
+    result = train(open_dataset(colours), 10, options)
     assert next(result.model.parameters()).is_cuda
     assert result.epochs[-1].accuracy > 0.9
 
@@ -108,45 +94,40 @@ def test_it_learns_on_a_gpu(colours: Path) -> None:
 def test_a_gpu_that_is_not_there_is_missed(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="--device cpu"):
-        train(open_dataset(colours, transform=random_crop), 10, TrainOptions(device="cuda"))
+        train(open_dataset(colours), 10, TrainOptions(device="cuda"))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_same_seed_gives_the_same_run(colours: Path, workers: int) -> None:
-    first, again = trained(colours, workers=workers), trained(colours, workers=workers)
-    assert facts(first) == facts(again)
-    assert all(map(np.array_equal, weights(first), weights(again)))
-    assert facts(first) != facts(trained(colours, workers=workers, seed=1))
+@pytest.fixture(scope="session")
+def reference(colours: Path) -> TrainResult:
+    return trained(colours)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
-def test_the_start_method_changes_nothing(colours: Path, start_method: str) -> None:
-    assert facts(trained(colours, workers=1, start_method=start_method)) == facts(trained(colours, workers=1))
+@pytest.mark.parametrize(
+    ("workers", "start_method"), [(0, None), (1, "fork"), (3, "fork"), (2, "forkserver"), (2, "spawn")]
+)
+def test_the_same_seed_gives_the_same_run(
+    colours: Path, reference: TrainResult, workers: int, start_method: str | None
+) -> None:
+    again = trained(colours, workers=workers, start_method=start_method)
+    assert facts(again) == facts(reference)
+    assert all(map(np.array_equal, weights(again), weights(reference)))
 
 
-def test_the_format_changes_nothing(colours: Path, tmp_path: Path, format_name: str) -> None:
+def test_another_seed_gives_another_run(colours: Path, reference: TrainResult) -> None:
+    assert facts(trained(colours, seed=1)) != facts(reference)
+
+
+def test_the_format_changes_nothing(colours: Path, reference: TrainResult, tmp_path: Path, format_name: str) -> None:
     pack(colours.parent / "train.txt", tmp_path / "out", PackOptions(format=format_name, seed=5))
-    assert facts(trained(tmp_path / "out")) == facts(trained(colours))
+    assert facts(trained(tmp_path / "out")) == facts(reference)
 
 
-def test_a_crop_is_a_piece_of_the_image() -> None:
-    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (34, 36, 3), np.uint8))
-    pixels = np.asarray(image)
-    places = [(top, left) for top in range(3) for left in range(5)]
-    found = set()
-    for _ in range(400):
-        crop = random_crop(image)
-        assert crop.dtype == torch.uint8
-        piece = crop.permute(1, 2, 0).numpy()
-        found |= {at for at in places if np.array_equal(piece, pixels[at[0] : at[0] + 32, at[1] : at[1] + 32])}
-    assert found == set(places), "every place is drawn at some time, the edges included"
-
-
-def test_a_small_image_is_centred_on_black() -> None:
-    crop = random_crop(Image.new("L", (20, 40), 255))
-    assert crop.shape == (3, 32, 32)
-    assert (crop[:, :, 6:26] == 255).all()
-    assert (crop[:, :, :6] == 0).all() and (crop[:, :, 26:] == 0).all()
+def test_a_small_image_lies_on_black() -> None:
+    crop = np.array(CROP(Image.new("RGB", (20, 40), (255, 255, 255))))
+    assert crop.shape == (32, 32, 3)
+    (columns,) = np.nonzero(crop[0, :, 0])
+    assert len(columns) == 20 and columns.max() - columns.min() == 19
+    assert (crop[:, columns] == 255).all() and crop.sum() == 255 * 3 * 32 * 20
 
 
 def packed_with(folder: Path, lines: str, labels: str) -> PackedDataset:
@@ -203,10 +184,21 @@ def test_the_demo_runs_from_any_list_and_runs_again(tmp_path: Path) -> None:
     rows = {line[:12].strip(): line[12:].split() for line in done.stdout.splitlines()}
     loose = sum(path.stat().st_size for path in source.parent.glob("image*.jpg"))
     assert rows["loose files"][0] == f"{loose:,}"
-    assert {tuple(rows[name][3:]) for name in ("loose files", "tar", "hdf5", "lmdb")} == {tuple(rows["tar"][3:])}
-    assert "Loss and accuracy are the same" in done.stdout
+    assert {tuple(rows[name][3:]) for name in ("tar", "hdf5", "lmdb")} == {tuple(rows["tar"][3:])}
+    assert "Pixels, loss and accuracy are the same" in done.stdout
     for name in ("tar", "hdf5", "lmdb"):
         assert len(open_dataset(tmp_path / "demo-out" / name)) == 20
+
+
+def test_the_demo_tells_when_a_pixel_differs(tmp_path: Path) -> None:
+    source = image_set(tmp_path / "images", 3)
+    packed = open_dataset(pack(source, tmp_path / "out").dataset)
+    assert demo._same_pixels(demo.LooseFiles(packed, source.parent), packed)
+    name = source.parent / packed.filename(2)
+    pixels = np.array(Image.open(name))
+    pixels[5, 5] ^= 1
+    Image.fromarray(pixels).save(name, "PNG")
+    assert not demo._same_pixels(demo.LooseFiles(packed, source.parent), packed)
 
 
 def test_the_demo_takes_a_part_of_a_long_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +249,7 @@ def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest
 
 README = ROOT / "README.md"
 LENET_README = ROOT / "examples/lenet/README.md"
+RESNET_README = ROOT / "examples/resnet_ddp/README.md"
 
 
 @pytest.mark.parametrize("document", [README, LENET_README], ids=["README", "lenet"])
@@ -283,6 +276,13 @@ def test_the_options_in_the_readme_are_those_of_the_commands() -> None:
     spans = " ".join(re.findall(r"`([^`]*packtrain [^`]*|--[^`]*)`", README.read_text()))
     named = set(re.findall(r"--[a-z-]+", spans))
     assert {"--format", "--store", "--decode"} <= named <= known
+
+
+def test_the_options_of_the_resnet_are_those_of_the_script() -> None:
+    known = {f"--{option.name.replace('_', '-')}" for option in dataclasses.fields(ResNetOptions)}
+    named = set(re.findall(r"--[a-z][a-z-]+", RESNET_README.read_text()))
+    assert {"--checkpoint", "--batch-size"} <= named
+    assert named - known == {"--format", "--help", "--standalone", "--nproc-per-node"}
 
 
 def test_the_links_in_the_readme_lead_somewhere() -> None:

@@ -513,6 +513,10 @@ class TestSamplesThatDoNotFit:
         ((_, labels),) = epoch(dataset, shuffle=False)
         assert_same(labels, torch.tensor([1, 2.5, 3, 4]))
 
+    def test_integers_that_might_not_fit_are_not_converted(self) -> None:
+        with pytest.raises(LoaderError, match="its label is int64"):
+            epoch(Fixed((IMAGE, np.int8(1)), (IMAGE, np.int64(300))), shuffle=False)
+
 
 class TestWorkers:
     @pytest.mark.parametrize(
