@@ -27,6 +27,7 @@ BENCHMARKS: Final = {
     "table": "table",
     "loading": "loading",
     "peers": "loading_peers",
+    "readahead": "readahead",
 }
 BY_DEFAULT: Final = ("pack", "open", "records", "transcode", "decode", "raw")
 

@@ -145,6 +145,8 @@ def raw_pixels(record: memoryview, height: int, width: int, channels: int) -> me
     size = height * width * channels
     if len(record) == size:
         return record
-    if len(record) != size + HEADER_BYTES or record[:HEADER_BYTES] != npy_header("|u1", (height, width, channels)):
+    header = npy_header("|u1", (height, width, channels))
+    # As bytes: memoryviews are compared number by number.
+    if len(record) != size + HEADER_BYTES or bytes(record[:HEADER_BYTES]) != header:
         raise ValueError(f"a raw record of {len(record)} bytes does not hold {height} x {width} x {channels} pixels")
     return record[HEADER_BYTES:]

@@ -96,18 +96,15 @@ class Board:
     def __init__(self, words: memoryview) -> None:
         self._words = words
 
-    @property
-    def oldest(self) -> int:
-        """The oldest ticket that is still wanted. What came before may be left undone."""
-        return int(self._words[0])
+    def cancel(self, oldest: int) -> None:
+        """Tickets older than this one are no longer wanted."""
+        self._words[0] = oldest
 
-    @oldest.setter
-    def oldest(self, ticket: int) -> None:
-        self._words[0] = ticket
-
-    def note(self, worker: int, row: int) -> None:
-        """A worker begins with a row; -1 when it has none."""
-        self._words[1 + worker] = row
+    def note(self, worker: int, row: int, ticket: int = 0) -> bool:
+        """A worker begins with a row; -1 when it has none. Tells whether its ticket is still wanted."""
+        words = self._words
+        words[1 + worker] = row
+        return bool(ticket >= words[0])
 
     def row(self, worker: int) -> int:
         """The row that a worker was at last, -1 if it was between two batches."""

@@ -129,7 +129,8 @@ class BatchMaker:
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
     ) -> Iterator[tuple[int, int, Any, Any]]:
         """Position, row, image and label of each sample that is not left out."""
-        for position, row, numbers in zip(positions, rows, self.samples.numbers(key, positions), strict=False):
+        numbers_of_all = self.samples.numbers(key, positions)
+        for position, row, numbers in zip(positions, self.samples.ahead(rows), numbers_of_all, strict=False):
             begin(row)
             try:
                 image, label = self.samples.make(key, position, row, numbers, target())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
 from ..dataset import ImageDataset
+from ..readahead import ReadAhead
 from .randomness import seed_all, uniforms
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class SampleMaker:
             raise UsageError(f"a {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__")
         self._dataset = dataset
         self._packed = dataset if isinstance(dataset, ImageDataset) else None
+        self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         self.fields: Final = tuple(fields)
         self.seeds: Final = self._packed is None or self._packed.foreign
@@ -49,6 +51,10 @@ class SampleMaker:
                 raise UsageError(f"fields: {name!r}: expected any of {', '.join(FIELDS)}")
             if name != "position" and name not in self._lookups:
                 raise UsageError(f"fields: {name!r}: only datasets of packtrain have it")
+
+    def ahead(self, rows: Sequence[int]) -> Iterable[int]:
+        """The rows of a batch, one by one; those behind it are on their way into memory then, if they are not there."""
+        return self._ahead.through(rows) if self._ahead is not None else rows
 
     def numbers(self, key: int, positions: Sequence[int]) -> list[Sequence[float]]:
         """The random numbers of the samples at some positions, for `make`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -103,6 +104,8 @@ def run(assignment: Assignment) -> None:
         end.close()
     _end_with(assignment.parent)
     torch.set_num_threads(1)
+    # What is there now stays: looking through it for garbage would take time, and copy memory that is shared by fork.
+    gc.freeze()
     try:
         _work(assignment)
     except (BrokenPipeError, ConnectionResetError):
@@ -123,9 +126,8 @@ def _work(assignment: Assignment) -> None:
         ticket = Ticket.unpacked(message)
 
         def begin(row: int, ticket: int = ticket.number) -> None:
-            if ticket < board.oldest:
+            if not board.note(number, row, ticket):
                 raise Unwanted
-            board.note(number, row)
 
         _send(replies, _made(assignment, ticket, begin))
         board.note(number, -1)

@@ -152,7 +152,7 @@ class Workers:
 
     def cancel(self, oldest: int) -> None:
         """Tickets older than this one are no longer wanted; each is still replied to, but not worked on any more."""
-        self._arena.board.oldest = oldest
+        self._arena.board.cancel(oldest)
 
     def close(self) -> None:
         """Ends the processes; at most one sample each is still finished."""
@@ -181,7 +181,7 @@ def _end(
     if os.getpid() != owner:
         # A copy of the loader in a process that was forked off: the workers are not its own.
         return
-    board.oldest = 1 << 62
+    board.cancel(oldest=1 << 62)
     # Not just closed: processes that were forked off since hold it, too.
     with suppress(OSError):
         tickets.shutdown(socket.SHUT_RDWR)
