@@ -23,6 +23,7 @@ from benchmarks.peers.common import BATCH, SIDE, Batch
 
 LOADERS: Final = {
     "packtrain": "packtrain",
+    "packtrain, check=False": "unchecked",
     "torch DataLoader": "torch_loader",
     "webdataset": "webdataset",
     "mosaicml-streaming": "streaming",
@@ -33,8 +34,8 @@ LOADERS: Final = {
     "copies alone": "copying",
 }
 """The module of each loader, in benchmarks.peers."""
-WARM_UP: Final = {"jpeg": 8, "raw": 64}
-"""Batches before the clock starts: what is prefetched at the start, and all raw records once or twice, since a process
+WARM_UP: Final = {"jpeg": 8, "raw": 256}
+"""Batches before the clock starts: what is prefetched at the start, and all raw records several times, since a process
 maps each page when it first reads it.
 """
 SECONDS: Final = {"jpeg": 4.0, "raw": 3.0}
@@ -49,6 +50,7 @@ _PACKAGES: Final = {
     "SPDL": ("spdl", "spdl_io"),
     "copies alone": (),
     "packtrain": ("packtrain", "crc32c"),
+    "packtrain, check=False": ("packtrain",),
     "torch DataLoader": ("torchvision",),
 }
 

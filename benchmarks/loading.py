@@ -37,10 +37,11 @@ from packtrain.readers import open_dataset
 LINES: Final = 4000
 """A short list is repeated to about this length, so that no cache holds all images."""
 REPETITIONS: Final = 5
-RESIZE: Final = "short=256"
+RESIZE: Final = {"raw": "short=256", "square": "256x256"}
 PACKTRAIN: Final = "packtrain"
 TORCH: Final = "torch DataLoader"
 TORCH_PILLOW: Final = "torch DataLoader, Pillow"
+UNCHECKED: Final = "packtrain, check=False"
 COPIES: Final = "copies alone"
 INTERPRETERS: Final = {
     TORCH_PILLOW: "PACKTRAIN_PILLOW_PYTHON",
@@ -52,11 +53,19 @@ INTERPRETERS: Final = {
     "SPDL": "PACKTRAIN_SPDL_PYTHON",
 }
 """The variable that names the interpreter of each contestant that does not run in this one."""
-CASES: Final = {"jpeg": f"JPEG, RandomResizedCrop({SIDE}), flip", "raw": f"raw, {RESIZE}, RandomCrop({SIDE})"}
-CONTESTANTS: Final = {"jpeg": (PACKTRAIN, TORCH, TORCH_PILLOW), "raw": (PACKTRAIN, TORCH, COPIES)}
+CASES: Final = {
+    "jpeg": f"JPEG, RandomResizedCrop({SIDE}), flip",
+    **{case: f"raw, {resize}, RandomCrop({SIDE})" for case, resize in RESIZE.items()},
+}
+CONTESTANTS: Final = {
+    "jpeg": (PACKTRAIN, TORCH, TORCH_PILLOW),
+    "raw": (PACKTRAIN, UNCHECKED, TORCH, COPIES),
+    "square": (PACKTRAIN, UNCHECKED, TORCH, COPIES),
+}
 LEAST: Final = {
     "jpeg": {TORCH: 1.8, TORCH_PILLOW: 2.4},
     "raw": {TORCH: 6.0, COPIES: 1.0},
+    "square": {TORCH: 6.0, COPIES: 1.0},
 }
 """By what factor packtrain should be faster."""
 
@@ -117,8 +126,8 @@ def prepare(images: Path, folder: Path) -> dict[str, Any]:
     """Writes what the contestants read; describes it.
 
     ``train.txt`` and the loose files that it names, the dataset ``crop-ready`` of these; of those that a crop can be
-    taken from, the dataset ``raw``, and all its pixels in ``pixels.bin`` with a row (offset, height, width, label) for
-    each image in ``pixels.npy``.
+    taken from, in a folder for each raw case, the dataset ``raw``, and all its pixels in ``pixels.bin`` with a row
+    (offset, height, width, label) for each image in ``pixels.npy``.
     """
     text, repeats, lines = repeated_list(images, LINES)
     labels = [int(line.rsplit(None, 1)[1]) for line in text.splitlines()]
@@ -131,13 +140,16 @@ def prepare(images: Path, folder: Path) -> dict[str, Any]:
     pack_images(folder / "train.txt", folder / "crop-ready", StoreOptions())
     large = [pair for pair in zip(names, labels, strict=True) if _is_large(folder / pair[0])]
     _write_list(folder / "large.txt", large)
-    pack_images(folder / "large.txt", folder / "raw", StoreOptions(store="raw", resize=RESIZE))
+    raw_bytes = {}
+    for case, resize in RESIZE.items():
+        pack_images(folder / "large.txt", folder / case / "raw", StoreOptions(store="raw", resize=resize))
+        raw_bytes[case] = _write_pixels(folder / case)
     return {
         **describe_list(images),
         "repeats": repeats,
         "lines": lines,
         "raw_lines": len(large),
-        "raw_bytes": _write_pixels(folder),
+        "raw_bytes": raw_bytes,
         "note": f"each repetition is a file of its own; raw without images that are smaller than {SIDE}",
     }
 
@@ -210,7 +222,9 @@ def run_child(what: str, name: str, case: str, folder: Path) -> Any:
     Raises:
         NotInstalled: It is not there.
     """
-    return _run(name, what, _loader(name), case, folder)
+    return _run(
+        name, what, _loader(name), "raw" if case in RESIZE else case, folder / case if case in RESIZE else folder
+    )
 
 
 def _run(name: str, *arguments: object) -> Any:

@@ -20,11 +20,11 @@ def jpeg(folder: Path) -> Iterator[Batch]:
 
 
 def raw(folder: Path) -> Iterator[Batch]:
-    return batches(_repeated(open_dataset(folder / "raw", RandomCrop(SIDE))))
+    return batches(repeated(open_dataset(folder / "raw", RandomCrop(SIDE))))
 
 
 def jpeg_dataset(folder: Path) -> ImageDataset:
-    return _repeated(open_dataset(folder / "crop-ready", [RandomResizedCrop(SIDE), RandomHorizontalFlip()]))
+    return repeated(open_dataset(folder / "crop-ready", [RandomResizedCrop(SIDE), RandomHorizontalFlip()]))
 
 
 def batches(dataset: ImageDataset) -> Iterator[Batch]:
@@ -32,5 +32,5 @@ def batches(dataset: ImageDataset) -> Iterator[Batch]:
         yield from loader
 
 
-def _repeated(dataset: ImageDataset) -> ImageDataset:
+def repeated(dataset: ImageDataset) -> ImageDataset:
     return concat([dataset] * (EPOCH // len(dataset) + 1))
