@@ -98,9 +98,11 @@ class RecordDecoder:
         Raises:
             ValueError: The record does not hold an image of this size.
         """
-        pixels = raw_pixels(record, height, width, self.store.channels)
-        whole = np.frombuffer(pixels, np.uint8).reshape(height, width, -1)
-        return whole[box.top : box.top + box.height, box.left : box.left + box.width]
+        channels = self.store.channels
+        pixels = raw_pixels(record, height, width, channels)
+        left, top, wide, high = box
+        row = width * channels
+        return np.ndarray((high, wide, channels), np.uint8, pixels, top * row + left * channels, (row, channels, 1))
 
     def _raw_region(self, record: memoryview, width: int, height: int, box: Box) -> Image:
         pixels = raw_pixels(record, height, width, self.store.channels)

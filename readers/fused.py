@@ -43,6 +43,10 @@ class FusedTransform:
         self.compose = compose
         self._records = records
         self._scaled = scaled
+        # What a raw record can go through while it is copied; without the extension, Pillow mirrors faster than numpy.
+        raw = records.store.store == "raw" and not compose.rest
+        mirrors = records.store.channels == 3 and jpeg is not None
+        self._copies: tuple[tuple[Step, ...], ...] = ((), (_MIRROR,))[: raw * (1 + mirrors)]
 
     def steps(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[Step, ...]:
         """What the transform comes down to for an image of `width` x `height` pixels.
@@ -74,17 +78,10 @@ class FusedTransform:
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
         box, steps = _first_crop(steps, width, height)
-        if self._only_copies(steps):
+        if steps in self._copies:
             return self._records.pixels(record, width, height, box), steps
         image, steps = self._decode_box(record, width, height, box, steps)
         return (self._records.with_info(image, record) if self.compose.rest else image), steps
-
-    def _only_copies(self, steps: tuple[Step, ...]) -> bool:
-        store = self._records.store
-        if store.store != "raw" or self.compose.rest:
-            return False
-        # Without the extension, Pillow mirrors faster than numpy does.
-        return not steps or (steps == (_MIRROR,) and store.channels == 3 and jpeg is not None)
 
     def _decode_box(
         self, record: memoryview, width: int, height: int, box: Box, steps: tuple[Step, ...]
