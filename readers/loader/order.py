@@ -95,8 +95,9 @@ class BlockShuffled(Order):
     """Every row once, for disks that are slow at reading here and there.
 
     The places of a dataset, which are the order of its records on disk, are cut into blocks. The blocks are shuffled,
-    and so are the records of every `window` blocks that follow each other then. A disk that is told some time before
-    what comes next reads one block after the other, each in one go, and keeps one window of records in memory.
+    and so are the records of every `window` blocks that follow each other then. So all that is read for some time lies
+    in a few stretches of the disk: what is read beside a record is soon of use, and the ways between records are short.
+    The loader asks for the records of a batch, not for whole blocks.
 
     How random that is: every record is as likely as any other at every position, and a place says nothing of its
     position, as in a full shuffle. What differs is who meets whom: two records of one batch come from the same block
