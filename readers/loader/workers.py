@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
-from packtrain.core.errors import LoaderError
+from packtrain.core.errors import LoaderError, UsageError
 
 from .arena import Arena, Board
 from .batches import BatchMaker
@@ -86,6 +86,17 @@ class Workers:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
+        except OSError as error:
+            raise LoaderError(f"worker {number} cannot be started ({error.strerror}): choose fewer workers") from error
+        except RuntimeError:
+            # Python's own words on a script without `if __name__ == "__main__"`.
+            raise
+        except Exception as error:
+            raise UsageError(
+                "the dataset, its transforms or collate_fn cannot be sent to a worker "
+                f"({type(error).__name__}: {error}): define functions at the top level of a module, "
+                "or choose multiprocessing_context='fork'"
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -341,3 +342,23 @@ def test_an_order_that_fails_fails_again_and_again(sampler: Any) -> None:
         for _ in range(10):
             with pytest.raises(UsageError):
                 list(loader)
+
+
+def test_what_cannot_be_sent_to_a_worker_is_a_usage_error(dataset: PackedDataset) -> None:
+    loader = Loader(dataset, 4, transform=[lambda image: image], num_workers=1, multiprocessing_context="spawn")
+    # Once more: nothing of the first attempt is in the way.
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"cannot be sent to a worker .*top level of a module"):
+            next(iter(loader))
+
+
+def test_a_worker_that_cannot_be_started_is_named(dataset: PackedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with Loader(dataset, 4, num_workers=1, multiprocessing_context="fork") as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fork", refuse)
+            with pytest.raises(LoaderError, match=r"worker 0 cannot be started \(Resource"):
+                next(iter(loader))
+        assert next(iter(loader))
