@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, Self
 
 import torch
+import torch.distributed
 from batching import Numbers, steps, through_json
 
 from packtrain.readers import Loader
@@ -198,3 +200,26 @@ class Run:
             if state is not None:
                 loader.load_state_dict(state)
             self.loaders.append(self._stack.enter_context(loader))
+
+
+ROWS = 23
+"""Of the dataset that `loader_of` goes through."""
+
+
+def loader_of(batch: int = 3, **options: Any) -> Loader:
+    return Loader(Numbers(ROWS), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+
+
+def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, workers: int = 0) -> Any:
+    """Some steps of a rank of the process group, from a state: their positions, the state then, and what it took."""
+    with loader_of(batch, num_workers=workers, multiprocessing_context="fork") as loader:
+        assert (loader.rank, loader.world_size) == (rank, world)
+        if state is not None:
+            loader.load_state_dict(state)
+        found = []
+        for images, labels, positions, rows in islice(loader, count):
+            assert torch.equal(images[:, 0], labels.double()) and torch.equal(labels, rows)
+            found.append(positions.tolist())
+            # As the gradients of a step do, this would hang if one rank had a step less.
+            torch.distributed.barrier()
+        return found, loader.state_dict(), len(loader)

@@ -9,41 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed
 from batching import Numbers, steps, through_json
 from ranks import in_ranks
-from resuming import FIELDS, ORDERS, SEED, Model, Topology, content, numbers
+from resuming import FIELDS, ORDERS, ROWS, SEED, Model, Topology, content, go_on, loader_of, numbers
 from torch.distributed import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
 from packtrain.readers import Loader
 
-ROWS = 23
-
-
-def loader_of(batch: int = 3, **options: Any) -> Loader:
-    return Loader(Numbers(ROWS), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
-
 
 def flat(parts: list[list[list[int]]]) -> list[int]:
     """Positions of all ranks [rank][step][position], step by step."""
     return [position for step in zip(*parts, strict=True) for block in step for position in block]
-
-
-def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, workers: int = 0) -> Any:
-    """Some steps of a rank of the process group, from a state: their positions, the state then, and what it took."""
-    with loader_of(batch, num_workers=workers, multiprocessing_context="fork") as loader:
-        assert (loader.rank, loader.world_size) == (rank, world)
-        if state is not None:
-            loader.load_state_dict(state)
-        found = []
-        for images, labels, positions, rows in islice(loader, count):
-            assert torch.equal(images[:, 0], labels.double()) and torch.equal(labels, rows)
-            found.append(positions.tolist())
-            # As the gradients of a step do, this would hang if one rank had a step less.
-            torch.distributed.barrier()
-        return found, loader.state_dict(), len(loader)
 
 
 @pytest.mark.parametrize("world", [2, 3])
