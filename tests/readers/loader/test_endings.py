@@ -26,6 +26,8 @@ START, DEADLINE = 60.0, 5.0
 """Seconds that are allowed until a program is at work, and from a fault until everything has ended."""
 METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 KILLS = 200
+# So many in one test that it stays within the time limit of any test.
+KILLS_AT_A_TIME = 10
 
 Found = TypeVar("Found")
 
@@ -231,9 +233,10 @@ def outcomes(wounds: Iterator[int]) -> Iterator[tuple[str, str, Outcome]]:
 
 
 @pytest.mark.stress
-def test_random_kills_end_in_an_error_and_leave_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("first", range(0, KILLS, KILLS_AT_A_TIME))
+def test_random_kills_end_in_an_error_and_leave_nothing(first: int, capsys: pytest.CaptureFixture[str]) -> None:
     counts: Counter[str] = Counter()
-    for method, done, (status, stderr) in outcomes(iter(range(KILLS))):
+    for method, done, (status, stderr) in outcomes(iter(range(first, first + KILLS_AT_A_TIME))):
         target, _, name = done.partition(" ")
         named = re.search(r"LoaderError: loader worker \d", stderr)
         if target == "worker" and name != "SIGINT":
