@@ -193,6 +193,7 @@ static PyMethodDef methods[] = {
     {"rgb_to_rgbx", rgb_to_rgbx, METH_VARARGS, NULL},
     {"rgbx_to_rgb", rgbx_to_rgb, METH_VARARGS, NULL},
     {"copy_pixels", copy_pixels, METH_VARARGS, NULL},
+    {"copy_records", copy_records, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -202,6 +203,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_jpeg", NULL, 0,
 #define TEXT(macro) TEXT_OF(macro)
 
 PyMODINIT_FUNC PyInit__jpeg(void) {
+    records_init();
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddStringConstant(module, "LIBJPEG", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)) < 0) {
         Py_CLEAR(module);

@@ -58,11 +58,21 @@ typedef struct Entropy Entropy;
 size_t entropy_size(void);
 void entropy_use(j_decompress_ptr source, Entropy *entropy);
 
+/* Copies a row of pixels, mirrored left to right if asked; of one or three channels then, with as much room in `spare`.
+   Past the caches: to memory that another core will read; past_caches_done before anybody is told that it is there. */
+void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels, bool mirrored,
+              bool past_caches, unsigned char *spare);
+void past_caches_done(void);
+
+/* To be called once, before copy_records. */
+void records_init(void);
+
 PyObject *transcode(PyObject *module, PyObject *args);
 PyObject *cut(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
 PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
 PyObject *copy_pixels(PyObject *module, PyObject *args);
+PyObject *copy_records(PyObject *module, PyObject *args);
 
 #endif

@@ -3,6 +3,7 @@
 All functions let other threads run. None of them trusts its input.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -78,10 +79,32 @@ def copy_pixels(image: Buffer, mirrored: bool, past_caches: bool, out: Buffer) -
 
     Args:
         image: uint8 [height, width, channels]; its rows may lie apart, the pixels of a row may not.
-        mirrored: Whether to exchange left and right; for three channels.
+        mirrored: Whether to exchange left and right; for one channel or three.
         past_caches: Write straight to memory: faster if what is written is read by another core, or much later.
         out: A writable buffer of as many bytes.
 
     Raises:
         ValueError: `image` or `out` has another shape or size.
+    """
+
+def copy_records(shards: Sequence[Buffer], places: Buffer, check: bool, out: Buffer, current: Buffer) -> bool:
+    """Copies a rectangle of each of some raw records, past the caches as `copy_pixels` does.
+
+    It gives up at the first record of which anything is wrong: it lies outside its shard, its size or its ``.npy``
+    header is not that of an image of this size, the rectangle reaches outside the image, the checksum differs. And at
+    once where checksums are asked for and the processor has no instruction for them.
+
+    Args:
+        shards: The bytes of shards.
+        places: int64 [records, 11]: where in `out` the rectangle goes; row, shard, offset and size in bytes, crc32c,
+            width and height of the image; left and top of the rectangle, and whether to exchange its left and right.
+        check: Compare the records with their checksums, in the same pass.
+        out: uint8 [any, height, width, channels], writable: the rectangles. One channel or three.
+        current: int64 [1], writable: the row that is being read, for who looks at it from outside.
+
+    Returns:
+        Whether all records were copied.
+
+    Raises:
+        ValueError: `places`, `out` or `current` has another shape.
     """

@@ -71,6 +71,12 @@ static void mirror_rgb(unsigned char *out, const unsigned char *in, size_t count
     }
 }
 
+static void mirror_grey(unsigned char *out, const unsigned char *in, size_t count) {
+    for (in += count; count; count--) {
+        *out++ = *--in;
+    }
+}
+
 #ifdef HAS_SSSE3
 /* Five pixels in a register of 16 bytes: the one that is too much is the next pixel's, on both sides. */
 __attribute__((target("ssse3"))) static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in,
@@ -113,6 +119,26 @@ static Row *fastest(Row *plain, Row *ssse3) {
 #else
 #define FASTEST(name) fastest(name, NULL)
 #endif
+
+void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels, bool mirrored,
+              bool past_caches, unsigned char *spare) {
+    size_t size = pixels * channels;
+    if (mirrored) {
+        (channels == 3 ? FASTEST(mirror_rgb) : mirror_grey)(spare, in, pixels);
+        in = spare;
+    }
+    if (past_caches) {
+        copy_past_caches(out, in, size);
+    } else {
+        memcpy(out, in, size);
+    }
+}
+
+void past_caches_done(void) {
+#ifdef HAS_SSSE3
+    _mm_sfence();
+#endif
+}
 
 /* --- where Pillow keeps its pixels: the Arrow C data interface, https://arrow.apache.org/docs/format/CDataInterface.html --- */
 
@@ -219,34 +245,19 @@ PyObject *copy_pixels(PyObject *module, PyObject *args) {
         return NULL;
     }
     unsigned char *row = NULL;
-    if (!has_dense_rows(&view) || out.len != view.len || (mirrored && view.shape[2] != 3)) {
+    if (!has_dense_rows(&view) || out.len != view.len || (mirrored && view.shape[2] != 3 && view.shape[2] != 1)) {
         PyErr_SetString(PyExc_ValueError, "the image is not rows of dense pixels, or the output has another size");
     } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2]) + 16))) {
         PyErr_NoMemory();
     } else {
-        size_t width = (size_t)view.shape[1], size = width * (size_t)view.shape[2];
+        size_t width = (size_t)view.shape[1], channels = (size_t)view.shape[2];
         unsigned char *to = out.buf;
         const unsigned char *in = view.buf;
-        Row *mirror = FASTEST(mirror_rgb);
         Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t line = 0; line < view.shape[0]; line++, to += size, in += view.strides[0]) {
-            const unsigned char *from = in;
-            if (mirrored) {
-                mirror(row, in, width);
-                from = row;
-            }
-            if (past_caches) {
-                copy_past_caches(to, from, size);
-            } else {
-                memcpy(to, from, size);
-            }
+        for (Py_ssize_t line = 0; line < view.shape[0]; line++, to += width * channels, in += view.strides[0]) {
+            copy_row(to, in, width, channels, mirrored, past_caches, row);
         }
-#ifdef HAS_SSSE3
-        if (past_caches) {
-            /* Before anybody is told that the pixels are there. */
-            _mm_sfence();
-        }
-#endif
+        past_caches_done();
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(row);

@@ -154,6 +154,11 @@ class Index:
         if self._unchecked[block]:
             self._check_block(block)
 
+    def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """Checks the blocks of several rows; see `check`."""
+        for block in np.unique(rows // ROWS_PER_BLOCK).tolist():
+            self.check(block * ROWS_PER_BLOCK)
+
     def check_all(self) -> None:
         """Checks every block; for use before a whole column is read.
 

@@ -9,13 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dataset import Concat, ImageDataset, PackedDataset, Subset, concat, open_dataset
+    from .dataset import ImageDataset, PackedDataset, open_dataset
     from .loader import Loader
     from .store import RecordStore
+    from .views import Concat, Subset, concat
 
 __all__ = ["Concat", "ImageDataset", "Loader", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
 
-_HOME = {"Loader": "packtrain.readers.loader", "RecordStore": "packtrain.readers.store"}
+_HOME = {
+    "Concat": "packtrain.readers.views",
+    "Loader": "packtrain.readers.loader",
+    "RecordStore": "packtrain.readers.store",
+    "Subset": "packtrain.readers.views",
+    "concat": "packtrain.readers.views",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import copy
 import os
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from packtrain.core.errors import CorruptRecord, MissingDependency, UsageError
-from packtrain.core.index import ROWS_PER_BLOCK
+from packtrain.core.errors import CorruptRecord, DatasetError, MissingDependency, UsageError
 
+from .crops import crops_of
 from .decode import RecordDecoder
 from .decoders import Decoder
 from .decoders import decoder as find_decoder
@@ -27,8 +24,31 @@ from .transforms import compose
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from typing_extensions import Buffer
+
+    from .views import Subset
 
 Transform = Callable[[Any], Any]
+
+
+class Batch(NamedTuple):
+    """What `ImageDataset.copy_rows` fills.
+
+    Attributes:
+        images: uint8 [batch, height, width, channels].
+        labels: [batch, ...].
+        rows: Of the samples, as the caller calls them, int64 [batch].
+        random: Uniform in [0, 1), `draws` for each sample, float64 [batch, draws].
+        at: The samples of the batch that are meant, int64 [samples].
+        current: int64 [1]: gets the one of `rows` that is being read.
+    """
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[Any]
+    rows: npt.NDArray[np.int64]
+    random: npt.NDArray[np.float64]
+    at: npt.NDArray[np.int64]
+    current: Buffer
 
 
 class ImageDataset(Dataset[tuple[Any, Any]]):
@@ -101,6 +121,18 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
             label = dataset.target_transform(label)
         return image, label
 
+    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+        """Makes the samples of a batch at once, as `item` would, where that takes no more than copying raw records.
+
+        Args:
+            rows: int64 [samples].
+            batch: Where they go.
+
+        Returns:
+            Whether it did. If not, `item` is to make them, which can make all others, and says what is wrong.
+        """
+        return False
+
     def record(self, row: int) -> memoryview:
         """The stored bytes of `row`: a read-only memoryview, without a copy when the dataset is mapped.
 
@@ -158,6 +190,8 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         Raises:
             IndexError: A row is outside this dataset.
         """
+        from .views import Subset
+
         return Subset(self, rows)
 
 
@@ -224,10 +258,8 @@ class PackedDataset(ImageDataset):
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.rows_at`."""
-        index = self.store.index
-        for block in np.unique(places // ROWS_PER_BLOCK).tolist():
-            index.check(block * ROWS_PER_BLOCK)
-        return index["by_place"][places]
+        self.store.index.check_rows(places)
+        return self.store.index["by_place"][places]
 
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.places_of`."""
@@ -292,6 +324,26 @@ class PackedDataset(ImageDataset):
             raise self._undecodable(row, error) from error
         return self.fused.finish(image, steps, into)
 
+    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+        """See `ImageDataset.copy_rows`."""
+        store = self.store
+        if self.fused is None or self.target_transform is not None or store.manifest.store.store != "raw":
+            return False
+        if batch.images.shape[3] != store.manifest.store.channels:
+            return False
+        try:
+            store.check_rows(rows)
+        except (IndexError, DatasetError):
+            return False
+        index, size, random = store.index, batch.images.shape[1:3], batch.random[batch.at]
+        crops = crops_of(self.fused.compose, size, index["width"][rows], index["height"][rows], random)
+        if crops is None or not store.copy_crops(
+            rows, crops, batch.images, batch.at, batch.rows[batch.at], batch.current
+        ):
+            return False
+        batch.labels[batch.at] = store.labels(rows)
+        return True
+
     def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
         # Pillow's plugins raise whatever their parsers run into.
         reason = f"it cannot be decoded ({type(error).__name__}: {error})"
@@ -303,130 +355,6 @@ class PackedDataset(ImageDataset):
             f"{type(self).__name__}({os.fspath(self.store.path)!r}, {len(self)} rows, {manifest.format}, "
             f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r})"
         )
-
-
-class Subset(ImageDataset):
-    """Chosen rows of another dataset; `ImageDataset.subset` makes one."""
-
-    def __init__(self, dataset: ImageDataset, rows: Iterable[int]) -> None:
-        self._dataset = dataset
-        if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            if rows.shape != (len(dataset),):
-                raise IndexError(f"a mask of shape {rows.shape} for a dataset of {len(dataset)} rows")
-            rows = np.flatnonzero(rows)
-        # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
-        self._rows = np.fromiter(rows, np.int64)
-        if len(self._rows) and not (-len(dataset) <= self._rows.min() and self._rows.max() < len(dataset)):
-            raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(dataset)} rows")
-        self._rows[self._rows < 0] += len(dataset)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def _locate(self, row: int) -> tuple[PackedDataset, int]:
-        return self._dataset._locate(int(self._rows[row]))
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Class names by label, or None."""
-        return self._dataset.classes
-
-    @property
-    def draws(self) -> int:
-        """See `ImageDataset.draws`."""
-        return self._dataset.draws
-
-    @property
-    def foreign(self) -> bool:
-        """See `ImageDataset.foreign`."""
-        return self._dataset.foreign
-
-    @cached_property
-    def _by_place(self) -> npt.NDArray[np.int64]:
-        return np.argsort(self._dataset.places_of(self._rows), kind="stable")
-
-    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.rows_at`; a row that was chosen several times lies at as many places."""
-        return self._by_place[places]
-
-    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.places_of`."""
-        places = np.empty(len(self), np.int64)
-        places[self._by_place] = np.arange(len(self))
-        return places[rows]
-
-    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
-        """See `ImageDataset.with_transform`."""
-        other = copy.copy(self)
-        other._dataset = self._dataset.with_transform(transform)
-        return other
-
-
-class Concat(ImageDataset):
-    """Datasets one after the other; `concat` makes one."""
-
-    def __init__(self, datasets: Sequence[ImageDataset]) -> None:
-        if not datasets:
-            raise UsageError("concat needs at least one dataset")
-        names = {dataset.classes for dataset in datasets}
-        if len(names) > 1:
-            raise UsageError("the datasets have different class names, so that one label would mean two things")
-        self._datasets = tuple(datasets)
-        self._ends = list(accumulate(len(dataset) for dataset in datasets))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def _locate(self, row: int) -> tuple[PackedDataset, int]:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of a dataset of {len(self)} rows")
-        row %= len(self)
-        number = bisect_right(self._ends, row)
-        return self._datasets[number]._locate(row - (self._ends[number - 1] if number else 0))
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Class names by label, or None."""
-        return self._datasets[0].classes
-
-    @property
-    def draws(self) -> int:
-        """See `ImageDataset.draws`."""
-        return max(dataset.draws for dataset in self._datasets)
-
-    @property
-    def foreign(self) -> bool:
-        """See `ImageDataset.foreign`."""
-        return any(dataset.foreign for dataset in self._datasets)
-
-    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.rows_at`."""
-        return self._in_each(places, lambda dataset, inner: dataset.rows_at(inner))
-
-    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.places_of`."""
-        return self._in_each(rows, lambda dataset, inner: dataset.places_of(inner))
-
-    def _in_each(
-        self,
-        numbers: npt.NDArray[np.int64],
-        function: Callable[[ImageDataset, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
-    ) -> npt.NDArray[np.int64]:
-        """Applies a function to those of the numbers that fall into each dataset."""
-        found = np.empty_like(numbers)
-        start = 0
-        for dataset, end in zip(self._datasets, self._ends, strict=True):
-            mine = (start <= numbers) & (numbers < end)
-            if mine.any():
-                found[mine] = start + function(dataset, numbers[mine] - start)
-            start = end
-        return found
-
-    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
-        """See `ImageDataset.with_transform`."""
-        other = copy.copy(self)
-        other._datasets = tuple(dataset.with_transform(transform) for dataset in self._datasets)
-        return other
 
 
 def open_dataset(
@@ -466,12 +394,3 @@ def open_dataset(
         UsageError: There is no such decoder or transform.
     """
     return PackedDataset(path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled)
-
-
-def concat(datasets: Sequence[ImageDataset]) -> Concat:
-    """Datasets one after the other, as one; each keeps its own transforms.
-
-    Raises:
-        UsageError: There are none, or their class names differ.
-    """
-    return Concat(datasets)

@@ -45,8 +45,7 @@ class FusedTransform:
         self._scaled = scaled
         # What a raw record can go through while it is copied; without the extension, Pillow mirrors faster than numpy.
         raw = records.store.store == "raw" and not compose.rest
-        mirrors = records.store.channels == 3 and jpeg is not None
-        self._copies: tuple[tuple[Step, ...], ...] = ((), (_MIRROR,))[: raw * (1 + mirrors)]
+        self._copies: tuple[tuple[Step, ...], ...] = ((), (_MIRROR,))[: raw * (1 + (jpeg is not None))]
 
     def steps(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[Step, ...]:
         """What the transform comes down to for an image of `width` x `height` pixels.

@@ -32,6 +32,10 @@ class ReadAhead:
         self._window = window
         self._read = -1
 
+    def idle(self) -> bool:
+        """Whether nothing had to be read since records were last asked for, so that `through` would ask for none."""
+        return self._read == _blocks_read()
+
     def through(self, rows: Sequence[int]) -> Iterator[int]:
         """The rows in their order; when one comes, those behind it have been asked for.
 

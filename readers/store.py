@@ -10,16 +10,22 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
 from packtrain.core.errors import CorruptFile, CorruptRecord, DatasetError, UsageError
+from packtrain.core.extension import jpeg
 from packtrain.core.index import Index
 from packtrain.core.manifest import INDEX, Manifest, ShardInfo
 from packtrain.core.mounts import is_network
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from .crops import Crops
 
 IO: Final = ("auto", "mmap", "pread")
 
@@ -89,6 +95,42 @@ class RecordStore:
         row = self.checked_row(row)
         return self._read(row), self._width[row], self._height[row]
 
+    def copy_crops(
+        self,
+        rows: npt.NDArray[np.int64],
+        crops: Crops,
+        out: npt.NDArray[np.uint8],
+        at: npt.NDArray[np.int64],
+        names: npt.NDArray[np.int64],
+        current: Buffer,
+    ) -> bool:
+        """Copies a rectangle of each of some raw records.
+
+        Args:
+            rows: Of the records, int64 [records], for which `check_rows` was called.
+            crops: The rectangles.
+            out: uint8 [any, height, width, channels].
+            at: Where in it they go, int64 [records].
+            names: What `current` is to say of each, int64 [records].
+            current: int64 [1]: gets the name of the record that is being read.
+
+        Returns:
+            Whether all were copied. If not, there is something wrong with one of them, which `record` will tell, or it
+            cannot be done at once.
+        """
+        if jpeg is None or self.io != "mmap":
+            return False
+        numbers, shards = np.unique(self.index["shard"][rows], return_inverse=True)
+        try:
+            opened = [self._shards.get(number) or self._open_shard(number, int(rows[0])) for number in numbers.tolist()]
+        except DatasetError:
+            return False
+        columns = (self.index[name][rows] for name in ("offset", "length", "crc32c", "width", "height"))
+        places = np.stack((at, names, shards, *columns, *crops), axis=1, dtype=np.int64)
+        return bool(
+            jpeg.copy_records([shard.read(0, shard.bytes) for shard in opened], places, self.check, out, current)
+        )
+
     def will_need(self, row: int) -> int:
         """Asks the system to read the record of `row` into memory, without waiting for it.
 
@@ -120,6 +162,10 @@ class RecordStore:
             )
         return shard, offset, size
 
+    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The labels of several rows, [rows] or [rows, K]; see `label`. For rows that `check_rows` was called for."""
+        return np.full(len(rows), NO_LABEL) if self._labels is None else self.index["label"][rows]
+
     def label(self, row: int) -> Label:
         """The label of `row`: int, float, or an array [K] of int64 or float32; `NO_LABEL` without labels."""
         row = self.checked_row(row)
@@ -142,6 +188,17 @@ class RecordStore:
             row += self._length
         self._check_row(row)
         return row
+
+    def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
+        """What `checked_row` does, for several rows, none of them negative.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+        """
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self._length):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of a dataset of {self._length} rows")
+        self.index.check_rows(rows)
 
     def describe(self, row: int) -> str:
         """Names `row` for a person: row, line, path and shard."""

@@ -235,6 +235,7 @@ class RandomCrop(Transform):
         self._style: Final = (parameters.fill(fill), self.padding_mode)
         sides = () if padding is None else parameters.integers("padding", padding, (1, 2, 4), least=0)
         self._padding: Final = (sides * 4)[:4]
+        self.pads: Final = any(self._padding)
 
     def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
         """See `Transform.steps`."""
@@ -253,7 +254,7 @@ class RandomCrop(Transform):
     def _pads(self, width: int, height: int) -> list[Step]:
         # One after the other as in torchvision, since a reflection of a reflection is not one wider reflection.
         pads: list[Step] = []
-        if any(self._padding):
+        if self.pads:
             left, top, right, bottom = self._padding
             pads.append(Pad(left, top, right, bottom, *self._style))
             width, height = pads[0].size_after(width, height)

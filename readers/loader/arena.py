@@ -106,6 +106,10 @@ class Board:
         words[1 + worker] = row
         return bool(ticket >= words[0])
 
+    def current(self, worker: int) -> memoryview:
+        """The row that a worker is at, int64 [1]."""
+        return self._words[1 + worker : 2 + worker]
+
     def row(self, worker: int) -> int:
         """The row that a worker was at last, -1 if it was between two batches."""
         return int(self._words[1 + worker])
@@ -149,6 +153,10 @@ class Arena:
     def arrays(self, number: int) -> dict[str, npt.NDArray[Any]]:
         """The fields of a slot."""
         return self.layout.arrays(self.slot(number))
+
+    def memory(self) -> Any:
+        """All bytes, as a ctypes array: a new object each time, that keeps them where they are."""
+        return (ctypes.c_ubyte * len(self._memory)).from_buffer(self._memory)
 
     def __reduce__(self) -> tuple[Callable[..., Arena], tuple[Layout, int, int, Any]]:
         # Only on the way into a new process, where multiprocessing carries the descriptor along.

@@ -42,6 +42,24 @@ class Made(NamedTuple):
     collated: Any = None
 
 
+class Progress:
+    """Which row is being read, for who looks at it from outside; here nobody does.
+
+    Attributes:
+        current: The row, int64 [1].
+    """
+
+    def __init__(self) -> None:
+        self.current = memoryview(bytearray(8)).cast("q")
+
+    def begin(self, row: int) -> None:
+        """A row is going to be read.
+
+        Raises:
+            Unwanted: It need not be.
+        """
+
+
 class BatchMaker:
     """Makes batches.
 
@@ -83,9 +101,7 @@ class BatchMaker:
                 raise self._unfit(position, row, error) from error
         raise LoaderError(f"no sample can be made: all of the first {len(skipped)} records are damaged. {skipped[0]}")
 
-    def make(
-        self, key: int, count: int, layout: Layout, arrays: Arrays, begin: Callable[[int], None] = lambda row: None
-    ) -> Made:
+    def make(self, key: int, count: int, layout: Layout, arrays: Arrays, progress: Progress | None = None) -> Made:
         """Makes a batch.
 
         Args:
@@ -93,24 +109,32 @@ class BatchMaker:
             count: Samples.
             layout: What `layout` returned.
             arrays: Of this layout: they say which samples, and get what these are.
-            begin: Called with each row before it is read.
+            progress: Is told which row is being read.
 
         Raises:
             PacktrainError: A sample cannot be made, or does not fit.
         """
+        progress = progress or Progress()
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
         skipped: list[str] = []
         extras: list[tuple[Any, ...]] = []
         if self.collate_fn is not None:
             samples = []
-            for position, row, image, label in self._samples(key, positions, rows, skipped, begin):
+            for position, row, image, label in self._samples(key, positions, rows, skipped, progress.begin):
                 samples.append((image, label, *self.samples.extras(position, row)))
             if not samples:
                 return Made(0, skipped, [])
             seed_all(mixed(key, _COLLATE), positions[0])
             return Made(len(samples), skipped, [], self._collated(samples))
         writer = _Writer(layout, arrays)
-        for position, row, image, label in self._samples(key, positions, rows, skipped, begin, writer.target):
+        if count and writer.direct:
+            progress.begin(rows[0])
+            images, labels = arrays["image"], arrays["label"]
+            if self.samples.copy(key, positions, arrays["row"][:count], images, labels, progress.current):
+                if self.samples.fields:
+                    extras += map(self.samples.extras, positions, rows)
+                return Made(count, skipped, extras)
+        for position, row, image, label in self._samples(key, positions, rows, skipped, progress.begin, writer.target):
             try:
                 writer.write(image, label)
             except (TypeError, ValueError, OverflowError) as error:
@@ -161,13 +185,13 @@ class _Writer:
     def __init__(self, layout: Layout, arrays: Arrays) -> None:
         self._image, self._label = layout.fields["image"], layout.fields["label"]
         self._images, self._labels = arrays["image"], arrays["label"]
-        self._direct = self._image.channels_last and self._images.dtype == np.uint8
+        self.direct: Final = self._image.channels_last and self._images.dtype == np.uint8
         self._target: npt.NDArray[np.uint8] | None = None
         self.count = 0
 
     def target(self) -> npt.NDArray[np.uint8] | None:
         """Where the next image may be decoded to."""
-        self._target = self._images[self.count] if self._direct else None
+        self._target = self._images[self.count] if self.direct else None
         return self._target
 
     def write(self, image: Any, label: Any) -> None:

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
-from ..dataset import ImageDataset
+from ..dataset import Batch, ImageDataset
 from ..readahead import ReadAhead
 from .randomness import seed_all, uniforms
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
+    from typing_extensions import Buffer
 
 FIELDS: Final = ("row", "line", "position", "path")
 """What a loader can give beside images and labels."""
@@ -63,12 +64,42 @@ class SampleMaker:
             key: Of the epoch's random numbers.
             positions: Consecutive as a rule.
         """
-        if not self._draws:
-            return [()] * len(positions)
+        return self._random(key, positions).tolist()  # type: ignore[no-any-return]
+
+    def _random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
+        if not (self._draws and positions):
+            return np.empty((len(positions), 0))
         first, count = positions[0], len(positions)
         if positions[-1] - first == count - 1:
-            return uniforms(key, first, first + count, self._draws).tolist()  # type: ignore[no-any-return]
-        return [uniforms(key, position, position + 1, self._draws)[0].tolist() for position in positions]
+            return uniforms(key, first, first + count, self._draws)
+        return np.concatenate([uniforms(key, position, position + 1, self._draws) for position in positions])
+
+    def copy(
+        self,
+        key: int,
+        positions: Sequence[int],
+        rows: npt.NDArray[np.int64],
+        images: npt.NDArray[np.uint8],
+        labels: npt.NDArray[Any],
+        current: Buffer,
+    ) -> bool:
+        """Makes samples all at once, where that is no more than copying records that are in memory.
+
+        Args:
+            key: Of the epoch's random numbers.
+            positions: Of the samples in the epoch, consecutive as a rule.
+            rows: Of the samples in the dataset, int64 [samples].
+            images: Gets the images, uint8 [samples or more, height, width, channels].
+            labels: Gets the labels, [samples or more, ...].
+            current: int64 [1]: gets the row that is being read.
+
+        Returns:
+            Whether it did; if not, they are for `make`.
+        """
+        if self._packed is None or self.seeds or self._ahead is None or not self._ahead.idle():
+            return False
+        batch = Batch(images, labels, rows, self._random(key, positions), np.arange(len(rows)), current)
+        return self._packed.copy_rows(rows, batch)
 
     def make(
         self, key: int, position: int, row: int, numbers: Sequence[float], into: npt.NDArray[np.uint8] | None = None

@@ -19,8 +19,8 @@ import torch
 
 from packtrain.core.errors import LoaderError, PacktrainError
 
-from .arena import Arena
-from .batches import BatchMaker, Made, Unwanted
+from .arena import Arena, Board
+from .batches import BatchMaker, Made, Progress, Unwanted
 from .samples import traceback_of
 
 # Number, slot and size are signed, the key takes all of 64 bits.
@@ -124,19 +124,27 @@ def _work(assignment: Assignment) -> None:
             return
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
-
-        def begin(row: int, ticket: int = ticket.number) -> None:
-            if not board.note(number, row, ticket):
-                raise Unwanted
-
-        _send(replies, _made(assignment, ticket, begin))
+        _send(replies, _made(assignment, ticket))
         board.note(number, -1)
 
 
-def _made(assignment: Assignment, ticket: Ticket, begin: Callable[[int], None]) -> Reply:
+class _OnBoard(Progress):
+    """Tells everybody."""
+
+    def __init__(self, board: Board, worker: int, ticket: int) -> None:
+        self.current = board.current(worker)
+        self._board, self._worker, self._ticket = board, worker, ticket
+
+    def begin(self, row: int) -> None:
+        if not self._board.note(self._worker, row, self._ticket):
+            raise Unwanted
+
+
+def _made(assignment: Assignment, ticket: Ticket) -> Reply:
     arena = assignment.arena
     try:
-        made = assignment.maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), begin)
+        progress = _OnBoard(arena.board, assignment.number, ticket.number)
+        made = assignment.maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), progress)
         return Reply(ticket.number, made)
     except Unwanted:
         return Reply(ticket.number, None)
