@@ -109,7 +109,7 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     if (job->channels == 1 && source->jpeg_color_space != JCS_GRAYSCALE) {
         errors_raise(&job->errors, "not a grey image");
     }
-    source->out_color_space = job->channels == 4 ? JCS_EXT_RGBX : JCS_GRAYSCALE;
+    source->out_color_space = job->channels == 1 ? JCS_GRAYSCALE : job->channels == 3 ? JCS_RGB : JCS_EXT_RGBX;
     source->scale_num = 1;
     source->scale_denom = (unsigned)job->scale;
     limit_scans(source, &job->monitor);
@@ -156,7 +156,7 @@ PyObject *decode(PyObject *module, PyObject *args) {
     if (!job.entropy) {
         PyErr_NoMemory();
     } else if (job.left < 0 || job.top < 0 || job.width < 1 || job.height < 1 || job.width > JPEG_MAX_DIMENSION ||
-               job.height > JPEG_MAX_DIMENSION || (job.channels != 1 && job.channels != 4) ||
+               job.height > JPEG_MAX_DIMENSION || (job.channels != 1 && job.channels != 3 && job.channels != 4) ||
                (job.scale != 1 && job.scale != 2 && job.scale != 4 && job.scale != 8)) {
         PyErr_SetString(PyExc_ValueError, "no such rectangle, number of channels, or scale");
     } else {
@@ -194,6 +194,7 @@ static PyMethodDef methods[] = {
     {"rgbx_to_rgb", rgbx_to_rgb, METH_VARARGS, NULL},
     {"copy_pixels", copy_pixels, METH_VARARGS, NULL},
     {"copy_records", copy_records, METH_VARARGS, NULL},
+    {"resize_pixels", resize_pixels, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

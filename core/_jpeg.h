@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -64,6 +65,31 @@ void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t
               bool past_caches, unsigned char *spare);
 void past_caches_done(void);
 
+/* Whether `view` is height x width x channels bytes, the channels of a pixel and the pixels of a row side by side. */
+bool has_dense_rows(const Py_buffer *view);
+
+/* A filter of Pillow's: with weights of 22 bits as Pillow has them (`wide`) or of 16 as pillow-simd; and whether columns
+   come before rows in images that become much lower (`tall_first`), as since Pillow 13. */
+typedef struct {
+    bool bicubic, wide, tall_first;
+} Filter;
+
+/* Memory that resizing needs, for one image after the other. */
+typedef struct Resizer Resizer;
+Resizer *resizer_new(void);
+void resizer_free(Resizer *resizer);
+
+/* The filter of the arguments `resample` and `style`; false if there is none. */
+bool filter_of(int resample, int style, Filter *filter);
+
+/* Whether this can be the side of an image that is resized. */
+static inline bool is_side(Py_ssize_t pixels) { return pixels >= 1 && pixels <= INT_MAX / 64; }
+
+/* Resizes an image of three bytes per pixel and writes it like copy_row; false if there is no memory for it. Nothing
+   is read from `end` on. */
+bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end, size_t in_step,
+            int width, int height, unsigned char *out, int new_width, int new_height, bool mirrored, bool past_caches);
+
 /* To be called once, before copy_records. */
 void records_init(void);
 
@@ -74,5 +100,6 @@ PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
 PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
 PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
+PyObject *resize_pixels(PyObject *module, PyObject *args);
 
 #endif

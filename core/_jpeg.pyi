@@ -40,7 +40,7 @@ def decode(data: Buffer, box: tuple[int, int, int, int], channels: int, scale: i
     Args:
         data: The JPEG; any that libjpeg decodes to RGB or grey.
         box: Left, top, width and height in pixels of the image as scaled.
-        channels: 4 for RGBX, 1 for a grey image.
+        channels: 3 for RGB, 4 for RGBX, 1 for a grey image.
         scale: 1, 2, 4 or 8: both sides of the image are divided by it, rounded up.
 
     Returns:
@@ -87,18 +87,25 @@ def copy_pixels(image: Buffer, mirrored: bool, past_caches: bool, out: Buffer) -
         ValueError: `image` or `out` has another shape or size.
     """
 
-def copy_records(shards: Sequence[Buffer], places: Buffer, check: bool, out: Buffer, current: Buffer) -> bool:
-    """Copies a rectangle of each of some raw records, past the caches as `copy_pixels` does.
+def copy_records(
+    shards: Sequence[Buffer], places: Buffer, check: bool, resample: int, style: int, out: Buffer, current: Buffer
+) -> bool:
+    """Copies a rectangle of each of some raw records, past the caches as `copy_pixels` does, and resizes it on the way.
 
     It gives up at the first record of which anything is wrong: it lies outside its shard, its size or its ``.npy``
     header is not that of an image of this size, the rectangle reaches outside the image, the checksum differs. And at
-    once where checksums are asked for and the processor has no instruction for them.
+    once where checksums are asked for, or at the first one to be resized, and the processor has no instructions for
+    that.
 
     Args:
         shards: The bytes of shards.
-        places: int64 [records, 11]: where in `out` the rectangle goes; row, shard, offset and size in bytes, crc32c,
-            width and height of the image; left and top of the rectangle, and whether to exchange its left and right.
-        check: Compare the records with their checksums, in the same pass.
+        places: int64 [records, 13]: where in `out` the rectangle goes; row, shard, offset and size in bytes, crc32c,
+            width and height of the image; left, top, width and height of the rectangle, and whether to exchange left
+            and right at last.
+        check: Compare the records with their checksums.
+        resample: The filter by which rectangles of another size than that of `out` are resized, as in
+            `PIL.Image.Resampling`: 2, bilinear, or 3, bicubic; for three channels. Nothing is resized with any other.
+        style: Whose pixels: 0, pillow-simd's; 1, those of Pillow up to 12; 2, those of Pillow from 13 on.
         out: uint8 [any, height, width, channels], writable: the rectangles. One channel or three.
         current: int64 [1], writable: the row that is being read, for who looks at it from outside.
 
@@ -107,4 +114,21 @@ def copy_records(shards: Sequence[Buffer], places: Buffer, check: bool, out: Buf
 
     Raises:
         ValueError: `places`, `out` or `current` has another shape.
+        MemoryError: There is not enough memory.
+    """
+
+def resize_pixels(image: Buffer, resample: int, style: int, mirrored: bool, past_caches: bool, out: Buffer) -> None:
+    """Resizes an image as Pillow does.
+
+    Args:
+        image: uint8 [height, width, 3]; its rows may lie apart, the pixels of a row may not.
+        resample: See `copy_records`.
+        style: Likewise.
+        mirrored: Whether to exchange left and right at last.
+        past_caches: See `copy_pixels`.
+        out: uint8 [height, width, 3], writable: gets the image at its size.
+
+    Raises:
+        ValueError: `image` or `out` has another shape, or the processor has no instructions for this filter.
+        MemoryError: There is not enough memory.
     """

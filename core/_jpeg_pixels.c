@@ -227,8 +227,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Whether `view` is height x width x channels bytes, the channels of a pixel and the pixels of a row side by side. */
-static bool has_dense_rows(const Py_buffer *view) {
+bool has_dense_rows(const Py_buffer *view) {
     return view->itemsize == 1 && view->ndim == 3 && view->strides[2] == 1 && view->strides[1] == view->shape[2];
 }
 

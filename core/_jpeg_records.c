@@ -18,7 +18,7 @@
 #define AHEAD 3072
 
 typedef struct {
-    int64_t to, row, shard, offset, size, crc32c, width, height, left, top, mirrored;
+    int64_t to, row, shard, offset, size, crc32c, width, height, left, top, crop_width, crop_height, mirrored;
 } Place;
 
 typedef struct {
@@ -132,12 +132,23 @@ static bool has_header(const unsigned char *data, const Place *place, Py_ssize_t
     return memcmp(data, header, NPY_HEADER) == 0;
 }
 
+/* What is the same for all records of a batch. */
+typedef struct {
+    Shape shape;
+    bool check;
+    Filter filter;
+    Resizer *resizer; /* NULL: crops have the size of the result */
+    unsigned char *spare;
+} Task;
+
 /* Copies one crop; false if it is not certain that it can be. */
-static bool copy_record(const Py_buffer *shard, const Place *place, const Shape *shape, bool check, unsigned char *out,
-                        unsigned char *spare) {
-    if (place->offset < 0 || place->size < 0 || place->offset > shard->len - place->size || place->width < 1 ||
-        place->height < 1 || place->width > INT32_MAX || place->height > INT32_MAX / 4 || place->left < 0 ||
-        place->top < 0 || place->left > place->width - shape->width || place->top > place->height - shape->height) {
+static bool copy_record(const Py_buffer *shard, const Place *place, const Task *task, unsigned char *out) {
+    const Shape *shape = &task->shape;
+    bool resized = place->crop_width != shape->width || place->crop_height != shape->height;
+    if (place->offset < 0 || place->size < 0 || place->offset > shard->len - place->size || !is_side(place->width) ||
+        !is_side(place->height) || !is_side(place->crop_width) || !is_side(place->crop_height) || place->left < 0 ||
+        place->top < 0 || place->left > place->width - place->crop_width || place->top > place->height - place->crop_height ||
+        (resized && !task->resizer)) {
         return false;
     }
     const unsigned char *data = (const unsigned char *)shard->buf + place->offset;
@@ -146,30 +157,33 @@ static bool copy_record(const Py_buffer *shard, const Place *place, const Shape 
     if ((!header && place->size != size) || (header && !has_header(data, place, shape->channels))) {
         return false;
     }
-    const unsigned char *pixels = data + (header ? NPY_HEADER : 0);
-    Copy copy = {.in = pixels + place->top * row + place->left * shape->channels,
+    const unsigned char *pixels = data + (header ? NPY_HEADER : 0) + place->top * row + place->left * shape->channels;
+    Copy copy = {.in = pixels,
                  .out = out,
-                 .spare = spare,
+                 .spare = task->spare,
                  .step = (size_t)row,
-                 .rows = shape->height,
+                 .rows = resized ? 0 : shape->height,
                  .shape = shape,
                  .mirrored = place->mirrored != 0};
-    uint32_t crc = check ? checked_copy(data, (size_t)place->size, &copy) : 0;
+    if (task->check && checked_copy(data, (size_t)place->size, &copy) != place->crc32c) {
+        return false;
+    }
     copy_until(&copy, data + place->size);
-    return !check || crc == place->crc32c;
+    return !resized || resize(task->resizer, &task->filter, pixels, data + place->size, (size_t)row,
+                              (int)place->crop_width, (int)place->crop_height, out, (int)shape->width,
+                              (int)shape->height, place->mirrored != 0, true);
 }
 
 static bool copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_buffer *places, const Py_buffer *out,
-                     const Shape *shape, bool check, unsigned char *spare, volatile int64_t *current) {
+                     const Task *task, volatile int64_t *current) {
     const Place *place = places->buf, *end = place + places->len / (Py_ssize_t)sizeof *place;
-    Py_ssize_t size = shape->width * shape->height * shape->channels;
+    Py_ssize_t size = task->shape.width * task->shape.height * task->shape.channels;
     for (; place < end; place++) {
         if (place->shard < 0 || place->shard >= shard_count || place->to < 0 || place->to >= out->shape[0]) {
             break;
         }
         *current = place->row;
-        if (!copy_record(&shards[place->shard], place, shape, check, (unsigned char *)out->buf + place->to * size,
-                         spare)) {
+        if (!copy_record(&shards[place->shard], place, task, (unsigned char *)out->buf + place->to * size)) {
             break;
         }
     }
@@ -183,37 +197,38 @@ static bool understood(const Py_buffer *places, const Py_buffer *out, const Py_b
         return false;
     }
     *shape = (Shape){.height = out->shape[1], .width = out->shape[2], .channels = out->shape[3]};
-    return (shape->channels == 1 || shape->channels == 3) && shape->width >= 1 && shape->height >= 1;
+    return (shape->channels == 1 || shape->channels == 3) && is_side(shape->width) && is_side(shape->height);
 }
 
 PyObject *copy_records(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *objects, *sequence = NULL, *result = NULL;
+    PyObject *objects, *output, *sequence = NULL, *result = NULL;
     Py_buffer places, out = {0}, current = {0}, *shards = NULL;
-    unsigned char *spare = NULL;
     Py_ssize_t shard_count = 0;
-    int check;
-    Shape shape = {0};
-    if (!PyArg_ParseTuple(args, "Oy*pOw*:copy_records", &objects, &places, &check, &result, &current)) {
+    int check, resample, style;
+    if (!PyArg_ParseTuple(args, "Oy*piiOw*:copy_records", &objects, &places, &check, &resample, &style, &output,
+                          &current)) {
         return NULL;
     }
-    if (PyObject_GetBuffer(result, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) != 0) {
-        result = NULL;
+    Task task = {.check = check};
+    if (PyObject_GetBuffer(output, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) != 0) {
         goto end;
     }
-    result = NULL;
-    if (!understood(&places, &out, &current, &shape)) {
+    if (!understood(&places, &out, &current, &task.shape)) {
         PyErr_SetString(PyExc_ValueError, "places, output or current row have another shape");
         goto end;
     }
     sequence = PySequence_Fast(objects, "shards: expected a sequence");
-    Py_ssize_t wanted = sequence ? PySequence_Fast_GET_SIZE(sequence) : 0;
+    if (!sequence) {
+        goto end;
+    }
+    Py_ssize_t wanted = PySequence_Fast_GET_SIZE(sequence);
+    bool resizes = filter_of(resample, style, &task.filter) && task.shape.channels == 3;
     shards = PyMem_Calloc((size_t)wanted + 1, sizeof *shards);
-    spare = PyMem_Malloc((size_t)(shape.width * shape.channels) + 16);
-    if (!sequence || !shards || !spare) {
-        if (!PyErr_Occurred()) {
-            PyErr_NoMemory();
-        }
+    task.spare = PyMem_Malloc((size_t)(task.shape.width * task.shape.channels) + 16);
+    task.resizer = resizes ? resizer_new() : NULL;
+    if (!shards || !task.spare || (resizes && !task.resizer)) {
+        PyErr_NoMemory();
         goto end;
     }
     for (; shard_count < wanted; shard_count++) {
@@ -225,7 +240,7 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
     bool done = false;
     if (!check || has_crc32c()) {
         Py_BEGIN_ALLOW_THREADS
-        done = copy_all(shards, shard_count, &places, &out, &shape, check, spare, current.buf);
+        done = copy_all(shards, shard_count, &places, &out, &task, current.buf);
         Py_END_ALLOW_THREADS
     }
     result = PyBool_FromLong(done);
@@ -233,7 +248,8 @@ end:
     while (shard_count) {
         PyBuffer_Release(&shards[--shard_count]);
     }
-    PyMem_Free(spare);
+    resizer_free(task.resizer);
+    PyMem_Free(task.spare);
     PyMem_Free(shards);
     Py_XDECREF(sequence);
     PyBuffer_Release(&places);

@@ -13,8 +13,19 @@ if TYPE_CHECKING:
     from .loader import Loader
     from .store import RecordStore
     from .views import Concat, Subset, concat
+    from .watched import watch
 
-__all__ = ["Concat", "ImageDataset", "Loader", "PackedDataset", "RecordStore", "Subset", "concat", "open_dataset"]
+__all__ = [
+    "Concat",
+    "ImageDataset",
+    "Loader",
+    "PackedDataset",
+    "RecordStore",
+    "Subset",
+    "concat",
+    "open_dataset",
+    "watch",
+]
 
 _HOME = {
     "Concat": "packtrain.readers.views",
@@ -22,6 +33,7 @@ _HOME = {
     "RecordStore": "packtrain.readers.store",
     "Subset": "packtrain.readers.views",
     "concat": "packtrain.readers.views",
+    "watch": "packtrain.readers.watched",
 }
 
 

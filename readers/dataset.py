@@ -6,7 +6,7 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,41 +14,22 @@ from torch.utils.data import Dataset
 
 from packtrain.core.errors import CorruptRecord, DatasetError, MissingDependency, UsageError
 
-from .crops import crops_of
+from .crops import Batch, crops_of
 from .decode import RecordDecoder
 from .decoders import Decoder
 from .decoders import decoder as find_decoder
 from .fused import FusedTransform
+from .laps import OTHER, TRANSFORM, Laps, untimed
 from .store import Label, RecordStore
 from .transforms import compose
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from typing_extensions import Buffer
 
     from .views import Subset
 
 Transform = Callable[[Any], Any]
-
-
-class Batch(NamedTuple):
-    """What `ImageDataset.copy_rows` fills.
-
-    Attributes:
-        images: uint8 [batch, height, width, channels].
-        labels: [batch, ...].
-        rows: Of the samples, as the caller calls them, int64 [batch].
-        random: Uniform in [0, 1), `draws` for each sample, float64 [batch, draws].
-        at: The samples of the batch that are meant, int64 [samples].
-        current: int64 [1]: gets the one of `rows` that is being read.
-    """
-
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[Any]
-    rows: npt.NDArray[np.int64]
-    random: npt.NDArray[np.float64]
-    at: npt.NDArray[np.int64]
-    current: Buffer
+Pixels = npt.NDArray[np.uint8]
 
 
 class ImageDataset(Dataset[tuple[Any, Any]]):
@@ -82,6 +63,11 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
     def foreign(self) -> bool:
         """Whether callables that are not packtrain's take part, which draw random numbers of their own."""
 
+    @property
+    @abstractmethod
+    def stores(self) -> tuple[RecordStore, ...]:
+        """What records are read from, each once."""
+
     @abstractmethod
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows whose records lie at these places of the physical order, both int64 [any]."""
@@ -103,7 +89,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         return self.item(row)
 
     def item(
-        self, row: int, random: Sequence[float] | None = None, into: npt.NDArray[np.uint8] | None = None
+        self, row: int, random: Sequence[float] | None = None, into: Pixels | None = None, laps: Laps = untimed
     ) -> tuple[Any, Any]:
         """``dataset[row]`` with given random numbers, and perhaps in given memory.
 
@@ -113,12 +99,16 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
                 own transforms take theirs from here.
             into: uint8 [height, width, channels]. Where transforms are packtrain's alone and the image turns out to
                 have this shape, its pixels are written there, and `into` itself is returned for it.
+            laps: Is told of each stage.
         """
         dataset, row = self._locate(row)
-        image: Any = dataset.decode_row(row) if dataset.transform is None else dataset.transform_row(row, random, into)
+        whole = dataset.transform is None
+        image: Any = dataset.decode_row(row, laps) if whole else dataset.transform_row(row, random, into, laps)
         label: Any = dataset.store.label(row)
+        laps(OTHER)
         if dataset.target_transform is not None:
             label = dataset.target_transform(label)
+            laps(TRANSFORM)
         return image, label
 
     def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
@@ -256,6 +246,11 @@ class PackedDataset(ImageDataset):
         """See `ImageDataset.foreign`."""
         return self.target_transform is not None or bool(self.fused and self.fused.compose.rest)
 
+    @property
+    def stores(self) -> tuple[RecordStore, ...]:
+        """See `ImageDataset.stores`."""
+        return (self.store,)
+
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.rows_at`."""
         self.store.index.check_rows(places)
@@ -288,18 +283,18 @@ class PackedDataset(ImageDataset):
         self.store.index.check_all()
         return self.store.index["label"]
 
-    def decode_row(self, row: int) -> Image:
+    def decode_row(self, row: int, laps: Laps = untimed) -> Image:
         """Decodes the record of `row`; see `image`."""
-        record, width, height = self.store.image_record(row)
+        record, width, height = self.store.image_record(row, laps)
         try:
-            return self._records.image(record, width, height)
+            return self._records.image(record, width, height, laps)
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             raise self._undecodable(row, error) from error
 
     def transform_row(
-        self, row: int, random: Sequence[float] | None = None, into: npt.NDArray[np.uint8] | None = None
+        self, row: int, random: Sequence[float] | None = None, into: Pixels | None = None, laps: Laps = untimed
     ) -> Any:
         """Decodes the record of `row` as far as `transform` needs it, and transforms it.
 
@@ -307,6 +302,7 @@ class PackedDataset(ImageDataset):
             row: The row.
             random: Uniform in [0, 1), at least `draws` of them; None draws them from torch's default generator.
             into: See `item`.
+            laps: Likewise.
 
         Raises:
             UsageError: There is no transform, or it cannot be applied to an image of this size.
@@ -314,15 +310,16 @@ class PackedDataset(ImageDataset):
         """
         if self.fused is None:
             raise UsageError(f"{self!r} was opened without a transform")
-        record, width, height = self.store.image_record(row)
+        record, width, height = self.store.image_record(row, laps)
         steps = self.fused.steps(width, height, random)
+        laps(OTHER)
         try:
-            image, steps = self.fused.decode(record, width, height, steps)
+            image, steps = self.fused.decode(record, width, height, steps, laps)
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             raise self._undecodable(row, error) from error
-        return self.fused.finish(image, steps, into)
+        return self.fused.finish(image, steps, into, laps)
 
     def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
         """See `ImageDataset.copy_rows`."""

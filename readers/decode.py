@@ -14,6 +14,7 @@ from packtrain.core.options import StoreOptions
 from .cut import cut
 from .decoders import Decoder
 from .geometry import Box
+from .laps import CUT, DECODE, Laps, untimed
 from .pillow import require_pillow
 from .pixels import rgb_from_pixels
 
@@ -33,13 +34,14 @@ class RecordDecoder:
         self.store = store
         self.decoder = decoder
 
-    def image(self, record: memoryview, width: int, height: int) -> Image:
+    def image(self, record: memoryview, width: int, height: int, laps: Laps = untimed) -> Image:
         """Decodes a record.
 
         Args:
             record: Its stored bytes.
             width: Pixels, from the index.
             height: Likewise.
+            laps: Is told of each stage.
 
         Returns:
             An image in the dataset's pixel mode.
@@ -48,9 +50,12 @@ class RecordDecoder:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
-        return ordinary(self.with_info(self.region(record, width, height, Box(0, 0, width, height)), record))
+        image = self.region(record, width, height, Box(0, 0, width, height), laps=laps)
+        return ordinary(self.with_info(image, record))
 
-    def region(self, record: memoryview, width: int, height: int, box: Box, scale: int = 1) -> Image:
+    def region(
+        self, record: memoryview, width: int, height: int, box: Box, scale: int = 1, laps: Laps = untimed
+    ) -> Image:
         """Decodes a rectangle of a record, and as little of the rest as can be.
 
         Args:
@@ -60,6 +65,7 @@ class RecordDecoder:
             box: A rectangle inside the image.
             scale: 1, 2, 4 or 8: decode to so many times smaller an image. Each side of `box` then becomes the smallest
                 number of whole pixels that cover it. Of no effect on raw records.
+            laps: Is told of each stage.
 
         Returns:
             An image in the dataset's pixel mode, or RGBX in place of RGB, perhaps over memory that is not its own.
@@ -72,13 +78,17 @@ class RecordDecoder:
             return self._raw_region(record, width, height, box)
         if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, width)) != box:
             left = box.left - aligned.left
-            return self.region(record, width, height, aligned).crop((left, 0, left + box.width, box.height))
+            image = self.region(record, width, height, aligned, laps=laps)
+            return image.crop((left, 0, left + box.width, box.height))
         whole = box == (0, 0, width, height)
         part = None if whole else cut(record, box)
+        laps(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
-            return self.decoder.decode(part.data, self.store.mode, shrunk(box, scale), scale)
-        image = self.decoder.decode(record, self.store.mode, None if whole else shrunk(box, scale), scale)
+            image = self.decoder.decode(part.data, self.store.mode, shrunk(box, scale), scale)
+        else:
+            image = self.decoder.decode(record, self.store.mode, None if whole else shrunk(box, scale), scale)
+        laps(DECODE)
         if whole and image.size != shrunk(box, scale)[2:]:
             raise ValueError(f"it holds an image of {image.width} x {image.height} pixels, not of {width} x {height}")
         return image
@@ -103,6 +113,26 @@ class RecordDecoder:
         left, top, wide, high = box
         row = width * channels
         return np.ndarray((high, wide, channels), np.uint8, pixels, top * row + left * channels, (row, channels, 1))
+
+    def rgb(
+        self, record: memoryview, width: int, height: int, box: Box, laps: Laps = untimed
+    ) -> npt.NDArray[np.uint8] | None:
+        """A rectangle of a record, uint8 [height, width, 3]: what `region` gives at scale 1 in mode RGB.
+
+        Its rows may lie apart. None where it takes `region` to tell what becomes of the record.
+        """
+        if self.store.mode != "RGB":
+            return None
+        if self.store.store == "raw":
+            return self.pixels(record, width, height, box)
+        whole = box == (0, 0, width, height)
+        part = None if whole else cut(record, box)
+        laps(CUT)
+        if part is not None:
+            box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
+        pixels = self.decoder.pixels(record if part is None else part.data, None if whole else box)
+        laps(DECODE)
+        return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
 
     def _raw_region(self, record: memoryview, width: int, height: int, box: Box) -> Image:
         pixels = raw_pixels(record, height, width, self.store.channels)

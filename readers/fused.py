@@ -11,10 +11,12 @@ import torch
 
 from packtrain.core.extension import jpeg
 
+from . import resizing
 from .decode import RecordDecoder, ordinary, shrunk
-from .geometry import Box, Crop, Flip, Scale, Step, apply, needed
+from .geometry import Box, Flip, Scale, Step, apply, first_crop, needed
+from .laps import RESIZE, TRANSFORM, WRITE, Laps, untimed
 from .pillow import require_pillow
-from .pixels import array_from_image, array_from_pixels
+from .pixels import array_from_image, array_from_pixels, array_resized
 from .transforms import Compose
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class FusedTransform:
         # What a raw record can go through while it is copied; without the extension, Pillow mirrors faster than numpy.
         raw = records.store.store == "raw" and not compose.rest
         self._copies: tuple[tuple[Step, ...], ...] = ((), (_MIRROR,))[: raw * (1 + (jpeg is not None))]
+        self._style = None if compose.rest or records.store.channels != 3 else resizing.style()
 
     def steps(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[Step, ...]:
         """What the transform comes down to for an image of `width` x `height` pixels.
@@ -64,38 +67,42 @@ class FusedTransform:
         return self.compose.steps(width, height, random)
 
     def decode(
-        self, record: memoryview, width: int, height: int, steps: tuple[Step, ...]
+        self, record: memoryview, width: int, height: int, steps: tuple[Step, ...], laps: Laps = untimed
     ) -> tuple[Image | npt.NDArray[np.uint8], tuple[Step, ...]]:
-        """Decodes what `steps` need.
+        """Decodes what `steps` need; `laps` is told of each stage.
 
         Returns:
-            An image and the steps that are left; of a raw record that only has to be copied, or mirrored on the way, a
-            view of its pixels.
+            An image and the steps that are left; where nothing but a resize and a mirroring by packtrain itself is
+            left, the pixels, uint8 [height, width, channels], whose rows may lie apart.
 
         Raises:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
-        box, steps = _first_crop(steps, width, height)
+        box, steps = first_crop(steps, width, height)
         if steps in self._copies:
             return self._records.pixels(record, width, height, box), steps
-        image, steps = self._decode_box(record, width, height, box, steps)
+        if self._style is not None and self._is_resize(steps) and self._scale(box, steps) == 1:
+            pixels = self._records.rgb(record, width, height, box, laps)
+            if pixels is not None:
+                return pixels, steps
+        image, steps = self._decode_box(record, width, height, box, steps, laps)
         return (self._records.with_info(image, record) if self.compose.rest else image), steps
 
     def _decode_box(
-        self, record: memoryview, width: int, height: int, box: Box, steps: tuple[Step, ...]
+        self, record: memoryview, width: int, height: int, box: Box, steps: tuple[Step, ...], laps: Laps
     ) -> tuple[Image, tuple[Step, ...]]:
         """Decodes what `steps`, applied to `box`, need."""
         scale = self._scale(box, steps)
         if scale > 1:
-            image = self._records.region(record, width, height, box, scale)
+            image = self._records.region(record, width, height, box, scale, laps)
             return _resize_exactly(image, box, scale, steps[0]), steps[1:]
         # Without a crop behind them, they need everything.
         part = needed(steps, box.width, box.height) if len(steps) > 1 else Box(0, 0, box.width, box.height)
         if part.width * part.height >= _WORTHWHILE * box.width * box.height:
-            return self._records.region(record, width, height, box), steps
+            return self._records.region(record, width, height, box, laps=laps), steps
         inner = Box(box.left + part.left, box.top + part.top, part.width, part.height)
-        image = self._records.region(record, width, height, inner)
+        image = self._records.region(record, width, height, inner, laps=laps)
         # A resize weights pixels by where they are in the whole image. What is not needed is left as it is.
         canvas = require_pillow().new(image.mode, (box.width, box.height), None)
         canvas.paste(image, (part.left, part.top))
@@ -106,6 +113,7 @@ class FusedTransform:
         image: Image | npt.NDArray[np.uint8],
         steps: tuple[Step, ...],
         into: npt.NDArray[np.uint8] | None = None,
+        laps: Laps = untimed,
     ) -> Any:
         """Carries out the steps that are left.
 
@@ -114,6 +122,7 @@ class FusedTransform:
             steps: Likewise.
             into: uint8 [height, width, channels], contiguous: where the pixels go if they have this shape and nothing
                 foreign comes behind.
+            laps: Is told of each stage.
 
         Returns:
             `into`, or a tensor, uint8 [channels, height, width]; in memory the channels of a pixel lie side by side, as
@@ -121,36 +130,42 @@ class FusedTransform:
         """
         if self.compose.rest and not isinstance(image, np.ndarray):
             image = apply(image, steps)
+            laps(RESIZE)
             result: Any = ordinary(image)
             for transform in self.compose.rest:
                 result = transform(result)
+            laps(TRANSFORM)
             return result
         mirrored = bool(steps) and steps[-1] == _MIRROR
         if isinstance(image, np.ndarray):
-            pixels = array_from_pixels(image, mirrored=mirrored, into=into)
+            if steps and isinstance(steps[0], Scale):
+                assert self._style is not None
+                pixels = array_resized(image, steps[0], self._style, mirrored=mirrored, into=into)
+                laps(RESIZE)
+            else:
+                pixels = array_from_pixels(image, mirrored=mirrored, into=into)
         else:
-            pixels = array_from_image(apply(image, steps[:-1] if mirrored else steps), mirrored=mirrored, into=into)
+            image = apply(image, steps[:-1] if mirrored else steps)
+            laps(RESIZE)
+            pixels = array_from_image(image, mirrored=mirrored, into=into)
+        laps(WRITE)
         if pixels is into:
             return into
         return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    def _is_resize(self, steps: tuple[Step, ...]) -> bool:
+        return (
+            bool(steps)
+            and isinstance(steps[0], Scale)
+            and steps[0].resample in resizing.RESAMPLES
+            and steps[1:] in ((), (_MIRROR,))
+        )
 
     def _scale(self, box: Box, steps: tuple[Step, ...]) -> int:
         if not (self._scaled and steps and isinstance(steps[0], Scale)) or self._records.store.store == "raw":
             return 1
         wide, high = box.width // steps[0].width, box.height // steps[0].height
         return next((scale for scale in _SCALES if scale <= min(wide, high)), 1)
-
-
-def _first_crop(steps: tuple[Step, ...], width: int, height: int) -> tuple[Box, tuple[Step, ...]]:
-    """The rectangle that crops at the beginning leave, and the other steps."""
-    box = Box(0, 0, width, height)
-    while steps and type(steps[0]) is Crop:
-        left, top, wide, high = steps[0].box
-        if left < 0 or top < 0 or left + wide > box.width or top + high > box.height:
-            break
-        box = Box(box.left + left, box.top + top, wide, high)
-        steps = steps[1:]
-    return box, steps
 
 
 def _resize_exactly(image: Image, box: Box, scale: int, step: Step) -> Image:

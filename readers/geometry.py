@@ -169,6 +169,18 @@ def size_after(steps: Sequence[Step], width: int, height: int) -> tuple[int, int
     return width, height
 
 
+def first_crop(steps: tuple[Step, ...], width: int, height: int) -> tuple[Box, tuple[Step, ...]]:
+    """The rectangle that crops at the beginning leave, and the other steps."""
+    box = Box(0, 0, width, height)
+    while steps and type(steps[0]) is Crop:
+        left, top, wide, high = steps[0].box
+        if left < 0 or top < 0 or left + wide > box.width or top + high > box.height:
+            break
+        box = Box(box.left + left, box.top + top, wide, high)
+        steps = steps[1:]
+    return box, steps
+
+
 def apply(image: Image, steps: Sequence[Step]) -> Image:
     """The result of `steps`; `image` itself if there are none.
 

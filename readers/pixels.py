@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packtrain.core.extension import jpeg
 
 from .decoders.rgbx import rgb_image
-from .geometry import Box
+from .geometry import Box, Scale
 from .pillow import require_pillow
 
 if TYPE_CHECKING:
@@ -74,6 +74,30 @@ def array_from_pixels(
     else:
         # What goes to a place of the caller's choice is for another process as a rule.
         jpeg.copy_pixels(pixels, mirrored, out is into, out)
+    return out
+
+
+def array_resized(
+    pixels: npt.NDArray[np.uint8],
+    scale: Scale,
+    style: int,
+    *,
+    mirrored: bool = False,
+    into: npt.NDArray[np.uint8] | None = None,
+) -> npt.NDArray[np.uint8]:
+    """Pixels resized by the C extension, uint8 [height, width, 3]; see `array_from_image`.
+
+    Args:
+        pixels: uint8 [height, width, 3]; its rows may lie apart.
+        scale: To what size, by which filter.
+        style: See `packtrain.readers.resizing`.
+        mirrored: Whether to exchange left and right at last.
+        into: As in `array_from_image`.
+    """
+    assert jpeg is not None
+    shape = (scale.height, scale.width, 3)
+    out = np.empty(shape, np.uint8) if into is None or into.shape != shape else into
+    jpeg.resize_pixels(pixels, scale.resample, style, mirrored, out is into, out)
     return out
 
 

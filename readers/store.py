@@ -22,6 +22,8 @@ from packtrain.core.index import Index
 from packtrain.core.manifest import INDEX, Manifest, ShardInfo
 from packtrain.core.mounts import is_network
 
+from .laps import CHECK, READ, Laps, untimed
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -64,6 +66,8 @@ class RecordStore:
         )
         self.check: Final = check
         self.index: Final = Index(self.path / INDEX, self.manifest.columns, self.manifest.records)
+        self.read_bytes = 0
+        """Of records, since this was opened."""
         self._length = self.manifest.records
         self._check_row = self.index.check
         # A memoryview gives a Python int in a third of the time that a numpy scalar takes.
@@ -90,10 +94,10 @@ class RecordStore:
         """
         return self._read(self.checked_row(row))
 
-    def image_record(self, row: int) -> tuple[memoryview, int, int]:
+    def image_record(self, row: int, laps: Laps = untimed) -> tuple[memoryview, int, int]:
         """The stored bytes of `row`, and width and height in pixels of the image in them; raises as `record` does."""
         row = self.checked_row(row)
-        return self._read(row), self._width[row], self._height[row]
+        return self._read(row, laps), self._width[row], self._height[row]
 
     def copy_crops(
         self,
@@ -104,7 +108,7 @@ class RecordStore:
         names: npt.NDArray[np.int64],
         current: Buffer,
     ) -> bool:
-        """Copies a rectangle of each of some raw records.
+        """Copies a rectangle of each of some raw records, resized if need be.
 
         Args:
             rows: Of the records, int64 [records], for which `check_rows` was called.
@@ -126,10 +130,12 @@ class RecordStore:
         except DatasetError:
             return False
         columns = (self.index[name][rows] for name in ("offset", "length", "crc32c", "width", "height"))
-        places = np.stack((at, names, shards, *columns, *crops), axis=1, dtype=np.int64)
-        return bool(
-            jpeg.copy_records([shard.read(0, shard.bytes) for shard in opened], places, self.check, out, current)
-        )
+        places = np.column_stack((np.stack((at, names, shards, *columns), axis=1, dtype=np.int64), crops.boxes))
+        views = [shard.read(0, shard.bytes) for shard in opened]
+        if not jpeg.copy_records(views, places, self.check, crops.resample, crops.style, out, current):
+            return False
+        self.read_bytes += int(self.index["length"][rows].sum())
+        return True
 
     def will_need(self, row: int) -> int:
         """Asks the system to read the record of `row` into memory, without waiting for it.
@@ -144,11 +150,14 @@ class RecordStore:
             return 0
         return size
 
-    def _read(self, row: int) -> memoryview:
+    def _read(self, row: int, laps: Laps = untimed) -> memoryview:
         shard, offset, size = self._place(row)
         data = shard.read(offset, size)
+        self.read_bytes += size
+        laps(READ)
         if self.check and crc32c(data) != self._crc32c[row]:
             raise self.corrupt(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
+        laps(CHECK)
         return data
 
     def _place(self, row: int) -> tuple[_MappedShard | _OpenShard, int, int]:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from packtrain.core.errors import UsageError
 
-from .dataset import Batch, ImageDataset, PackedDataset, Transform
+from .crops import Batch
+from .dataset import ImageDataset, PackedDataset, Transform
+from .store import RecordStore
 
 
 class Subset(ImageDataset):
@@ -56,6 +58,11 @@ class Subset(ImageDataset):
     def foreign(self) -> bool:
         """See `ImageDataset.foreign`."""
         return self._dataset.foreign
+
+    @property
+    def stores(self) -> tuple[RecordStore, ...]:
+        """See `ImageDataset.stores`."""
+        return self._dataset.stores
 
     @cached_property
     def _by_place(self) -> npt.NDArray[np.int64]:
@@ -128,6 +135,11 @@ class Concat(ImageDataset):
     def foreign(self) -> bool:
         """See `ImageDataset.foreign`."""
         return any(dataset.foreign for dataset in self._datasets)
+
+    @property
+    def stores(self) -> tuple[RecordStore, ...]:
+        """See `ImageDataset.stores`."""
+        return tuple(dict.fromkeys(store for dataset in self._datasets for store in dataset.stores))
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """See `ImageDataset.rows_at`."""

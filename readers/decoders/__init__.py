@@ -22,6 +22,8 @@ from .pillow import Encoded
 from .selfcheck import deviation
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL.Image import Image
 
 DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg", "accimage")
@@ -62,6 +64,13 @@ class Decoder(Protocol):
         Raises:
             ValueError: `box` is not inside the image.
             Exception: Whatever Pillow raises on an image it refuses.
+        """
+
+    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+        """A rectangle of an image, uint8 [height, width, 3], as `decode` gives it in mode RGB; its rows may lie apart.
+
+        Returns:
+            None where only `decode` knows what becomes of `data`.
         """
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from packtrain.core import _jpeg
 
 from ..geometry import Box
@@ -51,6 +54,15 @@ class ExtensionDecoder(BackEnd):
         pixels, start, stride = _jpeg.decode(data, box, 4, scale)
         image = rgb_image(memoryview(pixels)[start:], box.width, box.height, stride)
         return image if mode == "RGB" else image.convert(mode)
+
+    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+        """See `packtrain.readers.decoders.Decoder`."""
+        try:
+            rectangle = box or Box(0, 0, *frame_size(data))
+            pixels, start, stride = _jpeg.decode(data, rectangle, 3, 1)
+        except ValueError:
+            return None
+        return np.ndarray((rectangle.height, rectangle.width, 3), np.uint8, pixels, start, (stride, 3, 1))
 
 
 def frame_size(data: Encoded) -> tuple[int, int]:

@@ -9,6 +9,8 @@ from .pillow import DECODER as PILLOW
 from .pillow import Encoded
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL.Image import Image
 
     from ..geometry import Box
@@ -38,6 +40,10 @@ class BackEnd(ABC):
             return self.attempt(data, mode, box, scale)
         except (ValueError, OSError):
             return PILLOW.decode(data, mode, box, scale)
+
+    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+        """See `packtrain.readers.decoders.Decoder`."""
+        return None
 
     def __repr__(self) -> str:
         return f"<decoder {self.name}: {self.version}>"

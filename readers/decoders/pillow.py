@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from ..pillow import pillow_version, require_pillow
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from PIL.Image import Image
 
     from ..geometry import Box
@@ -45,6 +47,10 @@ class PillowDecoder:
                 image = image.crop((left, top, right, bottom))
         # Converting an image to the mode that it has would copy the pixels once more.
         return image if image.mode == mode else image.convert(mode)
+
+    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+        """See `packtrain.readers.decoders.Decoder`."""
+        return None
 
     def __repr__(self) -> str:
         return f"<decoder {self.name}: {self.version}>"

@@ -27,6 +27,8 @@ import numpy.typing as npt
 from packtrain.core.errors import LoaderError
 from packtrain.core.memory import available_memory
 
+from .gauges import WORDS
+
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 # A page: what mmap aligns to, and more than what any vector instruction or DMA engine asks for.
@@ -85,26 +87,41 @@ class Layout:
 
 
 class Board:
-    """A page of the arena on which the processes read what the others are doing.
+    """The first pages of the arena, on which the processes read what the others are doing.
 
     Each number is written by one process alone, in one machine word, so no lock is needed.
 
     Args:
-        words: int64 [workers + 1].
+        memory: Of `Board.bytes`.
+        workers: How many write on it, beside the process of the loader.
     """
 
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
+    def __init__(self, memory: memoryview, workers: int) -> None:
+        self._words = words = memory.cast("q")
+        self._gauges = words[1 + workers : self.bytes(workers) // 8]
+        self.gauges: Final = np.frombuffer(self._gauges, np.int64).reshape(-1, WORDS)
+        """What each process says of its work, the loader's own last: int64 [workers + 1, `WORDS`]."""
+
+    @staticmethod
+    def bytes(workers: int) -> int:
+        """Its size."""
+        return 8 * (1 + workers + (workers + 1) * WORDS)
+
+    def words(self, process: int) -> memoryview:
+        """A row of `gauges`, int64 [`WORDS`]."""
+        return self._gauges[process * WORDS : (process + 1) * WORDS]
 
     def cancel(self, oldest: int) -> None:
         """Tickets older than this one are no longer wanted."""
         self._words[0] = oldest
 
-    def note(self, worker: int, row: int, ticket: int = 0) -> bool:
-        """A worker begins with a row; -1 when it has none. Tells whether its ticket is still wanted."""
-        words = self._words
-        words[1 + worker] = row
-        return bool(ticket >= words[0])
+    def oldest(self) -> memoryview:
+        """The oldest ticket that is wanted, int64 [1]."""
+        return self._words[:1]
+
+    def note(self, worker: int, row: int) -> None:
+        """A worker begins with a row; -1 when it has none."""
+        self._words[1 + worker] = row
 
     def current(self, worker: int) -> memoryview:
         """The row that a worker is at, int64 [1]."""
@@ -132,16 +149,18 @@ class Arena:
         self.layout: Final = layout
         self.slots: Final = slots
         self.workers: Final = workers
-        self._head = -(-8 * (1 + workers) // _ALIGNMENT) * _ALIGNMENT
+        self._head = -(-Board.bytes(workers) // _ALIGNMENT) * _ALIGNMENT
         size = self._head + slots * layout.slot_bytes
         self.descriptor: Final = _reserve(size) if descriptor is None else descriptor
         self._close = weakref.finalize(self, os.close, self.descriptor)
         try:
             self._memory = mmap.mmap(self.descriptor, size)
+            # Mapped once more: who keeps figures does not keep batches.
+            board = mmap.mmap(self.descriptor, self._head)
         except OSError as error:
             raise _no_room(size, error) from error
         self._slot_type = ctypes.c_ubyte * layout.slot_bytes
-        self.board: Final = Board(memoryview(self._memory)[: 8 * (1 + workers)].cast("q"))
+        self.board: Final = Board(memoryview(board)[: Board.bytes(workers)], workers)
 
     def slot(self, number: int) -> Any:
         """The bytes of a slot: a new object each time, that lives as long as any array over it.

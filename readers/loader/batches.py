@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from packtrain.core.errors import CorruptRecord, LoaderError
 
+from ..laps import Laps, Stage, untimed
 from ..pillow import require_pillow
 from .arena import Arrays, Field, Layout
 from .randomness import mixed, seed_all
@@ -43,7 +44,7 @@ class Made(NamedTuple):
 
 
 class Progress:
-    """Which row is being read, for who looks at it from outside; here nobody does.
+    """Which row is being read and what for, for who looks at it from outside; here nobody does.
 
     Attributes:
         current: The row, int64 [1].
@@ -52,12 +53,27 @@ class Progress:
     def __init__(self) -> None:
         self.current = memoryview(bytearray(8)).cast("q")
 
-    def begin(self, row: int) -> None:
+    def note(self, row: int) -> None:
         """A row is going to be read.
 
         Raises:
             Unwanted: It need not be.
         """
+
+    def begin(self, row: int) -> Laps:
+        """A row is going to be read, for a sample of its own.
+
+        Returns:
+            What keeps the sample's time.
+
+        Raises:
+            Unwanted: It need not be.
+        """
+        self.note(row)
+        return untimed
+
+    def end(self, stage: Stage | None) -> None:
+        """All since the last call, or since the batch was begun, was this stage; None: that of the samples."""
 
 
 class BatchMaker:
@@ -125,14 +141,18 @@ class BatchMaker:
             if not samples:
                 return Made(0, skipped, [])
             seed_all(mixed(key, _COLLATE), positions[0])
-            return Made(len(samples), skipped, [], self._collated(samples))
+            progress.end(None)
+            collated = self._collated(samples)
+            progress.end(Stage.COLLATE)
+            return Made(len(samples), skipped, [], collated)
         writer = _Writer(layout, arrays)
         if count and writer.direct:
-            progress.begin(rows[0])
+            progress.note(rows[0])
             images, labels = arrays["image"], arrays["label"]
             if self.samples.copy(key, positions, arrays["row"][:count], images, labels, progress.current):
                 if self.samples.fields:
                     extras += map(self.samples.extras, positions, rows)
+                progress.end(Stage.COPY)
                 return Made(count, skipped, extras)
         for position, row, image, label in self._samples(key, positions, rows, skipped, progress.begin, writer.target):
             try:
@@ -141,6 +161,7 @@ class BatchMaker:
                 raise self._unfit(position, row, error) from error
             if self.samples.fields:
                 extras.append(self.samples.extras(position, row))
+        progress.end(None)
         return Made(writer.count, skipped, extras)
 
     def _samples(
@@ -149,15 +170,15 @@ class BatchMaker:
         positions: Sequence[int],
         rows: Sequence[int],
         skipped: list[str],
-        begin: Callable[[int], None] = lambda row: None,
+        begin: Callable[[int], Laps] = lambda row: untimed,
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
     ) -> Iterator[tuple[int, int, Any, Any]]:
         """Position, row, image and label of each sample that is not left out."""
         numbers_of_all = self.samples.numbers(key, positions)
         for position, row, numbers in zip(positions, self.samples.ahead(rows), numbers_of_all, strict=False):
-            begin(row)
+            laps = begin(row)
             try:
-                image, label = self.samples.make(key, position, row, numbers, target())
+                image, label = self.samples.make(key, position, row, numbers, target(), laps)
             except CorruptRecord as error:
                 if not self._skip:
                     raise

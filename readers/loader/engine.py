@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from multiprocessing.context import BaseContext
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from .arena import Arena, Arrays, Layout, Slots
+from .arena import Arena, Arrays, Event, Layout, Slots
 from .batches import BatchMaker, Made
+from .gauges import Count, Gauges, Words, blank
 from .randomness import preserved
+from .timekeeper import Timekeeper
 from .worker import Reply, Ticket
 from .workers import Workers
 
@@ -38,11 +40,20 @@ class Job(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch that was made: the first `made.size` samples of `arrays`."""
+    """A batch that was made: the first `made.size` samples of `arrays`.
+
+    Attributes:
+        job: What was to be made.
+        made: What came of it.
+        arrays: Where it lies.
+        after: Takes an event before which the arrays must not be written again, even if none of them lives; None if
+            they are the consumer's for ever.
+    """
 
     job: Job
     made: Made
     arrays: Arrays
+    after: Callable[[Event], None] | None = None
 
 
 class Engine(Protocol):
@@ -54,6 +65,19 @@ class Engine(Protocol):
         Raises:
             PacktrainError: A batch cannot be made.
         """
+
+    def ready(self) -> bool:
+        """Whether the run under way can go on without waiting for its next batch to be made.
+
+        Raises:
+            PacktrainError: It cannot go on.
+        """
+
+    def memory(self) -> Any:
+        """The memory in which batches lie, as a ctypes array that keeps it there; None if each has its own."""
+
+    def gauges(self) -> Words:
+        """What the processes say of their work, int64 [processes, words]."""
 
     def close(self) -> None:
         """Ends what was started."""
@@ -70,15 +94,34 @@ class SerialEngine:
     def __init__(self, maker: BatchMaker, layout: Layout) -> None:
         self._maker = maker
         self._layout = layout
+        self._words = blank()
+        self._progress = Timekeeper(self._words, maker.samples.stores)
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         """See `Engine.run`."""
         for job in jobs:
             arrays = self._layout.new()
             _enter(job, arrays)
-            with preserved() if self._maker.seeds else nullcontext():
-                made = self._maker.make(job.key, len(job.rows), self._layout, arrays)
+            self._progress.begin_batch()
+            try:
+                with preserved() if self._maker.seeds else nullcontext():
+                    made = self._maker.make(job.key, len(job.rows), self._layout, arrays, self._progress)
+            finally:
+                self._progress.account()
+                self._progress.idle()
             yield Batch(job, made, arrays)
+
+    def ready(self) -> bool:
+        """See `Engine.ready`."""
+        return False
+
+    def memory(self) -> Any:
+        """See `Engine.memory`."""
+        return None
+
+    def gauges(self) -> Words:
+        """See `Engine.gauges`."""
+        return np.frombuffer(self._words, np.int64)[np.newaxis]
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -113,6 +156,7 @@ class ParallelEngine:
         self._slots = Slots(self._arena)
         self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
         self._workers = Workers(maker, self._arena, context, init)
+        self._gauges = Gauges(self._arena.board.words(workers))
         self._next = 0
         self._first = 0
         """The ticket with which the present run began."""
@@ -130,6 +174,8 @@ class ParallelEngine:
         while self._pending:
             number, job = self._pending.popleft()
             self._collect(wait=False)
+            if number not in self._replies and number > self._first:
+                self._gauges.add(Count.STARVED)
             while number not in self._replies:
                 self._collect(wait=True)
             # In a list, because a variable would keep the batch alive after the consumer has dropped it.
@@ -137,6 +183,19 @@ class ParallelEngine:
             # Before the consumer goes to work: the workers should not wait for it to come back.
             self._submit(jobs)
             yield batch.pop()
+
+    def ready(self) -> bool:
+        """See `Engine.ready`."""
+        self._collect(wait=False)
+        return not self._pending or self._pending[0][0] in self._replies
+
+    def memory(self) -> Any:
+        """See `Engine.memory`."""
+        return self._arena.memory()
+
+    def gauges(self) -> Words:
+        """See `Engine.gauges`."""
+        return self._arena.board.gauges
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -197,8 +256,9 @@ class ParallelEngine:
         if len(self._slots) + len(self._out) + len(self._replies) < self._arena.workers:
             arrays = {name: array[: reply.made.size].copy() for name, array in self._arrays[slot].items()}
             self._slots.give_back(slot)
+            self._gauges.add(Count.COPIED)
             return Batch(job, reply.made, arrays)
-        return Batch(job, reply.made, self._slots.lend(slot).arrays)
+        return Batch(job, reply.made, *self._slots.lend(slot))
 
 
 def _enter(job: Job, arrays: Arrays) -> None:

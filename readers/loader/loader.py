@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
-import torch
 
-from packtrain.core.cores import available_cores
 from packtrain.core.errors import DatasetError, LoaderError, UsageError
 
 from ..dataset import ImageDataset
 from .arena import Layout
-from .batches import BatchMaker
-from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
-from .order import Ahead, Order, Sequential, Shuffled
+from .arguments import context_of, order_of, place_in_world, require, require_functions, workers_of
+from .batches import BatchMaker, Made
+from .device import Finished, Stage, device_of, pins, stage_of
+from .engine import Engine, Job, ParallelEngine, SerialEngine
+from .finish import BatchTransform, Finish, tensors_of
+from .headspace import Replay
+from .order import Ahead, Order
 from .randomness import mixed, preserved
 from .sampler import SamplerOrder
 from .samples import SampleMaker
 from .schedule import Schedule
 from .state import LoaderState
+from .stats import Meter, setting_of
 
 if TYPE_CHECKING:
+    import torch
     from torch.utils.data import Dataset, Sampler
 
 # The keys of an epoch's order and of its random numbers are made of seed, epoch, and one of these.
@@ -46,6 +49,9 @@ class Loader:
 
     Images lie in memory that workers write and that is used again as soon as no tensor or array over it is alive. Who
     keeps batches gets copies, once workers would run out of it.
+
+    With `mean` and `std` images are normalised as torchvision's ToTensor and Normalize do it, a batch at a time, and on
+    a GPU if `device` names one: bytes go there, and the batch after the present one is ready when it is asked for.
 
     Workers are started by the first epoch and live until `close`, the end of a ``with`` block, or of the loader. They
     have the dataset as it was then.
@@ -74,12 +80,22 @@ class Loader:
             a warning says so. A batch without samples is left out; with several ranks it is an error.
         rank: Of this process; None: what torch.distributed says if it is initialised, else 0.
         world_size: Number of ranks, likewise.
+        device: Where tensors are to be, ``"cuda"`` or ``"cpu"``, and where the following is done; None: on the CPU.
+        mean: Of each channel, for images in [0, 1]; one number for all. Images have to be uint8.
+        std: Likewise; both or neither.
+        dtype: Of the images; None: float32 if they are normalised, else as they are.
+        batch_transform: Called last, in this process, with images and labels of a whole batch (mixup, say): returns
+            both. `random`, numpy and torch (not a GPU's generator) are seeded for the batch before.
+        headspace: Make a few batches, and hand them out again and again in place of all others: `stats` then tells how
+            fast training would be if data cost nothing. Not for training.
+        pin_memory: Hand out batches in pinned memory, as torch's DataLoader; with a GPU as `device` there is no need.
 
     Raises:
         UsageError: An argument is out of its range.
 
     Attributes:
         skipped: Damaged records left out since the loader was made.
+        stats: How long the consumer waited, and what the workers did. ``print(loader.stats)`` says what it means.
     """
 
     def __init__(
@@ -101,14 +117,19 @@ class Loader:
         on_error: Literal["raise", "skip"] = "raise",
         rank: int | None = None,
         world_size: int | None = None,
+        device: str | torch.device | None = None,
+        mean: float | Iterable[float] | None = None,
+        std: float | Iterable[float] | None = None,
+        dtype: torch.dtype | None = None,
+        batch_transform: BatchTransform | None = None,
+        pin_memory: bool = False,
+        headspace: bool = False,
     ) -> None:
-        _require("batch_size", batch_size, 1)
-        _require("prefetch_factor", prefetch_factor, 1)
+        require("batch_size", batch_size, 1)
+        require("prefetch_factor", prefetch_factor, 1)
         if type(seed) is not int:
             raise UsageError(f"seed={seed!r}: expected a whole number")
-        for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-            if function is not None and not callable(function):
-                raise UsageError(f"{name}={function!r}: expected a function")
+        require_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         if on_error not in ("raise", "skip"):
             raise UsageError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
         if transform is not None:
@@ -119,19 +140,21 @@ class Loader:
         self.batch_size: Final = batch_size
         self.drop_last: Final = drop_last
         self.sampler: Final = sampler
-        self.num_workers: Final = _workers() if num_workers == "auto" else _require("num_workers", num_workers, 0)
+        self.num_workers: Final = workers_of(num_workers)
         self.prefetch_factor: Final = prefetch_factor
         self.worker_init_fn: Final = worker_init_fn
-        self.rank, self.world_size = _place_in_world(rank, world_size)
+        self.rank, self.world_size = place_in_world(rank, world_size)
+        self.device: Final = device_of(device)
         self.skipped = 0
         self._maker = BatchMaker(SampleMaker(dataset, fields), collate_fn, skip=on_error == "skip")
-        self._order = _order(dataset, sampler, shuffle)
-        self._context = (
-            multiprocessing_context
-            if isinstance(multiprocessing_context, BaseContext)
-            else _context(multiprocessing_context)
-        )
+        self._finish = Finish(mean, std, dtype, batch_transform)
+        self._pin = pins(pin_memory, self.device)
+        self._order = order_of(dataset, sampler, shuffle)
+        self._context = context_of(multiprocessing_context)
+        self.stats: Final = Meter(setting_of(self.num_workers, self._maker.samples.stores, headspace=headspace))
+        self._replay = Replay() if headspace else None
         self._engine: Engine | None = None
+        self._stage: Stage | None = None
         self._layout: Layout | None = None
         self._seed = seed
         self._epoch = 0
@@ -158,11 +181,11 @@ class Loader:
         if self._under_way:
             self._move(self._epoch + 1)
         self._pass = object()
-        return self._batches(self._pass)
+        return self.stats.timed(self._batches(self._pass))
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass goes through this epoch; from its beginning, unless a state in it has just been loaded."""
-        if _require("epoch", epoch, 0) != self._epoch or self._under_way:
+        if require("epoch", epoch, 0) != self._epoch or self._under_way:
             self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,8 +253,12 @@ class Loader:
         """Ends the workers. Batches handed out stay valid; another pass starts workers again."""
         self._pass = None
         if self._engine is not None:
+            self.stats.detach()
             self._engine.close()
             self._engine = None
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
 
     def __enter__(self) -> Self:
         return self
@@ -273,10 +300,11 @@ class Loader:
         try:
             self._require_present(this)
             self._ready()
-            run = self._started().run(self._jobs()) if self._schedule().steps(self._consumed) else iter(())
+            run = self._run() if self._schedule().steps(self._consumed) else iter(())
             while batch := next(run, None):
                 self._consumed, self._under_way = batch.job.consumed, True
-                found = [self._handed_out(batch)]
+                self._note_skipped(batch.made)
+                found = [batch.value]
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 del batch
                 if found[0] is not None:
@@ -304,9 +332,10 @@ class Loader:
             consumed = step.consumed
             yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
 
-    def _started(self) -> Engine:
+    def _run(self) -> Iterator[Finished]:
+        """The batches of a pass, as the consumer gets them."""
+        layout = self._layout = self._layout or self._probed()
         if self._engine is None:
-            layout = self._layout = self._layout or self._probed()
             self._engine = (
                 SerialEngine(self._maker, layout)
                 if not self.num_workers
@@ -314,7 +343,16 @@ class Loader:
                     self._maker, layout, self.num_workers, self.prefetch_factor, self._context, self.worker_init_fn
                 )
             )
-        return self._engine
+            self.stats.attach(self._engine.gauges())
+        if self._stage is None:
+            # Nothing here may refer to the loader: workers end as soon as it is dropped.
+            tensors = partial(tensors_of, layout=layout, fields=self._maker.samples.fields)
+            self._stage = stage_of(self.device, self._finish, tensors, self._engine, pin=self._pin)
+        return self._replay.run(self._jobs(), self._made) if self._replay else self._made(self._jobs())
+
+    def _made(self, jobs: Iterator[Job]) -> Iterator[Finished]:
+        assert self._engine is not None and self._stage is not None
+        return self._stage.run(self.stats.collected(self._engine.run(jobs)))
 
     def _probed(self) -> Layout:
         """The layout that the next samples of the epoch have."""
@@ -326,25 +364,13 @@ class Loader:
         with preserved():
             return self._maker.layout(size, key, positions, rows.tolist())
 
-    def _handed_out(self, batch: Batch) -> Any:
-        """A batch as the consumer gets it; None if nothing is left of it."""
-        made, arrays = batch.made, batch.arrays
+    def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self.skipped)]:
-            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=4)
         self.skipped += len(made.skipped)
-        if not made.size:
-            if self.world_size > 1:
-                raise LoaderError(f"all records of a batch are damaged, the other ranks have theirs: {made.skipped[0]}")
-            return None
-        if self._maker.collate_fn is not None:
-            return made.collated
-        assert self._layout is not None
-        images = torch.from_numpy(arrays["image"][: made.size])
-        if self._layout.fields["image"].channels_last:
-            images = images.permute(0, 3, 1, 2)
-        # A view of the labels would keep the slot with the images.
-        labels = torch.from_numpy(arrays["label"][: made.size].copy())
-        return images, labels, *_columns(self._maker.samples.fields, made.extras)
+        self.stats.count(made.size, len(made.skipped))
+        if not made.size and self.world_size > 1:
+            raise LoaderError(f"all records of a batch are damaged, the other ranks have theirs: {made.skipped[0]}")
 
 
 def _rows(order: Order, key: int, positions: Any) -> Any:
@@ -353,46 +379,3 @@ def _rows(order: Order, key: int, positions: Any) -> Any:
     if last - first == len(positions) - 1:
         return order.rows(key, first, last + 1)
     return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
-
-
-def _columns(fields: Sequence[str], extras: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-    for name, column in zip(fields, zip(*extras, strict=True), strict=True):
-        yield list(column) if name == "path" else torch.tensor(column, dtype=torch.int64)
-
-
-def _order(dataset: Any, sampler: Any, shuffle: bool) -> Order:
-    rows = len(dataset)
-    if sampler is None:
-        return Shuffled(rows) if shuffle else Sequential(rows)
-    return sampler if isinstance(sampler, Order) else SamplerOrder(sampler, rows)
-
-
-def _workers() -> int:
-    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _context(name: str | None) -> BaseContext:
-    try:
-        return multiprocessing.get_context(name)
-    except ValueError:
-        methods = ", ".join(multiprocessing.get_all_start_methods())
-        raise UsageError(f"multiprocessing_context={name!r}: expected one of {methods}") from None
-
-
-def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise UsageError("give rank and world_size both, or neither")
-    if rank is None or world_size is None:
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return 0, 1
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    if _require("rank", rank, 0) >= _require("world_size", world_size, 1):
-        raise UsageError(f"rank={rank!r}: expected 0 to {world_size - 1}")
-    return rank, world_size
-
-
-def _require(name: str, value: int, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise UsageError(f"{name}={value!r}: expected a whole number, {least} at least")
-    return value

@@ -11,8 +11,11 @@ import numpy.typing as npt
 
 from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
-from ..dataset import Batch, ImageDataset
+from ..crops import Batch
+from ..dataset import ImageDataset
+from ..laps import TRANSFORM, Laps, untimed
 from ..readahead import ReadAhead
+from ..store import RecordStore
 from .randomness import seed_all, uniforms
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class SampleMaker:
         self._packed = dataset if isinstance(dataset, ImageDataset) else None
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
+        self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
+        """What records are read from."""
         self.fields: Final = tuple(fields)
         self.seeds: Final = self._packed is None or self._packed.foreign
         """Whether samples draw from the random number generators of the process, which are then seeded for each."""
@@ -102,7 +107,13 @@ class SampleMaker:
         return self._packed.copy_rows(rows, batch)
 
     def make(
-        self, key: int, position: int, row: int, numbers: Sequence[float], into: npt.NDArray[np.uint8] | None = None
+        self,
+        key: int,
+        position: int,
+        row: int,
+        numbers: Sequence[float],
+        into: npt.NDArray[np.uint8] | None = None,
+        laps: Laps = untimed,
     ) -> tuple[Any, Any]:
         """Makes a sample.
 
@@ -112,6 +123,7 @@ class SampleMaker:
             row: Of the sample in the dataset.
             numbers: Its random numbers.
             into: Where the image may be written, see `ImageDataset.item`.
+            laps: Is told of each stage.
 
         Returns:
             Image and label, as the dataset gives them.
@@ -125,8 +137,9 @@ class SampleMaker:
             if self.seeds:
                 seed_all(key, position)
             if self._packed is not None:
-                return self._packed.item(row, numbers, into)
+                return self._packed.item(row, numbers, into, laps)
             image, label = self._dataset[row]
+            laps(TRANSFORM)
             return image, label
         except (DatasetError, MissingDependency):
             raise

@@ -19,9 +19,11 @@ import torch
 
 from packtrain.core.errors import LoaderError, PacktrainError
 
-from .arena import Arena, Board
-from .batches import BatchMaker, Made, Progress, Unwanted
+from ..laps import Stage
+from .arena import Arena
+from .batches import BatchMaker, Made, Unwanted
 from .samples import traceback_of
+from .timekeeper import Timekeeper
 
 # Number, slot and size are signed, the key takes all of 64 bits.
 _TICKET: Final = "<qqqQ"
@@ -115,6 +117,8 @@ def run(assignment: Assignment) -> None:
 
 def _work(assignment: Assignment) -> None:
     board, number, replies = assignment.arena.board, assignment.number, assignment.replies
+    progress = _OnBoard(assignment)
+    progress.idle()
     if assignment.init is not None:
         try:
             assignment.init(number)
@@ -124,26 +128,41 @@ def _work(assignment: Assignment) -> None:
             return
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
-        _send(replies, _made(assignment, ticket))
+        progress.ticket = ticket.number
+        progress.begin_batch()
+        reply = _made(assignment, ticket, progress)
+        progress.end(None)
+        # Before the consumer has it: what was read is complete then.
+        progress.account()
+        _send(replies, reply)
+        progress.end(Stage.HANDOFF)
+        progress.account()
         board.note(number, -1)
+        progress.idle()
 
 
-class _OnBoard(Progress):
-    """Tells everybody."""
+class _OnBoard(Timekeeper):
+    """Tells everybody.
 
-    def __init__(self, board: Board, worker: int, ticket: int) -> None:
-        self.current = board.current(worker)
-        self._board, self._worker, self._ticket = board, worker, ticket
+    Attributes:
+        ticket: Number of the one that is worked on.
+    """
 
-    def begin(self, row: int) -> None:
-        if not self._board.note(self._worker, row, self._ticket):
+    def __init__(self, assignment: Assignment) -> None:
+        board = assignment.arena.board
+        super().__init__(board.words(assignment.number), assignment.maker.samples.stores)
+        self.current, self._oldest = board.current(assignment.number), board.oldest()
+        self.ticket = 0
+
+    def note(self, row: int) -> None:
+        self.current[0] = row
+        if self.ticket < self._oldest[0]:
             raise Unwanted
 
 
-def _made(assignment: Assignment, ticket: Ticket) -> Reply:
+def _made(assignment: Assignment, ticket: Ticket, progress: _OnBoard) -> Reply:
     arena = assignment.arena
     try:
-        progress = _OnBoard(arena.board, assignment.number, ticket.number)
         made = assignment.maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), progress)
         return Reply(ticket.number, made)
     except Unwanted:

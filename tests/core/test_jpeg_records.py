@@ -14,7 +14,21 @@ from hypothesis import strategies as st
 
 _jpeg = pytest.importorskip("packtrain.core._jpeg", reason="packtrain's C extension is not built")
 
-COLUMNS = ("to", "row", "shard", "offset", "size", "crc32c", "width", "height", "left", "top", "mirrored")
+COLUMNS = (
+    "to",
+    "row",
+    "shard",
+    "offset",
+    "size",
+    "crc32c",
+    "width",
+    "height",
+    "left",
+    "top",
+    "crop_width",
+    "crop_height",
+    "mirrored",
+)
 
 
 def record(seed: int, height: int, width: int, channels: int, *, header: bool) -> tuple[bytes, npt.NDArray[np.uint8]]:
@@ -33,7 +47,7 @@ def place(**numbers: int) -> npt.NDArray[np.int64]:
 def copied(places: Any, shards: Any, out: Any, check: bool = True) -> tuple[bool, int]:
     """What the function says, and the row that it was at last."""
     current = np.full(1, -7)
-    return _jpeg.copy_records(shards, places, check, out, current), int(current[0])
+    return _jpeg.copy_records(shards, places, check, -1, 0, out, current), int(current[0])
 
 
 @st.composite
@@ -53,7 +67,7 @@ def batches(draw: st.DrawFn) -> tuple[Any, list[bytes], Any, list[int]]:
         shards[shard] = shards[shard].ljust(offset, b"?") + data
         crop = pixels[top : top + high, left : left + wide]
         expected[targets[number]] = crop[:, ::-1] if mirrored else crop
-        numbers = (shard, offset, len(data), crc32c(data), width, height, left, top, mirrored)
+        numbers = (shard, offset, len(data), crc32c(data), width, height, left, top, wide, high, mirrored)
         places.append((targets[number], 1000 + number, *numbers))
     return np.array(places, np.int64), shards, expected, [count + 1, high, wide, channels]
 
@@ -74,7 +88,7 @@ def test_one_changed_bit_is_noticed(where: int, bit: int) -> None:
     damaged[where % len(data)] ^= 1 << bit
     sound = place(
         to=0, row=5, shard=0, offset=0, size=len(data), crc32c=crc32c(data),
-        width=40, height=50, left=1, top=2, mirrored=0,
+        width=40, height=50, left=1, top=2, crop_width=9, crop_height=9, mirrored=0,
     )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
     assert copied(sound, [data], out) == (True, 5)
@@ -95,6 +109,8 @@ FAR = 2**63 - 1
         {"width": 0}, {"width": 39}, {"width": 50, "height": 40}, {"width": FAR}, {"width": 2**62, "height": 4},
         {"height": 0}, {"height": -50}, {"height": 51}, {"height": FAR}, {"height": 2**31 - 1, "width": 2**31 - 1},
         {"left": -1}, {"left": 32}, {"left": FAR}, {"left": -FAR},
+        {"crop_width": 0}, {"crop_width": -1}, {"crop_width": 8}, {"crop_width": 10}, {"crop_width": FAR},
+        {"crop_height": 0}, {"crop_height": -FAR}, {"crop_height": 8}, {"crop_height": FAR},
         {"top": -1}, {"top": 42}, {"top": FAR}, {"top": -FAR},
     ],
     ids=str,
@@ -104,7 +120,7 @@ def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None
     """Nothing is written beside the slot of the record either, and nothing behind it is copied."""
     data, _ = record(2, 50, 40, 3, header=True)
     numbers = dict(
-        zip(COLUMNS, (0, 5, 0, 0, len(data), crc32c(data), 40, 50, 31, 41, 1), strict=True),
+        zip(COLUMNS, (0, 5, 0, 0, len(data), crc32c(data), 40, 50, 31, 41, 9, 9, 1), strict=True),
     )
     second = place(**(numbers | {"to": 1, "row": 6}))
     room = np.full((4, 9, 9, 3), 77, np.uint8)
@@ -120,7 +136,7 @@ def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None
 def test_a_header_of_another_shape_is_noticed_without_checksums() -> None:
     data, _ = record(2, 50, 40, 3, header=True)
     turned, _ = record(2, 40, 50, 3, header=True)
-    numbers = (0, 5, 0, 0, len(data), 0, 40, 50, 0, 0, 0)
+    numbers = (0, 5, 0, 0, len(data), 0, 40, 50, 0, 0, 9, 9, 0)
     out = np.zeros((1, 9, 9, 3), np.uint8)
     assert copied(place(**dict(zip(COLUMNS, numbers, strict=True))), [data], out, check=False)[0]
     assert not copied(place(**dict(zip(COLUMNS, numbers, strict=True))), [turned], out, check=False)[0]
@@ -129,28 +145,28 @@ def test_a_header_of_another_shape_is_noticed_without_checksums() -> None:
 @pytest.mark.parametrize(
     ("places", "out", "current"),
     [
-        (bytes(87), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(88), np.zeros((1, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(88), np.zeros((1, 2, 2, 4), np.uint8), np.zeros(1, np.int64)),
-        (bytes(88), np.zeros((1, 0, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(88), np.zeros((1, 2, 2, 3), np.uint16), np.zeros(1, np.int64)),
-        (bytes(88), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(2, np.int64)),
-        (bytes(88), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int32)),
+        (bytes(103), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int64)),
+        (bytes(104), np.zeros((1, 2, 3), np.uint8), np.zeros(1, np.int64)),
+        (bytes(104), np.zeros((1, 2, 2, 4), np.uint8), np.zeros(1, np.int64)),
+        (bytes(104), np.zeros((1, 0, 2, 3), np.uint8), np.zeros(1, np.int64)),
+        (bytes(104), np.zeros((1, 2, 2, 3), np.uint16), np.zeros(1, np.int64)),
+        (bytes(104), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(2, np.int64)),
+        (bytes(104), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int32)),
     ],
 )
 def test_other_shapes_are_refused(places: bytes, out: Any, current: Any) -> None:
     with pytest.raises(ValueError, match="another shape"):
-        _jpeg.copy_records([b""], places, True, out, current)
+        _jpeg.copy_records([b""], places, True, -1, 0, out, current)
 
 
 def test_what_is_no_memory_is_refused() -> None:
     out = np.zeros((1, 2, 2, 3), np.uint8)
     with pytest.raises(TypeError):
-        _jpeg.copy_records([b"", None], b"", True, out, np.zeros(1, np.int64))
+        _jpeg.copy_records([b"", None], b"", True, -1, 0, out, np.zeros(1, np.int64))
     with pytest.raises(TypeError):
-        _jpeg.copy_records(7, b"", True, out, np.zeros(1, np.int64))
+        _jpeg.copy_records(7, b"", True, -1, 0, out, np.zeros(1, np.int64))
     with pytest.raises((BufferError, ValueError)):
-        _jpeg.copy_records([], b"", True, out[:, :, ::2], np.zeros(1, np.int64))
+        _jpeg.copy_records([], b"", True, -1, 0, out[:, :, ::2], np.zeros(1, np.int64))
     with pytest.raises((BufferError, TypeError)):
-        _jpeg.copy_records([], b"", True, bytes(12), np.zeros(1, np.int64))
-    assert _jpeg.copy_records([], b"", True, out, np.zeros(1, np.int64)) is True
+        _jpeg.copy_records([], b"", True, -1, 0, bytes(12), np.zeros(1, np.int64))
+    assert _jpeg.copy_records([], b"", True, -1, 0, out, np.zeros(1, np.int64)) is True

@@ -27,7 +27,10 @@ HEAVY = {
 TORCH_ALLOWED = {
     "readers/dataset.py",
     "readers/fused.py",
+    "readers/loader/arguments.py",
     "readers/loader/batches.py",
+    "readers/loader/device.py",
+    "readers/loader/finish.py",
     "readers/loader/loader.py",
     "readers/loader/randomness.py",
     "readers/loader/worker.py",

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain.core.errors import UsageError
+from packtrain.readers import resizing
 from packtrain.readers.crops import crops_of
-from packtrain.readers.geometry import Box, Crop, Flip
+from packtrain.readers.geometry import Box, Crop, Flip, Scale
 from packtrain.readers.transforms import (
     CenterCrop,
     Compose,
@@ -23,6 +24,8 @@ from packtrain.readers.transforms import (
     compose,
 )
 
+pytestmark = pytest.mark.skipif(resizing.style() is None, reason="nothing is resized by packtrain itself here")
+
 HIGH, WIDE = 24, 31
 SIZE = (HIGH, WIDE)
 KNOWN: list[Any] = [
@@ -32,10 +35,17 @@ KNOWN: list[Any] = [
     [CenterCrop(SIZE)],
     [RandomCrop(SIZE, pad_if_needed=True), RandomHorizontalFlip()],
     [CenterCrop(SIZE), RandomHorizontalFlip(0.9)],
+    [RandomResizedCrop(SIZE, scale=(0.2, 1.0)), RandomHorizontalFlip()],
+    [RandomResizedCrop(SIZE, scale=(1.0, 1.0), interpolation="bicubic")],
+    [Resize(SIZE)],
+    [RandomCrop(HIGH), Resize(SIZE), RandomHorizontalFlip(0.2)],
 ]
 OTHERS: list[Any] = [
-    [RandomResizedCrop(SIZE)],
-    [Resize(SIZE)],
+    [RandomResizedCrop((WIDE, HIGH))],
+    [RandomResizedCrop(SIZE, interpolation="lanczos")],
+    [RandomResizedCrop(SIZE), RandomVerticalFlip()],
+    [Resize(40), CenterCrop(SIZE)],
+    [Resize(40), RandomCrop(SIZE)],
     [RandomVerticalFlip()],
     [RandomHorizontalFlip(), RandomCrop(SIZE)],
     [RandomCrop(SIZE, padding=(0, 1))],
@@ -47,19 +57,20 @@ OTHERS: list[Any] = [
 ]
 
 
-def in_words(transform: Compose, width: int, height: int, random: list[float]) -> tuple[int, int, bool] | None:
-    """Left, top and whether it is mirrored, from the steps of one image; None if they say something else."""
+def in_words(transform: Compose, width: int, height: int, random: list[float]) -> list[int] | None:
+    """The rectangle of one image, and whether it is mirrored, from its steps; None if they say something else."""
     try:
         steps = list(transform.steps(width, height, random))
     except UsageError:
         return None
-    first = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
-    assert isinstance(first, Crop)
-    if steps not in ([], [Flip(horizontal=True)]):
-        return None
-    left, top, wide, high = first.box
+    crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
+    assert isinstance(crop, Crop)
+    left, top, wide, high = crop.box
+    resized = bool(steps) and steps[0][:2] == (WIDE, HIGH) and isinstance(steps.pop(0), Scale)
     inside = left >= 0 and top >= 0 and left + wide <= width and top + high <= height
-    return (left, top, bool(steps)) if inside and (high, wide) == SIZE else None
+    if steps not in ([], [Flip(horizontal=True)]) or not inside or not (resized or (high, wide) == SIZE):
+        return None
+    return [left, top, wide, high, len(steps)]
 
 
 @pytest.mark.parametrize("transforms", KNOWN, ids=str)
@@ -79,8 +90,7 @@ def test_they_are_what_the_steps_say(transforms: Any, data: st.DataObject) -> No
         assert found is None
     else:
         assert found is not None
-        columns = (found.left.tolist(), found.top.tolist(), found.mirrored.tolist())
-        assert list(zip(*columns, strict=True)) == expected
+        assert found.boxes.tolist() == expected
 
 
 @pytest.mark.parametrize("transforms", OTHERS, ids=str)
@@ -96,3 +106,22 @@ def test_a_crop_of_somebody_else_is_left_alone() -> None:
             return (Crop(Box(1, 1, WIDE, HIGH)),)
 
     assert crops_of(Compose([Mine(SIZE)]), SIZE, np.array([50]), np.array([50]), np.zeros((1, 2))) is None
+
+
+def test_filters_are_told() -> None:
+    widths = np.array([50, WIDE])
+    heights = np.array([50, HIGH])
+    for name, number in (("bilinear", 2), ("bicubic", 3)):
+        found = crops_of(compose(Resize(SIZE, interpolation=name)), SIZE, widths, heights, np.zeros((2, 0)))
+        assert found is not None and (found.resample, found.style) == (number, resizing.style())
+    # Images of this size already need none.
+    found = crops_of(compose(Resize(SIZE)), SIZE, widths[1:], heights[1:], np.zeros((1, 0)))
+    assert found is not None and found.resample == -1
+
+
+def test_a_filter_of_another_arithmetic_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resizing, "style", lambda: None)
+    random = np.zeros((1, 30))
+    sides = np.array([50])
+    assert crops_of(compose(RandomResizedCrop(SIZE)), SIZE, sides, sides, random) is None
+    assert crops_of(compose(RandomCrop(SIZE)), SIZE, sides, sides, random) is not None

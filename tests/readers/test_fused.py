@@ -247,6 +247,9 @@ class Recorder:
         self.asked.append((len(data), box, scale))
         return decoder("pillow").decode(data, mode, box, scale)
 
+    def pixels(self, data: Any, box: Box | None = None) -> Any:
+        return np.asarray(self.decode(data, "RGB", box))
+
 
 def laid_out(record: bytes) -> tuple[int, list[tuple[Box, int]]]:
     """Where the coded data of a record without subsampling begin; place and length of its restart intervals."""

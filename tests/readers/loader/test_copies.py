@@ -18,7 +18,8 @@ from support import FORMATS, encoded, flip, packed, picture, soon
 
 from packtrain.core.errors import CorruptFile, CorruptRecord, LoaderError
 from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.readers import Loader, concat, open_dataset
+from packtrain.readers import Loader, concat, open_dataset, resizing
+from packtrain.readers.crops import Batch
 from packtrain.readers.dataset import ImageDataset, PackedDataset
 from packtrain.readers.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -30,6 +31,7 @@ LABELS: dict[str, Callable[[int], str]] = {
     "none": lambda number: "",
 }
 CROP = [RandomCrop((20, 24)), RandomHorizontalFlip()]
+RESIZED = [RandomResizedCrop((20, 24)), RandomHorizontalFlip()]
 COUNT = 30
 
 
@@ -116,15 +118,17 @@ def _plain(value: Any) -> Any:
     "options", [{}, {"mode": "L"}, {"resize": "26x24"}, {"labels": "none"}, {"labels": "float*2"}], ids=str
 )
 @pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("transform", [CROP, RESIZED], ids=["crop", "resized"])
 def test_they_are_those_of_single_samples(
-    raw: Callable[..., Path], copies: list[bool], format: str, options: dict[str, Any], check: bool
+    raw: Callable[..., Path], copies: list[bool], format: str, options: dict[str, Any], check: bool, transform: Any
 ) -> None:
-    dataset = open_dataset(raw(format, **options), CROP, check=check)
+    dataset = open_dataset(raw(format, **options), transform, check=check)
     require_same(batches(dataset), one_by_one(dataset))
-    assert copies[-3:] == [True] * 3
+    can = transform is CROP or (options.get("mode") != "L" and resizing.style() is not None)
+    assert copies[-3:] == [can] * 3
 
 
-@pytest.mark.parametrize("transform", [[CenterCrop((20, 24))], CROP, [RandomCrop((20, 24))]], ids=str)
+@pytest.mark.parametrize("transform", [[CenterCrop((20, 24))], CROP, [RandomCrop((20, 24))], RESIZED], ids=str)
 def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], transform: Any) -> None:
     first, second = (open_dataset(raw(format), transform) for format in ("tar", "lmdb"))
     for dataset in (
@@ -134,7 +138,7 @@ def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], tran
         concat([second, first]).subset(np.arange(2 * COUNT) % 3 == 1),
     ):
         require_same(batches(dataset), one_by_one(dataset))
-        assert copies[-1] is True
+        assert copies[-1] is (transform is not RESIZED or resizing.style() is not None)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -161,7 +165,10 @@ def _uint8(found: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("other", ["target", "pread", "encoded", "resized", "foreign"])
 def test_what_is_made_one_by_one_as_ever(raw: Callable[..., Path], copies: list[bool], other: str) -> None:
     path = raw(store="raw" if other != "encoded" else "verbatim")
-    transforms: dict[str, Any] = {"resized": [RandomResizedCrop((20, 24))], "foreign": [*CROP, _same]}
+    transforms: dict[str, Any] = {
+        "resized": [RandomResizedCrop((20, 24), interpolation="lanczos")],
+        "foreign": [*CROP, _same],
+    }
     transform = transforms.get(other, CROP)
     target = half if other == "target" else None
     io = "pread" if other == "pread" else "auto"
@@ -227,3 +234,42 @@ def test_the_row_at_which_a_worker_died_is_known(raw: Callable[..., Path], tmp_p
     found = re.search(r"row (\d+) \(line", str(raised.value))
     assert found and int(found[1]) == int(np.flatnonzero(shards == last)[0])
     assert str(folder) in str(raised.value)
+
+
+def batch_of(rows: int) -> Batch:
+    """Room for so many samples."""
+    images, labels = np.empty((rows, 20, 24, 3), np.uint8), np.empty(rows, np.int64)
+    return Batch(images, labels, np.arange(rows), np.zeros((rows, 3)), np.arange(rows), memoryview(bytearray(8)))
+
+
+def test_a_damaged_index_is_not_trusted(raw: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(raw(), folder)
+    assert open_dataset(folder, CROP, check=False).copy_rows(np.arange(COUNT), batch_of(COUNT))
+    flip(folder / "index" / "crc32c.npy", 128 + 4 * (COUNT // 2))
+    dataset = open_dataset(folder, CROP, check=False)
+    assert not dataset.copy_rows(np.arange(COUNT), batch_of(COUNT))
+    with pytest.raises(CorruptFile, match="is damaged in rows"):
+        dataset[0]
+
+
+@pytest.mark.parametrize("rows", [[-1, 0], [0, COUNT]])
+def test_rows_that_are_not_there_are_not_copied(raw: Callable[..., Path], rows: list[int]) -> None:
+    dataset = open_dataset(raw(), CROP)
+    for each in (dataset, dataset.subset(range(COUNT)), concat([dataset])):
+        assert each.copy_rows(np.array([0, 1]), batch_of(2))
+        assert not each.copy_rows(np.array(rows), batch_of(2))
+
+
+def test_labels_of_somebody_else_are_not_copied(raw: Callable[..., Path]) -> None:
+    assert not open_dataset(raw(), CROP, half).copy_rows(np.arange(2), batch_of(2))
+
+
+def test_records_that_have_to_be_read_are_asked_for_ahead(
+    raw: Callable[..., Path], copies: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copying a batch at once would wait for each of them."""
+    counts = iter(range(1000))
+    monkeypatch.setattr("packtrain.readers.readahead._blocks_read", lambda: next(counts))
+    assert sum(len(batch[1]) for batch in batches(open_dataset(raw(), CROP))) == COUNT
+    assert copies == []

@@ -22,7 +22,7 @@ from packtrain.core.errors import LoaderError, UsageError
 from packtrain.core.options import LabelSpec, StoreOptions
 from packtrain.readers import ImageDataset, Loader, concat, open_dataset
 from packtrain.readers.loader import Sequential, Shuffled, Weighted
-from packtrain.readers.loader import loader as module
+from packtrain.readers.loader import arguments as module
 from packtrain.readers.loader.randomness import mixed, preserved, seed_all, uniforms
 from packtrain.readers.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 

@@ -1,0 +1,91 @@
+"""What `Loader` is given: checks of its arguments, and what stands for those that were left out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any, Literal
+
+import torch
+
+from packtrain.core.cores import available_cores
+from packtrain.core.errors import UsageError
+
+from .order import Order, Sequential, Shuffled
+from .sampler import SamplerOrder
+
+
+def require(name: str, value: int, least: int) -> int:
+    """A whole number.
+
+    Raises:
+        UsageError: It is none, or less than `least`.
+    """
+    if type(value) is not int or value < least:
+        raise UsageError(f"{name}={value!r}: expected a whole number, {least} at least")
+    return value
+
+
+def require_functions(**functions: Callable[..., Any] | None) -> None:
+    """Arguments that are functions or None.
+
+    Raises:
+        UsageError: One is something else.
+    """
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise UsageError(f"{name}={function!r}: expected a function")
+
+
+def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
+    """The order that `sampler` and `shuffle` name."""
+    rows = len(dataset)
+    if sampler is None:
+        return Shuffled(rows) if shuffle else Sequential(rows)
+    return sampler if isinstance(sampler, Order) else SamplerOrder(sampler, rows)
+
+
+def workers_of(num_workers: int | Literal["auto"]) -> int:
+    """How many processes; `"auto"` is this rank's share of the cores.
+
+    Raises:
+        UsageError: It is no such number.
+    """
+    if num_workers == "auto":
+        return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return require("num_workers", num_workers, 0)
+
+
+def context_of(start_method: str | BaseContext | None) -> BaseContext:
+    """How processes are started.
+
+    Raises:
+        UsageError: The name of the start method is unknown.
+    """
+    if isinstance(start_method, BaseContext):
+        return start_method
+    try:
+        return multiprocessing.get_context(start_method)
+    except ValueError:
+        methods = ", ".join(multiprocessing.get_all_start_methods())
+        raise UsageError(f"multiprocessing_context={start_method!r}: expected one of {methods}") from None
+
+
+def place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and number of ranks; where they are not given, torch.distributed's.
+
+    Raises:
+        UsageError: Only one is given, or the rank is not below their number.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError("give rank and world_size both, or neither")
+    if rank is None or world_size is None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    if require("rank", rank, 0) >= require("world_size", world_size, 1):
+        raise UsageError(f"rank={rank!r}: expected 0 to {world_size - 1}")
+    return rank, world_size

@@ -1,0 +1,62 @@
+"""Batches that cost nothing: how fast would training be if data were infinitely fast?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from .device import Finished
+from .engine import Job
+from .finish import mapped
+
+if TYPE_CHECKING:
+    import torch
+
+REAL: Final = 4
+"""Batches that are made."""
+_WARNING: Final = (
+    "headspace=True: the same few batches are handed out again and again, to measure; do not train on them"
+)
+
+
+class Replay:
+    """Makes a few batches, and hands them out again and again in place of all others."""
+
+    def __init__(self) -> None:
+        self._made: list[Finished] = []
+        self._size = 0
+        """Of each, in samples."""
+
+    def run(self, jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Finished]]) -> Iterator[Finished]:
+        """A batch for each job: of as many samples, but of other ones.
+
+        Args:
+            jobs: What should be made. None is larger than the first.
+            make: Makes the batches of some jobs.
+        """
+        first = list(islice(jobs, REAL))
+        if first and len(first[0].rows) > self._size:
+            if not self._made:
+                warnings.warn(_WARNING, RuntimeWarning, stacklevel=4)
+            self._size = len(first[0].rows)
+            # All of them before any is handed out: nobody waits for them later.
+            self._made = list(make(job for job in first if len(job.rows) == self._size))
+        for number, job in enumerate(chain(first, jobs)):
+            place, size = number % len(self._made), len(job.rows)
+            found = self._made[place]
+            made = found.made._replace(size=min(size, found.made.size))
+            yield Finished(job, made, self._cut(found.value, size))
+            if found.made.size:
+                # What was left out is told once.
+                self._made[place] = found._replace(made=found.made._replace(skipped=[]))
+
+    def _cut(self, value: object, size: int) -> object:
+        """A batch with the first samples only: an epoch may end with a smaller one."""
+        return value if size == self._size else mapped(partial(_first, self._size, size), value)
+
+
+def _first(batch: int, size: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[:size] if tensor.ndim and len(tensor) == batch else tensor
