@@ -20,7 +20,7 @@ PILLOW := $(or $(patsubst $(VENV)/.%,%,$(wildcard $(VENV)/.pillow $(VENV)/.pillo
 
 .PHONY: help
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a minute or two, once)
@@ -44,6 +44,12 @@ check: setup ## ruff, mypy strict and the layer test
 bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images)
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+# torch's own index of wheels, if TORCH_INDEX names one, is for the peers' environments too.
+.PHONY: bench-peers
+bench-peers: setup ## compare the loader with its peers, each in an environment of its own (ARGS=--quick shows that all works)
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m benchmarks.environments
+	$(BIN)/python benchmarks/run.py peers $(ARGS)
+
 .PHONY: stress
 stress: setup ## run the long randomised tests
 	$(BIN)/pytest -m stress $(ARGS)
@@ -63,7 +69,7 @@ wheel: setup ## build the wheel into dist/
 
 .PHONY: clean
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) links build dist *.egg-info .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers links build dist *.egg-info .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what `setup` is made of ---

@@ -107,7 +107,7 @@ def steady(case: Callable[[], float], untimed: int) -> Callable[[], float]:
 
 def file_paths(images: Path) -> list[str]:
     """The files that a list names."""
-    return [f"{images.parent}/{line.rsplit(None, 1)[0]}" for line in images.read_text().splitlines()]
+    return [str(images.parent / line.rsplit(None, 1)[0]) for line in images.read_text().splitlines()]
 
 
 def one_thread() -> None:

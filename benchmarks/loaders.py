@@ -1,7 +1,7 @@
 """One loader, run once, in a process of its own: prints how fast it was.
 
-    python -m benchmarks.loaders (write | rate | first | pace) LOADER CASE FOLDER
-    python -m benchmarks.loaders versions LOADER
+    python -m benchmarks.loaders (rate | epoch | first | pace | write) CONTESTANT STREAM FOLDER [SECONDS]
+    python -m benchmarks.loaders versions CONTESTANT
 
 The peers' interpreters run this module too, so nothing here needs packtrain unless packtrain is what is asked for. What
 a loader imports is imported before any clock starts.
@@ -15,63 +15,61 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.contestants import CONTESTANTS, FFCV, Contestant
 from benchmarks.peers.common import BATCH, SIDE, Batch
 
-LOADERS: Final = {
-    "packtrain": "packtrain",
-    "packtrain, check=False": "unchecked",
-    "torch DataLoader": "torch_loader",
-    "webdataset": "webdataset",
-    "mosaicml-streaming": "streaming",
-    "litdata": "litdata",
-    "DALI": "dali",
-    "FFCV": "ffcv",
-    "SPDL": "spdl",
-    "copies alone": "copying",
-}
-"""The module of each loader, in benchmarks.peers."""
-WARM_UP: Final = {"jpeg": 8, "raw": 256}
+WARM_UP: Final = {"jpeg": 8, "raw": 256, "raw_rrc": 96}
 """Batches before the clock starts: what is prefetched at the start, and all raw records several times, since a process
 maps each page when it first reads it.
 """
-SECONDS: Final = {"jpeg": 4.0, "raw": 3.0}
+SECONDS: Final = {"jpeg": 4.0, "raw": 3.0, "raw_rrc": 4.0}
 """Time that a rate is measured for, at least."""
+AT_THE_ENDS: Final = 8
+"""Batches of a single pass that the clock does not see, at the start and at the end: what is under way when it starts
+is so when it stops.
+"""
 PACE: Final = 2000
 """Images per second that the consumer of `pace` takes."""
 PACED_SECONDS: Final = 10.0
 
-_PACKAGES: Final = {
-    "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
-    "FFCV": ("ffcv", "numba", "opencv-python-headless"),
-    "SPDL": ("spdl", "spdl_io"),
-    "copies alone": (),
-    "packtrain": ("packtrain", "crc32c"),
-    "packtrain, check=False": ("packtrain",),
-    "torch DataLoader": ("torchvision",),
-}
 
-
-def rate(case: str, batches: Iterator[Batch]) -> dict[str, float]:
+def rate(batches: Iterator[Batch], warm_up: int, least_seconds: float) -> dict[str, float]:
     """Images per second from the end of the warm-up to a batch some seconds later."""
-    _warm_up(case, batches)
+    _warm_up(batches, warm_up)
     started = time.perf_counter()
     # A batch is held until the next one is there, as in a training loop.
     for count, _held in enumerate(batches, 1):
         seconds = time.perf_counter() - started
         # An even number, since two workers tend to finish batches in pairs.
-        if seconds >= SECONDS[case] and count % 2 == 0:
+        if seconds >= least_seconds and count % 2 == 0:
             return {"images_per_second": count * BATCH / seconds, "seconds": seconds}
     raise RuntimeError("the epoch was shorter than the measurement")
 
 
-def pace(case: str, batches: Iterator[Batch]) -> dict[str, float]:
+def epoch(batches: Iterator[Batch], total: int) -> dict[str, float]:
+    """Images per second in the middle of a single pass over `total` images, each of which is read once."""
+    ends = min(AT_THE_ENDS, total // BATCH // 4)
+    timed = total // BATCH - 2 * ends
+    if timed < 1:
+        raise RuntimeError(f"{total} images are too few for a pass of batches of {BATCH}; give a longer list")
+    _warm_up(batches, ends)
+    started = time.perf_counter()
+    for count, _held in enumerate(batches, 1):
+        if count == timed:
+            seconds = time.perf_counter() - started
+            return {"images_per_second": timed * BATCH / seconds, "seconds": seconds}
+    raise RuntimeError("the pass was shorter than the list")
+
+
+def pace(batches: Iterator[Batch], warm_up: int) -> dict[str, float]:
     """Processor time of this process alone while it takes images at a pace and sleeps in between."""
-    _warm_up(case, batches)
+    _warm_up(batches, warm_up)
     started, used = time.perf_counter(), time.process_time()
     for count, _held in enumerate(batches, 1):
         seconds = time.perf_counter() - started
@@ -80,12 +78,6 @@ def pace(case: str, batches: Iterator[Batch]) -> dict[str, float]:
             return {"images_per_second": count * BATCH / seconds, "percent_of_a_core": 100 * used / seconds}
         time.sleep(max(0.0, count * BATCH / PACE - seconds))
     raise RuntimeError("the epoch was shorter than the measurement")
-
-
-def _warm_up(case: str, batches: Iterator[Batch]) -> None:
-    _require_like_the_others(next(batches))
-    for _ in range(WARM_UP[case] - 1):
-        next(batches)
 
 
 def first(module: Any, folder: Path) -> dict[str, float]:
@@ -97,6 +89,12 @@ def first(module: Any, folder: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - started}
 
 
+def _warm_up(batches: Iterator[Batch], count: int) -> None:
+    _require_like_the_others(next(batches))
+    for _ in range(count - 1):
+        next(batches)
+
+
 def _require_like_the_others(batch: Batch) -> None:
     images, labels = batch
     if tuple(images.shape) not in ((BATCH, SIDE, SIDE, 3), (BATCH, 3, SIDE, SIDE)) or "uint8" not in str(images.dtype):
@@ -105,42 +103,48 @@ def _require_like_the_others(batch: Batch) -> None:
         raise RuntimeError(f"{len(labels)} labels")
 
 
-def _versions(name: str) -> dict[str, str]:
+def _versions(contestant: Contestant) -> dict[str, str]:
     import PIL
 
     found = {"python": platform.python_version(), "Pillow": PIL.__version__}
-    for package in ("numpy", "torch", *_PACKAGES.get(name, (name,))):
+    for package in ("numpy", "torch", *contestant.packages):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
 
 
-def main() -> None:
-    what, name, *rest = sys.argv[1:]
-    try:
-        module = import_module(f"benchmarks.peers.{LOADERS[name]}")
-    except ModuleNotFoundError as error:
-        print(json.dumps({"missing": error.name}))
-        return
+def _measured(what: str, contestant: Contestant, module: Any, rest: list[str]) -> dict[str, Any]:
     if what == "versions":
-        answer: dict[str, Any] = {"versions": _versions(name), "options": module.OPTIONS}
-    else:
-        case, folder = rest[0], Path(rest[1])
-        answer = _measured(what, module, case, folder)
-    print(json.dumps(answer), flush=True)
-    if name == "FFCV":
-        # Its threads, which nobody stops, make the process abort at its end now and then.
-        os._exit(0)
-
-
-def _measured(what: str, module: Any, case: str, folder: Path) -> dict[str, float]:
+        return {"versions": _versions(contestant), "options": {**module.OPTIONS, **contestant.options}}
+    stream, folder = rest[0], Path(rest[1])
     if what == "write":
-        if hasattr(module, f"write_{case}"):
-            getattr(module, f"write_{case}")(folder)
+        # What was written for one kind of raw stream serves the other.
+        getattr(module, f"write_{stream.partition('_')[0]}", lambda _: None)(folder)
         return {}
     if what == "first":
         return first(module, folder)
-    return {"rate": rate, "pace": pace}[what](case, getattr(module, case)(folder))
+    make: Callable[..., Iterator[Batch]] = partial(getattr(module, stream), folder, **contestant.options)
+    if what == "epoch":
+        return epoch(make(once=True), len((folder / "train.txt").read_text().splitlines()))
+    if what == "pace":
+        return pace(make(), WARM_UP[stream])
+    if len(rest) > 2:
+        return rate(make(), WARM_UP["jpeg"], float(rest[2]))
+    return rate(make(), WARM_UP[stream], SECONDS[stream])
+
+
+def main() -> None:
+    what, name, *rest = sys.argv[1:]
+    contestant = CONTESTANTS[name]
+    try:
+        module = import_module(f"benchmarks.peers.{contestant.module}")
+    except ModuleNotFoundError as error:
+        print(json.dumps({"missing": error.name}))
+        return
+    print(json.dumps(_measured(what, contestant, module, rest)), flush=True)
+    if name == FFCV:
+        # Its threads, which nobody stops, make the process abort at its end now and then.
+        os._exit(0)
 
 
 if __name__ == "__main__":

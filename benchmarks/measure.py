@@ -47,6 +47,10 @@ class NotInstalled(Exception):
     """A peer is not installed in the interpreter that should run it."""
 
 
+class Unmeasurable(Exception):
+    """This machine cannot run a benchmark; the message says why and what to do."""
+
+
 def alternate(
     cases: Mapping[str, Callable[[], Figures]], repetitions: int, *, warm_up: int = 1
 ) -> dict[str, list[Figures]]:
@@ -98,9 +102,9 @@ def child(module: str, *arguments: object, python: str = sys.executable) -> Any:
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder in /dev/shm, so that no disk is measured; in the usual place for temporary files without one."""
-    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None
+def scratch(*, on_disk: bool = False) -> Iterator[Path]:
+    """A folder in /dev/shm, so that no disk is measured; `on_disk` or without one, where temporary files usually go."""
+    parent = "/dev/shm" if Path("/dev/shm").is_dir() and not on_disk else None
     with tempfile.TemporaryDirectory(prefix="packtrain-bench-", dir=parent) as folder:
         yield Path(folder)
 
@@ -195,7 +199,9 @@ def print_targets(targets: Sequence[Mapping[str, Any]]) -> None:
         print(f"{'met   ' if item['met'] else 'MISSED'} {item['what']}: {item['measured']:.3g} ({bound})")
 
 
-def save(name: str, before: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
+def save(
+    name: str, before: Mapping[str, Any], result: Mapping[str, Any], *, command: str = "", folder: Path = RESULTS
+) -> Path:
     """Writes the raw figures of a benchmark.
 
     Args:
@@ -203,16 +209,18 @@ def save(name: str, before: Mapping[str, Any], result: Mapping[str, Any]) -> Pat
         before: What `machine` said when it began.
         result: What it measured. What its `variant` names, if anything, is part of the file's name: runs under one
             Pillow do not replace those under the other.
+        command: What was run, unless that is ``run.py NAME``.
+        folder: Where to.
     """
     body = {
         "benchmark": name,
-        "command": f"python benchmarks/run.py {name}",
+        "command": command or f"python benchmarks/run.py {name}",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": before,
         **result,
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{'-'.join(filter(None, (name, result.get('variant'))))}.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{'-'.join(filter(None, (name, result.get('variant'))))}.json"
     # A list of figures on one line.
     text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), json.dumps(_rounded(body), indent=1))
     path.write_text(text + "\n")

@@ -40,7 +40,7 @@ _MEMORY: Final = ("Rss", "Pss", "Pss_Shmem", "Pss_File", "Private_Clean", "Priva
 def measure() -> dict[str, Any]:
     with scratch() as folder:
         started = time.perf_counter()
-        index_bytes = _make_dataset(folder)
+        index_bytes = make_dataset(folder)
         made = time.perf_counter() - started
         print(f"made {RECORDS:,} records in {made:.0f} s", file=sys.stderr)
         seconds = alternate(
@@ -98,14 +98,14 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def _make_dataset(folder: Path) -> int:
+def make_dataset(folder: Path, records: int = RECORDS, shards: int = SHARDS) -> int:
     """Writes the synthetic dataset. Returns the size of its index."""
     random = np.random.default_rng(0)
     data = random.integers(0, 256, (DISTINCT, RECORD_BYTES), np.uint8)
     checksums = np.array([crc32c(record.data) for record in data], "<u4")
-    slot = random.integers(0, DISTINCT, RECORDS, np.int32)
-    shards = _write_shards(folder, data)
-    columns = _write_index(folder / INDEX, slot, checksums, random)
+    slot = random.integers(0, DISTINCT, records, np.int32)
+    infos = _write_shards(folder, data, records, shards)
+    columns = _write_index(folder / INDEX, slot, checksums, shards, random)
     rejects = FileInfo("rejects.jsonl", 0, 0)
     (folder / rejects.name).touch()
     manifest = Manifest(
@@ -114,57 +114,58 @@ def _make_dataset(folder: Path) -> int:
         store=StoreOptions(),
         labels=LabelSpec(),
         classes=None,
-        records=RECORDS,
-        lines=RECORDS,
+        records=records,
+        lines=records,
         rejects=0,
         duplicates=0,
         plan_sha256="0" * 64,
         written_by="benchmarks/opening.py",
         rejects_file=rejects,
         columns=columns,
-        shards=shards,
+        shards=infos,
     )
     write_file(folder / MANIFEST, [manifest.dump()])
     return sum(column.bytes for column in columns)
 
 
-def _write_shards(folder: Path, data: npt.NDArray[np.uint8]) -> tuple[ShardInfo, ...]:
+def _write_shards(folder: Path, data: npt.NDArray[np.uint8], records: int, count: int) -> tuple[ShardInfo, ...]:
     first = folder / "synthetic-000000.tar"
     first.write_bytes(data.data)
     checksum = crc32c(data.data)
-    counts = np.bincount(np.arange(RECORDS) * SHARDS // RECORDS, minlength=SHARDS).tolist()
+    counts = np.bincount(np.arange(records) * count // records, minlength=count).tolist()
     shards = []
-    for number, count in enumerate(counts):
+    for number, held in enumerate(counts):
         name = f"synthetic-{number:06d}.tar"
         if number:
             os.link(first, folder / name)
         sidecar = FileInfo(f"synthetic-{number:06d}.idx", 300_000 + number, number)
-        shards.append(ShardInfo(name, data.nbytes, checksum, count, (sidecar,)))
+        shards.append(ShardInfo(name, data.nbytes, checksum, held, (sidecar,)))
     return tuple(shards)
 
 
 def _write_index(
-    folder: Path, slot: npt.NDArray[np.int32], checksums: npt.NDArray[Any], random: np.random.Generator
+    folder: Path, slot: npt.NDArray[np.int32], checksums: npt.NDArray[Any], shards: int, random: np.random.Generator
 ) -> tuple[ColumnInfo, ...]:
     folder.mkdir()
-    writer = IndexWriter(folder, RECORDS)
-    place = random.permutation(RECORDS)
-    writer.add("line", np.arange(RECORDS, dtype="<i8"))
-    writer.add("shard", (place * SHARDS // RECORDS).astype("<u4"))
+    records = len(slot)
+    writer = IndexWriter(folder, records)
+    place = random.permutation(records)
+    writer.add("line", np.arange(records, dtype="<i8"))
+    writer.add("shard", (place * shards // records).astype("<u4"))
     writer.add("offset", slot.astype("<i8") * RECORD_BYTES)
-    writer.add("length", np.full(RECORDS, RECORD_BYTES, "<i8"))
+    writer.add("length", np.full(records, RECORD_BYTES, "<i8"))
     writer.add("crc32c", checksums[slot])
-    writer.add("width", np.full(RECORDS, 500, "<i4"))
-    writer.add("height", np.full(RECORDS, 375, "<i4"))
-    writer.add("orientation", np.ones(RECORDS, "|u1"))
-    writer.add("label", random.integers(0, 1000, RECORDS).astype("<i8"))
-    by_place = np.empty(RECORDS, "<i8")
-    by_place[place] = np.arange(RECORDS)
+    writer.add("width", np.full(records, 500, "<i4"))
+    writer.add("height", np.full(records, 375, "<i4"))
+    writer.add("orientation", np.ones(records, "|u1"))
+    writer.add("label", random.integers(0, 1000, records).astype("<i8"))
+    by_place = np.empty(records, "<i8")
+    by_place[place] = np.arange(records)
     writer.add("by_place", by_place)
-    texts = np.tile(np.frombuffer(b"n00000000/n00000000_00000000.JPEG", np.uint8), (RECORDS, 1))
+    texts = np.tile(np.frombuffer(b"n00000000/n00000000_00000000.JPEG", np.uint8), (records, 1))
     for digit in range(8):
-        texts[:, 20 + digit] += (np.arange(RECORDS) // 10 ** (7 - digit) % 10).astype(np.uint8)
-    writer.add_text("path", np.arange(RECORDS + 1, dtype="<i8") * texts.shape[1], texts.reshape(-1))
+        texts[:, 20 + digit] += (np.arange(records) // 10 ** (7 - digit) % 10).astype(np.uint8)
+    writer.add_text("path", np.arange(records + 1, dtype="<i8") * texts.shape[1], texts.reshape(-1))
     return writer.finish()
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.environments import interpreter
 from benchmarks.measure import (
     alternate,
     child,
@@ -27,6 +26,8 @@ from benchmarks.packers import PACKERS, SHARD_BYTES
 LINES: Final = 24_000
 """A short list is repeated to about this length, so that starting up does not decide."""
 REPETITIONS: Final = 5
+ENVIRONMENTS: Final = {"webdataset ShardWriter": "webdataset", "streaming MDSWriter": "streaming"}
+"""Where the peers live, see `environments.PEERS`."""
 LEAST: Final = {"webdataset ShardWriter": 2.0, "streaming MDSWriter": 1.5}
 """The peers, and by what factor packing to tar should be faster."""
 
@@ -35,7 +36,7 @@ def measure() -> dict[str, Any]:
     images = real_list()
     described = describe_list(images)
     text, repeats, lines = repeated_list(images, LINES)
-    python = os.environ.get("PACKTRAIN_PEERS_PYTHON", sys.executable)
+    pythons = {name: interpreter(ENVIRONMENTS.get(name)) for name in PACKERS}
     with scratch() as folder:
         repeated = folder / "train.txt"
         repeated.write_text(text)
@@ -43,7 +44,7 @@ def measure() -> dict[str, Any]:
             name: partial(
                 _pack_once,
                 name,
-                python if name in LEAST else sys.executable,
+                pythons[name],
                 repeated,
                 images.parent,
                 described["bytes"] * repeats,
@@ -65,7 +66,7 @@ def measure() -> dict[str, Any]:
         "input": {**described, "repeats": repeats, "lines": lines, "note": "the lines of the list, repeated"},
         "output": output,
         "settings": {"shard_bytes": SHARD_BYTES, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
-        "peers": child("packers", "versions", python=python),
+        "peers": {name: child("packers", "versions", python=pythons[name]) for name in LEAST},
         "missing": [name for name in PACKERS if name not in samples],
         "seconds": seconds,
         "cpu_seconds": processor,

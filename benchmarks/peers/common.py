@@ -13,6 +13,10 @@ BATCH: Final = 128
 WORKERS: Final = 2
 SIDE: Final = 224
 SEED: Final = 0
+PACKED: Final = "packed"
+"""The folder with packtrain's dataset."""
+ORIGINALS: Final = "originals.txt"
+"""The list that shrunk files were made from; paths are absolute."""
 SHARD_BYTES: Final = 64 << 20
 """Size that shards aim at, where a peer asks for one."""
 EPOCH: Final = 1_000_000
@@ -25,8 +29,17 @@ Pixels = npt.NDArray[np.uint8]
 
 def files(folder: Path) -> list[tuple[str, int]]:
     """Path and label of each loose file."""
-    lines = (folder / "train.txt").read_text().splitlines()
-    return [(f"{folder}/{path}", int(label)) for path, label in (line.rsplit(None, 1) for line in lines)]
+    return _listed(folder / "train.txt")
+
+
+def originals(folder: Path) -> list[tuple[str, int]]:
+    """Path and label of each image before it was shrunk; nothing if that was not done."""
+    return _listed(folder / ORIGINALS) if (folder / ORIGINALS).exists() else []
+
+
+def _listed(path: Path) -> list[tuple[str, int]]:
+    pairs = (line.rsplit(None, 1) for line in path.read_text().splitlines())
+    return [(str(path.parent / name), int(label)) for name, label in pairs]
 
 
 def arrays(folder: Path) -> list[tuple[Pixels, int]]:

@@ -1,4 +1,4 @@
-"""DALI on the processor: decoding of a random crop alone, resize, flip; batches as torch tensors."""
+"""DALI on the processor: decoding of a random crop alone or of all, resize, flip; batches as torch tensors."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from .common import BATCH, SEED, SIDE, WORKERS, Batch, files
 OPTIONS: Final = {
     "num_threads": WORKERS,
     "prefetch_queue_depth": "default, 2",
-    "decoder": "decoders.image_random_crop, as exact as by default",
+    "decoder": "fused: decoders.image_random_crop, else decoders.image; as exact as by default",
     "resize": "INTERP_LINEAR, antialias",
     "epoch": "endless: no size, no reader's name",
 }
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
-    pipeline = _pipeline([path for path, _ in files(folder)], [label for _, label in files(folder)])
-    iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=-1)
+def jpeg(folder: Path, *, once: bool = False, fused: bool = True) -> Iterator[Batch]:
+    samples = files(folder)
+    pipeline = _pipeline([path for path, _ in samples], [label for _, label in samples], fused)
+    # With a size the iterator ends there; DALI calls that the epoch.
+    size = len(samples) // BATCH * BATCH if once else -1
+    iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=size)
     return ((outputs[0]["images"], outputs[0]["labels"]) for outputs in iterator)
 
 
 @pipeline_def(batch_size=BATCH, num_threads=WORKERS, device_id=None, seed=SEED)  # type: ignore[untyped-decorator]
-def _pipeline(paths: list[str], labels: list[int]):  # type: ignore[no-untyped-def]
+def _pipeline(paths: list[str], labels: list[int], fused: bool):  # type: ignore[no-untyped-def]
     data, label = fn.readers.file(files=paths, labels=labels, random_shuffle=True, initial_fill=1000)
-    images = fn.decoders.image_random_crop(
-        data, device="cpu", output_type=types.RGB, random_area=(0.08, 1.0), random_aspect_ratio=(3 / 4, 4 / 3)
-    )
-    images = fn.resize(images, size=(SIDE, SIDE), interp_type=types.INTERP_LINEAR, antialias=True)
+    crop = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
+    resize = {"size": (SIDE, SIDE), "interp_type": types.INTERP_LINEAR, "antialias": True}
+    if fused:
+        images = fn.decoders.image_random_crop(data, device="cpu", output_type=types.RGB, **crop)
+        images = fn.resize(images, **resize)
+    else:
+        images = fn.decoders.image(data, device="cpu", output_type=types.RGB)
+        images = fn.random_resized_crop(images, **crop, **resize)
     return fn.flip(images, horizontal=fn.random.coin_flip()), label

@@ -16,22 +16,28 @@ from ffcv.transforms import RandomHorizontalFlip, Squeeze, ToTensor, ToTorchImag
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from .common import BATCH, EPOCH, SIDE, WORKERS, Batch, Pixels, arrays, files
+from .common import BATCH, EPOCH, SIDE, WORKERS, Batch, Pixels, arrays, files, originals
 
+JPEG: Final = "ffcv-jpeg.beton"
+RAW: Final = "ffcv-raw.beton"
 OPTIONS: Final = {
     "num_workers": WORKERS,
     "batches_ahead": "default, 3",
     "order": "random",
     "os_cache": True,
-    "jpeg": "full resolution, encoded anew at the default quality, 90",
+    "jpeg": "encoded anew at the default quality, 90; at full resolution, or with max_resolution=500",
     "resize": "as all of FFCV's, OpenCV's INTER_AREA",
     "epoch": "as long as the measurement: indices",
 }
 
 
+MAX_RESOLUTION: Final = 500
+"""Of images that all others get shrunk."""
+
+
 class Files:
-    def __init__(self, folder: Path) -> None:
-        self.samples = files(folder)
+    def __init__(self, samples: list[tuple[str, int]]) -> None:
+        self.samples = samples
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -42,20 +48,30 @@ class Files:
 
 
 def write_jpeg(folder: Path) -> None:
-    _write(folder / "ffcv-jpeg.beton", "jpg", Files(folder))
+    whole = originals(folder)
+    # It shrinks images itself, and encodes them once.
+    options = {"write_mode": "jpg", **({"max_resolution": MAX_RESOLUTION} if whole else {})}
+    _write(folder / JPEG, Files(whole or files(folder)), options)
 
 
 def write_raw(folder: Path) -> None:
-    _write(folder / "ffcv-raw.beton", "raw", arrays(folder))
+    _write(folder / RAW, arrays(folder), {"write_mode": "raw"})
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
-    pipeline = [RandomResizedCropRGBImageDecoder((SIDE, SIDE)), RandomHorizontalFlip()]
-    return _batches(folder / "ffcv-jpeg.beton", pipeline)
+def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
+    return _batches(folder / JPEG, _resized_crop(), once=once)
+
+
+def raw_rrc(folder: Path) -> Iterator[Batch]:
+    return _batches(folder / RAW, _resized_crop())
 
 
 def raw(folder: Path) -> Iterator[Batch]:
-    return _batches(folder / "ffcv-raw.beton", [PlainRandomCrop((SIDE, SIDE))])
+    return _batches(folder / RAW, [PlainRandomCrop((SIDE, SIDE))])
+
+
+def _resized_crop() -> list[Any]:
+    return [RandomResizedCropRGBImageDecoder((SIDE, SIDE)), RandomHorizontalFlip()]
 
 
 class PlainRandomCrop(ResizedCropRGBImageDecoder):  # type: ignore[misc]
@@ -75,14 +91,14 @@ def _plain_box(height: int, width: int, scale: Any, ratio: Any) -> tuple[int, in
     return top, left, 224, 224
 
 
-def _write(out: Path, mode: str, samples: Any) -> None:
-    fields = {"image": RGBImageField(write_mode=mode), "label": IntField()}
+def _write(out: Path, samples: Any, options: dict[str, Any]) -> None:
+    fields = {"image": RGBImageField(**options), "label": IntField()}
     DatasetWriter(str(out), fields, num_workers=WORKERS).from_indexed_dataset(samples)
 
 
-def _batches(path: Path, pipeline: list[Any]) -> Iterator[Batch]:
+def _batches(path: Path, pipeline: list[Any], *, once: bool = False) -> Iterator[Batch]:
     pipelines = {"image": [*pipeline, ToTensor(), ToTorchImage()], "label": [IntDecoder(), ToTensor(), Squeeze()]}
     options = {"order": OrderOption.RANDOM, "os_cache": True, "drop_last": True, "pipelines": pipelines}
     rows = np.arange(Reader(str(path)).num_samples, dtype=np.uint64)
-    indices = np.tile(rows, EPOCH // len(rows) + 1)
+    indices = rows if once else np.tile(rows, EPOCH // len(rows) + 1)
     return iter(Loader(str(path), BATCH, num_workers=WORKERS, indices=indices, **options))

@@ -15,7 +15,9 @@ from litdata import ParallelStreamingDataset, StreamingDataLoader, StreamingData
 from PIL import Image
 
 from .common import BATCH, SEED, WORKERS, Batch, Pixels, arrays, files, random_crop
-from .vision import train_transform
+from .vision import array_transform, train_transform
+
+Load = Callable[[Any], torch.Tensor]
 
 OPTIONS: Final = {
     "num_workers": WORKERS,
@@ -37,13 +39,18 @@ def write_raw(folder: Path) -> None:
     _write(folder / "litdata-raw", partial(_array, samples), list(range(len(samples))))
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
+def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
     transform = train_transform()
-    return _batches(folder / "litdata-jpeg", lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB")))
+    load: Load = lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))  # noqa: E731
+    return _batches(folder / "litdata-jpeg", load, once=once)
 
 
 def raw(folder: Path) -> Iterator[Batch]:
     return _batches(folder / "litdata-raw", lambda image: torch.from_numpy(random_crop(image)))
+
+
+def raw_rrc(folder: Path) -> Iterator[Batch]:
+    return _batches(folder / "litdata-raw", array_transform())
 
 
 def _file(sample: tuple[str, int]) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def _write(out: Path, read: Callable[[Any], dict[str, Any]], inputs: list[Any]) 
 
 
 class Images(StreamingDataset):  # type: ignore[misc]
-    def __init__(self, path: Path, load: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(self, path: Path, load: Load) -> None:
         super().__init__(str(path), shuffle=True, seed=SEED, batch_decode="item")
         self.load = load
 
@@ -70,8 +77,9 @@ class Images(StreamingDataset):  # type: ignore[misc]
         return self.load(sample["image"]), sample["label"]
 
 
-def _batches(path: Path, load: Callable[[Any], torch.Tensor]) -> Iterator[Batch]:
-    dataset = ParallelStreamingDataset([Images(path, load)], length=math.inf, transform=_alone)
+def _batches(path: Path, load: Load, *, once: bool = False) -> Iterator[Batch]:
+    images = Images(path, load)
+    dataset = images if once else ParallelStreamingDataset([images], length=math.inf, transform=_alone)
     return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True))
 
 

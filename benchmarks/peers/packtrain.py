@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packtrain.readers import Loader, concat, open_dataset
 from packtrain.readers.dataset import ImageDataset
 from packtrain.readers.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
-from .common import BATCH, EPOCH, SEED, SIDE, WORKERS, Batch
+from .common import BATCH, EPOCH, PACKED, SEED, SIDE, WORKERS, Batch
 
 OPTIONS: Final = {"num_workers": WORKERS, "check": True, "scaled": False, "epoch": "as long as the measurement: concat"}
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
-    return batches(jpeg_dataset(folder))
+def jpeg(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
+    return batches(jpeg_dataset(folder, once=once, check=check), **options)
 
 
-def raw(folder: Path) -> Iterator[Batch]:
-    return batches(repeated(open_dataset(folder / "raw", RandomCrop(SIDE))))
+def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
+    return batches(jpeg_dataset(folder, once=once, check=check), **options)
 
 
-def jpeg_dataset(folder: Path) -> ImageDataset:
-    return repeated(open_dataset(folder / "crop-ready", [RandomResizedCrop(SIDE), RandomHorizontalFlip()]))
+def raw(folder: Path, *, check: bool = True, **options: Any) -> Iterator[Batch]:
+    return batches(_repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
 
 
-def batches(dataset: ImageDataset) -> Iterator[Batch]:
-    with Loader(dataset, batch_size=BATCH, num_workers=WORKERS, seed=SEED) as loader:
+def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True) -> ImageDataset:
+    dataset = open_dataset(folder / PACKED, [RandomResizedCrop(SIDE), RandomHorizontalFlip()], check=check)
+    return dataset if once else _repeated(dataset)
+
+
+def batches(dataset: ImageDataset, **options: Any) -> Iterator[Batch]:
+    with Loader(dataset, batch_size=BATCH, num_workers=WORKERS, seed=SEED, **options) as loader:
         yield from loader
 
 
-def repeated(dataset: ImageDataset) -> ImageDataset:
+def _repeated(dataset: ImageDataset) -> ImageDataset:
     return concat([dataset] * (EPOCH // len(dataset) + 1))

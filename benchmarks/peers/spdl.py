@@ -25,9 +25,11 @@ OPTIONS: Final = {
 SINK: Final = 3
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
+def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
     random.seed(SEED)
-    builder = PipelineBuilder().add_source(_shuffled(files(folder))).aggregate(BATCH)
+    samples = files(folder)
+    source = iter(random.sample(samples, len(samples))) if once else _shuffled(samples)
+    builder = PipelineBuilder().add_source(source).aggregate(BATCH)
     pipeline = builder.pipe(_decode, concurrency=WORKERS).add_sink(SINK).build(num_threads=WORKERS)
     with pipeline.auto_stop():
         yield from pipeline.get_iterator()

@@ -12,11 +12,12 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from .common import BATCH, EPOCH, SHARD_BYTES, WORKERS, Batch, arrays, files, random_crop
-from .vision import train_transform
+from .vision import array_transform, train_transform
 
 # After vision, which lets it import torchvision.
 from streaming import MDSWriter, StreamingDataset  # isort: skip
 
+Load = Callable[[Any], torch.Tensor]
 OPTIONS: Final = {
     "num_workers": WORKERS,
     "shard_bytes": SHARD_BYTES,
@@ -41,18 +42,23 @@ def write_raw(folder: Path) -> None:
             sink.write({"image": image, "label": label})
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
+def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
     transform = train_transform()
-    return _batches(folder / "streaming-jpeg", lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB")))
+    load: Load = lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))  # noqa: E731
+    return _batches(folder / "streaming-jpeg", load, once=once)
 
 
 def raw(folder: Path) -> Iterator[Batch]:
     return _batches(folder / "streaming-raw", lambda image: torch.from_numpy(random_crop(image)))
 
 
+def raw_rrc(folder: Path) -> Iterator[Batch]:
+    return _batches(folder / "streaming-raw", array_transform())
+
+
 class Images(StreamingDataset):  # type: ignore[misc]
-    def __init__(self, path: Path, load: Callable[[Any], torch.Tensor]) -> None:
-        super().__init__(local=str(path), batch_size=BATCH, shuffle=True, epoch_size=EPOCH)
+    def __init__(self, path: Path, load: Load, epoch: int | None) -> None:
+        super().__init__(local=str(path), batch_size=BATCH, shuffle=True, epoch_size=epoch)
         self.load = load
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
@@ -60,5 +66,6 @@ class Images(StreamingDataset):  # type: ignore[misc]
         return self.load(sample["image"]), sample["label"]
 
 
-def _batches(path: Path, load: Callable[[Any], torch.Tensor]) -> Iterator[Batch]:
-    return iter(DataLoader(Images(path, load), BATCH, num_workers=WORKERS, persistent_workers=True))
+def _batches(path: Path, load: Load, *, once: bool = False) -> Iterator[Batch]:
+    dataset = Images(path, load, None if once else EPOCH)
+    return iter(DataLoader(dataset, BATCH, num_workers=WORKERS, persistent_workers=True))

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from .common import BATCH, EPOCH, WORKERS, Batch, Pixels, arrays, files, random_crop
-from .vision import train_transform
+from .vision import array_transform, train_transform
 
 OPTIONS: Final = {
     "num_workers": WORKERS,
@@ -39,30 +39,40 @@ class Files(Dataset[tuple[Any, int]]):
         return self.transform(image), label
 
 
-class Crops(Dataset[tuple[torch.Tensor, int]]):
-    def __init__(self, samples: list[tuple[Pixels, int]]) -> None:
+class Arrays(Dataset[tuple[torch.Tensor, int]]):
+    def __init__(self, samples: list[tuple[Pixels, int]], transform: Callable[[Pixels], torch.Tensor]) -> None:
         self.samples = samples
+        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
         image, label = self.samples[row]
-        return torch.from_numpy(random_crop(image)), label
+        return self.transform(image), label
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
-    return batches(jpeg_dataset(folder))
+def jpeg(folder: Path, *, once: bool = False, pin_memory: bool = False) -> Iterator[Batch]:
+    return batches(jpeg_dataset(folder), once=once, pin_memory=pin_memory)
 
 
-def raw(folder: Path) -> Iterator[Batch]:
-    return batches(Crops(arrays(folder)))
+def raw(folder: Path, *, pin_memory: bool = False) -> Iterator[Batch]:
+    return batches(Arrays(arrays(folder), cropped), pin_memory=pin_memory)
+
+
+def raw_rrc(folder: Path, *, pin_memory: bool = False) -> Iterator[Batch]:
+    return batches(Arrays(arrays(folder), array_transform()), pin_memory=pin_memory)
+
+
+def cropped(image: Pixels) -> torch.Tensor:
+    return torch.from_numpy(random_crop(image))
 
 
 def jpeg_dataset(folder: Path) -> Files:
     return Files(files(folder), train_transform())
 
 
-def batches(dataset: Files | Crops) -> Iterator[Batch]:
-    sampler = RandomSampler(dataset, num_samples=EPOCH)
-    return iter(DataLoader(dataset, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True))
+def batches(dataset: Files | Arrays, *, once: bool = False, pin_memory: bool = False) -> Iterator[Batch]:
+    sampler = RandomSampler(dataset, num_samples=None if once else EPOCH)
+    options: dict[str, Any] = {"persistent_workers": True, "pin_memory": pin_memory, "drop_last": True}
+    return iter(DataLoader(dataset, BATCH, sampler=sampler, num_workers=WORKERS, **options))

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from benchmarks.packers import make_torchvision_importable
 
-from .common import SIDE
+from .common import SIDE, Pixels
 
 make_torchvision_importable()
 from torchvision import transforms  # noqa: E402
@@ -22,3 +23,9 @@ def train_transform() -> Callable[[Any], torch.Tensor]:
     steps = [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(), np.array, torch.from_numpy]
     composed: Callable[[Any], torch.Tensor] = transforms.Compose(steps)
     return composed
+
+
+def array_transform() -> Callable[[Pixels], torch.Tensor]:
+    """The same from an array uint8 [height, width, 3]."""
+    transform = train_transform()
+    return lambda image: transform(Image.fromarray(image))

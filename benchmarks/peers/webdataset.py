@@ -13,8 +13,9 @@ import webdataset
 from PIL import Image
 
 from .common import BATCH, WORKERS, Batch, arrays, files, random_crop
-from .vision import train_transform
+from .vision import array_transform, train_transform
 
+Load = Callable[[bytes], torch.Tensor]
 SHARDS: Final = 8
 BUFFER: Final = 1000
 OPTIONS: Final = {
@@ -35,17 +36,21 @@ def write_raw(folder: Path) -> None:
     _write(folder / "webdataset-raw", [{"npy": image, "cls": label} for image, label in arrays(folder)])
 
 
-def jpeg(folder: Path) -> Iterator[Batch]:
+def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
     transform = train_transform()
-    return _batches(
-        folder / "webdataset-jpeg", "jpg", lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))
-    )
+    load: Load = lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))  # noqa: E731
+    return _batches(folder / "webdataset-jpeg", "jpg", load, once=once)
 
 
 def raw(folder: Path) -> Iterator[Batch]:
     return _batches(
         folder / "webdataset-raw", "npy", lambda data: torch.from_numpy(random_crop(np.load(io.BytesIO(data))))
     )
+
+
+def raw_rrc(folder: Path) -> Iterator[Batch]:
+    transform = array_transform()
+    return _batches(folder / "webdataset-raw", "npy", lambda data: transform(np.load(io.BytesIO(data))))
 
 
 def _write(out: Path, samples: list[dict[str, Any]]) -> None:
@@ -56,7 +61,9 @@ def _write(out: Path, samples: list[dict[str, Any]]) -> None:
             sink.write({"__key__": f"{number:06d}", **sample, **data})
 
 
-def _batches(shards: Path, name: str, load: Callable[[bytes], torch.Tensor]) -> Iterator[Batch]:
+def _batches(shards: Path, name: str, load: Load, *, once: bool = False) -> Iterator[Batch]:
     dataset = webdataset.WebDataset(sorted(map(str, shards.glob("*.tar"))), shardshuffle=SHARDS).shuffle(BUFFER)
-    dataset = dataset.to_tuple(name, "cls").map_tuple(load, int).repeat()
+    dataset = dataset.to_tuple(name, "cls").map_tuple(load, int)
+    if not once:
+        dataset = dataset.repeat()
     return iter(webdataset.WebLoader(dataset, batch_size=BATCH, num_workers=WORKERS))

@@ -1,0 +1,131 @@
+"""Images per second of packtrain and all peers that are installed, at one workload."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.contestants import PACKTRAIN
+from benchmarks.loaders import AT_THE_ENDS, SECONDS, WARM_UP
+from benchmarks.measure import (
+    Unmeasurable,
+    kind_of,
+    medians,
+    pillow_build,
+    print_table,
+    real_list,
+    scratch,
+    target,
+)
+from benchmarks.peers.common import BATCH, PACKED, WORKERS
+from benchmarks.rounds import REPETITIONS, Field, forget, has_gpu, ratios_of, read_through
+from benchmarks.workloads import WORKLOADS, prepare
+
+QUICK_LINES: Final = 600
+QUICK_SECONDS: Final = 1.0
+IN_MEMORY: Final = ("tmpfs", "ramfs")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a comparison is run.
+
+    Attributes:
+        contestants: Whom packtrain is compared with; empty: all.
+        quick: One short round of everybody: shows that all works, and no more.
+    """
+
+    contestants: tuple[str, ...] = ()
+    quick: bool = False
+
+
+class Comparison:
+    """A benchmark, see `run.Benchmark`."""
+
+    def __init__(self, name: str, choice: Choice) -> None:
+        self.workload = WORKLOADS[name]
+        self.choice = choice
+
+    def measure(self) -> dict[str, Any]:
+        workload, quick = self.workload, self.choice.quick
+        names = [name for name in workload.contestants if self._is_chosen(name)]
+        lines = min(workload.lines, QUICK_LINES) if quick else workload.lines
+        repetitions = 1 if quick else REPETITIONS
+        with scratch(on_disk=workload.cold) as outer:
+            output, folder = kind_of(outer), outer / "data"
+            if workload.cold and output in IN_MEMORY:
+                raise Unmeasurable(f"{outer.parent} is {output}, not a disk; TMPDIR names a folder on one")
+            described = prepare(workload, real_list(), folder, lines)
+            field = Field(names, gpu=has_gpu())
+            field.write(workload, folder)
+            device = _device(folder) if workload.cold else {}
+            rates = field.rates(workload, folder, repetitions=repetitions, seconds=QUICK_SECONDS if quick else None)
+        over = ratios_of(rates)
+        return {
+            **pillow_build(),
+            "title": workload.title,
+            "input": described,
+            "output": output,
+            **device,
+            "settings": self._settings(repetitions),
+            "contestants": field.contestants,
+            "missing": field.missing,
+            "images_per_second": rates,
+            "median_images_per_second": medians(rates),
+            "ratios": over,
+            "targets": [
+                target(f"{workload.title}: images/s over {name}", over[name], least=least)
+                for name, least in workload.least.items()
+                if name in over
+            ],
+        }
+
+    def show(self, result: dict[str, Any]) -> None:
+        show_rates(result["title"], result["median_images_per_second"], result["ratios"], result["missing"])
+
+    def _is_chosen(self, name: str) -> bool:
+        return name == PACKTRAIN or not self.choice.contestants or name in self.choice.contestants
+
+    def _settings(self, repetitions: int) -> dict[str, Any]:
+        stream = self.workload.stream
+        timing: dict[str, Any] = {"warm_up_batches": WARM_UP[stream], "seconds": SECONDS[stream]}
+        if self.workload.cold:
+            timing = {"batches_not_timed_at_each_end": AT_THE_ENDS, "memory": "nothing of the data is in it"}
+        elif self.choice.quick:
+            timing = {"warm_up_batches": WARM_UP["jpeg"], "seconds": QUICK_SECONDS}
+        return {
+            "batch_size": BATCH,
+            "workers": WORKERS,
+            "store": asdict(self.workload.store),
+            "shrink": self.workload.shrink,
+            **timing,
+            "repetitions": repetitions,
+            "order": "alternating, each in a fresh process",
+        }
+
+
+def show_rates(title: str, rates: dict[str, float], ratios: dict[str, float], missing: dict[str, str]) -> None:
+    """Prints a table, the fastest first."""
+    ranked = sorted(rates, key=lambda name: -rates[name])
+    rows = [[name, f"{rates[name]:,.0f}", f"{ratios[name]:.2f}"] for name in ranked]
+    rows += [[name, "-", ""] for name in missing]
+    print_table([title, "images/s", f"{PACKTRAIN} over it"], rows)
+    if missing:
+        print()
+    for name, reason in missing.items():
+        print(f"- {name}: {reason.splitlines()[0]}")
+
+
+def _device(folder: Path) -> dict[str, Any]:
+    """What the disk makes of reading a shard from its start to its end; once per shard, up to three."""
+    os.sync()
+    found = []
+    for path in sorted((folder / PACKED).glob("*.tar"))[:3]:
+        forget(folder)
+        started = time.perf_counter()
+        size = read_through(path)
+        found.append(size / (time.perf_counter() - started))
+    return {"device_bytes_per_second": found}

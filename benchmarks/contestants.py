@@ -1,0 +1,66 @@
+"""Who is compared, and where each of them lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A loader, used in one way.
+
+    Attributes:
+        module: In benchmarks.peers.
+        environment: In environments.PEERS; None: that of packtrain.
+        options: Keywords of the module's streams.
+        packages: What its versions are told of, besides torch and numpy.
+        gpu: Whether it makes sense beside a GPU alone.
+    """
+
+    module: str
+    environment: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    gpu: bool = False
+
+
+PACKTRAIN: Final = "packtrain"
+UNCHECKED: Final = "packtrain, check=False"
+TORCH: Final = "torch DataLoader"
+TORCH_PILLOW: Final = "torch DataLoader, Pillow"
+TWO_QUEUES: Final = "threads and two queues"
+WEBDATASET: Final = "webdataset"
+STREAMING: Final = "mosaicml-streaming"
+LITDATA: Final = "litdata"
+DALI: Final = "DALI, fused"
+DALI_WHOLE: Final = "DALI, not fused"
+FFCV: Final = "FFCV"
+SPDL: Final = "SPDL"
+COPIES: Final = "copies alone"
+
+_PINNED: Final = {"pin_memory": True}
+_OURS: Final = ("packtrain", "crc32c")
+_DALI: Final = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
+
+CONTESTANTS: Final = {
+    PACKTRAIN: Contestant("packtrain", packages=_OURS),
+    UNCHECKED: Contestant("packtrain", options={"check": False}, packages=_OURS),
+    f"{PACKTRAIN}, pin_memory": Contestant("packtrain", options=_PINNED, packages=_OURS, gpu=True),
+    TORCH: Contestant("torch_loader", packages=("torchvision",)),
+    f"{TORCH}, pin_memory": Contestant("torch_loader", options=_PINNED, packages=("torchvision",), gpu=True),
+    TORCH_PILLOW: Contestant("torch_loader", "pillow", packages=("torchvision",)),
+    f"{TORCH_PILLOW}, pin_memory": Contestant(
+        "torch_loader", "pillow", options=_PINNED, packages=("torchvision",), gpu=True
+    ),
+    TWO_QUEUES: Contestant("two_queues", packages=("torchvision",)),
+    WEBDATASET: Contestant("webdataset", "webdataset", packages=("webdataset",)),
+    STREAMING: Contestant("streaming", "streaming", packages=("mosaicml-streaming",)),
+    LITDATA: Contestant("litdata", "litdata", packages=("litdata",)),
+    DALI: Contestant("dali", "dali", options={"fused": True}, packages=_DALI),
+    DALI_WHOLE: Contestant("dali", "dali", options={"fused": False}, packages=_DALI),
+    FFCV: Contestant("ffcv", "ffcv", packages=("ffcv", "numba", "opencv-python-headless")),
+    SPDL: Contestant("spdl", "spdl", packages=("spdl", "spdl_io")),
+    COPIES: Contestant("copying"),
+}

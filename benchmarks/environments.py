@@ -1,0 +1,233 @@
+"""Environments of the loaders that packtrain is compared with: none of them goes together with all the others.
+
+    python -m benchmarks.environments [NAME ...]
+
+makes them in .venv-peers/, each from requirements/NAME.txt, and says of each that cannot be made what it lacks. Needs
+nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+ENVIRONMENTS: Final = ROOT / ".venv-peers"
+REQUIREMENTS: Final = ROOT / "benchmarks" / "requirements"
+CONSTRAINTS: Final = ROOT / "constraints.txt"
+WHEELS: Final = ENVIRONMENTS / "wheels"
+
+_PILLOWS: Final = ("pillow", "pillow-simd")
+_LAST_LINES: Final = 15
+"""Of what a failed command said."""
+_CHECK: Final = """
+import importlib, sys
+from importlib.metadata import distributions
+wanted, *modules = sys.argv[1:]
+found = [d.name.lower() for d in distributions() if d.name.lower() in ("pillow", "pillow-simd")]
+if wanted and found != [wanted]:
+    sys.exit(f"it should have {wanted} alone, but has {found}")
+for module in modules:
+    importlib.import_module(module)
+"""
+
+
+class Unavailable(Exception):
+    """An environment cannot be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where one contestant lives.
+
+    Attributes:
+        variable: Names another interpreter to use in its place.
+        imports: Modules that must be importable in the end.
+        torch: Whether it gets torch, torchvision and a Pillow: all but what draws the chart.
+        pillow: Which Pillow; None: the same as the environment of packtrain.
+        lacks: Says what the system lacks, as an instruction, or nothing.
+        built: Compiles something, against what is installed already.
+    """
+
+    variable: str
+    imports: tuple[str, ...]
+    torch: bool = True
+    pillow: str | None = None
+    lacks: Callable[[], str] = str
+    built: bool = False
+
+
+def _ffcv_lacks() -> str:
+    for command, package in (("pkg-config", "pkg-config"), ("c++", "g++")):
+        if shutil.which(command) is None:
+            return f"{command} is missing: apt-get install {package} libopencv-dev libturbojpeg0-dev"
+    for library, package in (("opencv4", "libopencv-dev"), ("libturbojpeg", "libturbojpeg0-dev")):
+        if subprocess.run(["pkg-config", "--exists", library]).returncode:
+            return f"{library} is missing: apt-get install {package}"
+    return ""
+
+
+def _spdl_lacks() -> str:
+    found = ctypes.util.find_library("avdevice")
+    return "" if found else "FFmpeg's libraries are missing: apt-get install libavdevice59"
+
+
+def _dali_lacks() -> str:
+    return "" if platform.machine() == "x86_64" else f"there is no wheel of it for {platform.machine()}"
+
+
+PEERS: Final = {
+    "pillow": Environment("PACKTRAIN_PILLOW_PYTHON", ("torchvision",), pillow="pillow"),
+    "webdataset": Environment("PACKTRAIN_PEERS_PYTHON", ("webdataset",)),
+    "streaming": Environment("PACKTRAIN_PEERS_PYTHON", ("torchvision", "streaming")),
+    "litdata": Environment("PACKTRAIN_LITDATA_PYTHON", ("litdata",)),
+    "dali": Environment("PACKTRAIN_DALI_PYTHON", ("nvidia.dali",), lacks=_dali_lacks),
+    "ffcv": Environment("PACKTRAIN_FFCV_PYTHON", ("ffcv",), lacks=_ffcv_lacks, built=True),
+    "spdl": Environment("PACKTRAIN_SPDL_PYTHON", ("spdl.io",), lacks=_spdl_lacks),
+    "chart": Environment("PACKTRAIN_CHART_PYTHON", ("matplotlib",), torch=False, pillow="pillow"),
+}
+
+
+def interpreter(name: str | None) -> str:
+    """The Python that runs what lives in an environment.
+
+    Args:
+        name: Of the environment; None is that of packtrain.
+
+    Returns:
+        What its variable names, else that of its environment if it is there, else this one.
+    """
+    if name is None:
+        return sys.executable
+    if python := os.environ.get(PEERS[name].variable):
+        return python
+    return str(_python(name)) if _stamp(name).exists() else sys.executable
+
+
+def why_missing(name: str | None) -> str:
+    """What `make` said when it could not make an environment."""
+    path = ENVIRONMENTS / f"{name}.reason"
+    return path.read_text().strip() if path.exists() else "not installed; `make bench-peers` installs it"
+
+
+def make(name: str) -> None:
+    """Makes an environment, unless it is there.
+
+    Raises:
+        Unavailable: It cannot be made.
+    """
+    wanted = _digest(name)
+    if _stamp(name).exists() and _stamp(name).read_text() == wanted:
+        return
+    peer, reason = PEERS[name], ENVIRONMENTS / f"{name}.reason"
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    reason.unlink(missing_ok=True)
+    try:
+        if lacks := peer.lacks():
+            raise Unavailable(lacks)
+        print(f"{name}: making {_stamp(name).parent.relative_to(ROOT)}", flush=True)
+        _install(name, peer)
+    except Unavailable as error:
+        reason.write_text(f"{error}\n")
+        raise
+    _stamp(name).write_text(wanted)
+
+
+def _install(name: str, peer: Environment) -> None:
+    venv.create(ENVIRONMENTS / name, clear=True, with_pip=True)
+    pillow = peer.pillow or own_pillow()
+    if peer.torch:
+        # As in the Makefile: torch alone from an index of its own, then what it depends on from the usual one.
+        index = os.environ.get("TORCH_INDEX")
+        _pip(name, "--constraint", CONSTRAINTS, *(("--extra-index-url", index) if index else ()), "--no-deps", "torch")
+        _pip(name, "--constraint", CONSTRAINTS, "torch", "setuptools", "wheel")
+        _pip(name, "--constraint", CONSTRAINTS, "--no-deps", "torchvision")
+    # The lists are complete, so that nothing that depends on Pillow can bring it over pillow-simd.
+    built = ("--no-build-isolation",) if peer.built else ()
+    _pip(name, "--no-deps", *built, "--requirement", REQUIREMENTS / f"{name}.txt")
+    if pillow == "pillow-simd":
+        _pip(name, "--no-index", "--find-links", _pillow_simd(name), "pillow-simd")
+    else:
+        _pip(name, "--constraint", CONSTRAINTS, "pillow")
+    _run(_python(name), "-c", _CHECK, pillow, *_importable(peer))
+
+
+def _importable(peer: Environment) -> tuple[str, ...]:
+    # torchvision's operators were compiled for another build of torch where that is the CPU's from elsewhere; who needs
+    # them declared does so, see packers.make_torchvision_importable.
+    return tuple(module for module in peer.imports if module not in ("torchvision", "streaming"))
+
+
+def own_pillow() -> str:
+    """Which Pillow this interpreter has; without any, which one the machine can run."""
+    found = [dist.name.lower() for dist in distributions() if dist.name.lower() in _PILLOWS]
+    return "pillow-simd" if "pillow-simd" in found else "pillow"
+
+
+def _pillow_simd(name: str) -> Path:
+    """The folder of the wheel of pillow-simd, compiled once for all."""
+    if not list(WHEELS.glob("*.whl")):
+        # Without pip's cache, which may hold one from elsewhere, built without AVX2.
+        command = (_python(name), "-m", "pip", "wheel", "--quiet", "--no-cache-dir", "--no-binary", "pillow-simd")
+        where = ("--no-deps", "--constraint", CONSTRAINTS, "--wheel-dir", WHEELS)
+        _run(*command, *where, "pillow-simd", CC="cc -mavx2")
+    return WHEELS
+
+
+def _pip(name: str, *arguments: object) -> None:
+    _run(_python(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+def _run(*command: object, **environment: str) -> None:
+    done = subprocess.run(
+        [*map(str, command)], env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        last = (done.stdout + done.stderr).strip().splitlines()[-_LAST_LINES:]
+        raise Unavailable("\n".join([f"{' '.join(map(str, command[1:4]))} ... failed:", *last]))
+
+
+def _digest(name: str) -> str:
+    """Of all that decides what is installed."""
+    text = (REQUIREMENTS / f"{name}.txt").read_text() + CONSTRAINTS.read_text() + own_pillow() + sys.version
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _python(name: str) -> Path:
+    return ENVIRONMENTS / name / "bin" / "python"
+
+
+def _stamp(name: str) -> Path:
+    return ENVIRONMENTS / name / ".installed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the environments of the peers in .venv-peers/.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(PEERS)}; all without one")
+    names = parser.parse_args().names or list(PEERS)
+    for name in names:
+        if name not in PEERS:
+            parser.error(f"no environment {name!r}: expected any of {', '.join(PEERS)}")
+    for name in names:
+        try:
+            make(name)
+        except Unavailable as error:
+            print(f"{name}: SKIPPED, {error}", flush=True)
+        else:
+            print(f"{name}: ready", flush=True)
+
+
+if __name__ == "__main__":
+    main()

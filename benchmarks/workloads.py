@@ -1,0 +1,197 @@
+"""What loaders are compared at: which images, stored how, who competes, and what they read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.contestants import (
+    COPIES,
+    DALI,
+    DALI_WHOLE,
+    FFCV,
+    LITDATA,
+    PACKTRAIN,
+    SPDL,
+    STREAMING,
+    TORCH,
+    TORCH_PILLOW,
+    TWO_QUEUES,
+    UNCHECKED,
+    WEBDATASET,
+)
+from benchmarks.crops import file_paths, pack_images
+from benchmarks.measure import describe_list, repeated_list
+from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
+from packtrain.core.options import Resize, StoreOptions
+from packtrain.readers import open_dataset
+
+LINES: Final = 4000
+"""A short list is repeated to about this length, so that no cache of the processor holds all images."""
+COLD_LINES: Final = 8000
+QUALITY: Final = 90
+
+_PINNED: Final = tuple(f"{name}, pin_memory" for name in (PACKTRAIN, TORCH, TORCH_PILLOW))
+_OF_FILES: Final = (TORCH, TORCH_PILLOW, *_PINNED[1:], TWO_QUEUES)
+_OF_RECORDS: Final = (WEBDATASET, STREAMING, LITDATA)
+_JPEG: Final = (PACKTRAIN, _PINNED[0], *_OF_FILES, *_OF_RECORDS, DALI, DALI_WHOLE, FFCV, SPDL)
+_RAW: Final = (PACKTRAIN, UNCHECKED, TORCH, *_OF_RECORDS, FFCV)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One comparison.
+
+    Attributes:
+        title: For people.
+        stream: Of the peers' modules.
+        store: How packtrain stores the images; raw pixels go to the others as they are stored.
+        contestants: Who competes.
+        least: By what factor packtrain should be faster than whom.
+        shrink: What becomes of the loose files' size, see `Resize.parse`; None keeps them.
+        crops: Whether a crop of 224 x 224 is taken as it is, so that smaller images are left out.
+        cold: Whether each round is a single pass over files that lie on a disk and not in memory.
+    """
+
+    title: str
+    stream: str
+    store: StoreOptions = field(default_factory=StoreOptions)
+    contestants: tuple[str, ...] = _JPEG
+    least: Mapping[str, float] = field(default_factory=dict)
+    shrink: str | None = None
+    crops: bool = False
+    cold: bool = False
+
+    @property
+    def raw(self) -> bool:
+        return self.store.store == "raw"
+
+    @property
+    def lines(self) -> int:
+        return COLD_LINES if self.cold else LINES
+
+
+WORKLOADS: Final = {
+    "jpeg": Workload(
+        f"JPEG, RandomResizedCrop({SIDE}), flip",
+        "jpeg",
+        contestants=(PACKTRAIN, UNCHECKED, *_JPEG[1:]),
+        least=dict.fromkeys((*_OF_RECORDS, DALI, DALI_WHOLE, FFCV), 2.0),
+    ),
+    "jpeg500": Workload(
+        f"JPEG, long=500, quality {QUALITY}, RandomResizedCrop({SIDE}), flip",
+        "jpeg",
+        StoreOptions(store="jpeg", resize="long=500", quality=QUALITY),
+        contestants=(PACKTRAIN, UNCHECKED, *_JPEG[1:]),
+        least={FFCV: 1.5},
+        shrink="long=500",
+    ),
+    "raw256-rrc": Workload(
+        f"raw, short=256, RandomResizedCrop({SIDE}), flip",
+        "raw_rrc",
+        StoreOptions(store="raw", resize="short=256"),
+        _RAW,
+        {FFCV: 1.8},
+    ),
+    "raw-crop": Workload(
+        f"raw, short=256, RandomCrop({SIDE})",
+        "raw",
+        StoreOptions(store="raw", resize="short=256"),
+        (*_RAW, COPIES),
+        crops=True,
+    ),
+    "raw-square": Workload(
+        f"raw, 256x256, RandomCrop({SIDE})",
+        "raw",
+        StoreOptions(store="raw", resize="256x256"),
+        (*_RAW, COPIES),
+        crops=True,
+    ),
+    "cold": Workload(f"JPEG from a disk, RandomResizedCrop({SIDE}), flip", "jpeg", cold=True),
+}
+
+
+def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[str, Any]:
+    """Writes what the contestants read into a folder; describes it.
+
+    For JPEGs ``train.txt`` and the loose files that it names, and packtrain's dataset of these; for files that are
+    shrunk, of the originals, which ``originals.txt`` names. For raw pixels packtrain's dataset, and all its pixels in
+    ``pixels.bin`` with a row (offset, height, width, label) for each image in ``pixels.npy``.
+    """
+    folder.mkdir()
+    text, repeats, count = repeated_list(images, lines)
+    labels = [int(line.rsplit(None, 1)[1]) for line in text.splitlines()]
+    sources = list(zip(file_paths(images) * repeats, labels, strict=True))
+    note = "each repetition is a file of its own"
+    if workload.crops:
+        large = {path for path in file_paths(images) if _is_large(path)}
+        sources = [pair for pair in sources if pair[0] in large]
+        note = f"without images that are smaller than {SIDE}"
+    described = {**describe_list(images), "repeats": repeats, "lines": count, "used": len(sources), "note": note}
+    if not workload.raw:
+        described["file_bytes"] = _write_files(folder, sources, workload.shrink)
+    if workload.raw or workload.shrink:
+        _write_list(folder / ORIGINALS, sources)
+    listed = folder / (ORIGINALS if workload.raw or workload.shrink else "train.txt")
+    pack_images(listed, folder / PACKED, workload.store)
+    described["packed_bytes"] = sum(path.stat().st_size for path in (folder / PACKED).rglob("*") if path.is_file())
+    if workload.raw:
+        described["pixel_bytes"] = _write_pixels(folder)
+    return described
+
+
+def _is_large(path: str) -> bool:
+    with Image.open(path) as file:
+        return min(file.size) >= SIDE
+
+
+def _write_files(folder: Path, sources: Sequence[tuple[str, int]], shrink: str | None) -> int:
+    """Writes a loose file for each source, and their list; how many bytes that is."""
+    (folder / "files").mkdir()
+    pairs, shrunk, size = [], dict[str, Path](), 0
+    for number, (source, label) in enumerate(sources):
+        name = f"files/{number:06d}{Path(source).suffix}"
+        if shrink is None:
+            shutil.copyfile(source, folder / name)
+        elif source in shrunk:
+            shutil.copyfile(shrunk[source], folder / name)
+        else:
+            shrunk[source] = folder / name
+            _shrink(source, folder / name, Resize.parse(shrink))
+        pairs.append((name, label))
+        size += (folder / name).stat().st_size
+    _write_list(folder / "train.txt", pairs)
+    return size
+
+
+def _shrink(source: str, out: Path, resize: Resize) -> None:
+    with Image.open(source) as file:
+        image = file.convert("RGB")
+    size = resize.output_size(*image.size)
+    if size != image.size:
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    image.save(out, "JPEG", quality=QUALITY)
+
+
+def _write_list(path: Path, pairs: Iterable[tuple[str, int]]) -> None:
+    path.write_text("".join(f"{name} {label}\n" for name, label in pairs))
+
+
+def _write_pixels(folder: Path) -> int:
+    """The pixels of the raw dataset for who does not read packtrain; how many bytes that is."""
+    dataset = open_dataset(folder / PACKED)
+    table, offset = [], 0
+    with (folder / "pixels.bin").open("wb") as out:
+        for row in range(len(dataset)):
+            pixels = np.array(dataset.image(row))
+            out.write(pixels.tobytes())
+            table.append((offset, *pixels.shape[:2], dataset.label(row)))
+            offset += pixels.nbytes
+    np.save(folder / "pixels.npy", np.array(table, np.int64))
+    return offset
