@@ -81,12 +81,13 @@ $(VENV)/.created:
 	@touch $@
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
-# for tests; its dependencies would bring Pillow over pillow-simd.
+# for tests, matplotlib draws the charts; their dependencies would bring Pillow over pillow-simd.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard core/_jpeg*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	$(PIP) --no-deps torchvision
+	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "verify": "Check everything in a dataset.",
     "info": "Say what is in a dataset.",
     "doctor": "Say what would make reading faster here.",
+    "tune": "Find the fastest loader setting for a dataset on this host.",
 }
 
 

@@ -1,0 +1,159 @@
+"""`packtrain tune`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from .output import print_json, size
+
+if TYPE_CHECKING:
+    from packtrain.readers.tuning import Row, Setting, Subject, Trial, TuneOptions, TuneResult
+
+_INTERRUPTED: Final = 130
+
+
+@click.command("tune", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("dataset", type=click.Path(path_type=Path))
+@click.option(
+    "--transform",
+    default="rrc224",
+    metavar="NAME",
+    help="rrc224: random resized crop and flip; center224; crop224: random crop and flip, without resizing; each with "
+    "any size; none; or module:attribute.",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=64, help="Images in a batch.")
+@click.option(
+    "--consumer-ms",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="N",
+    help="A training step takes N ms per batch: find the cheapest setting that it does not wait for.  [default: find "
+    "the fastest]",
+    show_default=False,
+)
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, help="Time to spend.")
+@click.option("--max-workers", type=click.IntRange(0), help="Most workers to try.  [default: one more than cores]")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw a chart.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON.")
+def command(
+    dataset: Path,
+    transform: str,
+    batch_size: int,
+    consumer_ms: float,
+    seconds: float,
+    max_workers: int | None,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure how fast DATASET is read here with several decoders, numbers of workers and of batches ahead.
+
+    Prints the best setting as a line of Python. Ctrl-C ends it with what was found so far.
+    """
+    from packtrain.readers.tuning import TuneOptions, conclude, tune
+
+    if plot is not None:
+        from .tune_chart import require_drawable
+
+        require_drawable(plot)
+    # As `python -m` has it, for --transform module:attribute.
+    sys.path.insert(0, "")
+    options = TuneOptions(transform, batch_size, consumer_ms, seconds, max_workers)
+    trials: list[Trial] = []
+    subjects: list[Subject] = []
+    interrupted = False
+    with _progress(options, quiet=as_json) as show:
+
+        def on_trial(trial: Trial, passed: float, subject: Subject) -> None:
+            trials.append(trial)
+            subjects[:] = [subject]
+            show(trial, passed)
+
+        try:
+            result: TuneResult | None = tune(dataset, options, on_trial=on_trial)
+        except KeyboardInterrupt:
+            interrupted = True
+            result = conclude(subjects[0], options, trials) if subjects else None
+    if interrupted:
+        click.echo("stopped; what was found so far:" if result else "stopped before anything was found", err=True)
+    if result is not None:
+        _print(result, plot, as_json)
+    return _INTERRUPTED if interrupted else 0
+
+
+def _print(result: TuneResult, plot: Path | None, as_json: bool) -> None:
+    if plot is not None:
+        from .tune_chart import draw
+
+        draw(result, plot)
+    if as_json:
+        print_json(result)
+        return
+    click.echo("\n".join(_describe(result)))
+    if plot is not None:
+        click.echo(f"\nchart: {plot}")
+
+
+@contextmanager
+def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial, float], None]]:
+    """A bar of the time that has passed, on a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda trial, passed: None
+        return
+    from tqdm import tqdm
+
+    style = "{desc}: {percentage:3.0f}% |{bar}| {n:.0f}/{total:.0f} s{postfix}"
+    with tqdm(desc="tune", total=options.seconds, bar_format=style, dynamic_ncols=True) as bar:
+
+        def show(trial: Trial, passed: float) -> None:
+            decoder, workers, prefetch = trial.setting
+            bar.set_postfix_str(f"{decoder}, {workers} x {prefetch}: {trial.rate:,.0f} images/s", refresh=False)
+            bar.update(min(passed, options.seconds) - bar.n)
+
+        yield show
+
+
+def _describe(result: TuneResult) -> list[str]:
+    subject, options = result.subject, result.options
+    step = f", a step of {options.consumer_ms:g} ms" if options.consumer_ms else ""
+    lines = [
+        f"{subject.path}: {subject.records:,} records, {subject.store}",
+        f"{options.transform}, batches of {options.batch_size}{step}; {subject.cores} core(s), "
+        f"{len(result.trials)} measurements",
+        "",
+        *_table(result.rows, result, waits=bool(options.consumer_ms)),
+    ]
+    if result.raw_rows:
+        lines += ["", "without the step:", *_table(result.raw_rows, result, waits=False, marked=False)]
+    code = (*result.imports.splitlines(), f"loader = {result.line}")
+    return [*lines, "", *(click.style(line, fg="green") for line in code), "", *result.verdict]
+
+
+def _table(rows: Sequence[Row], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:
+    head = f"  {'decoder':<11}{'workers':>8}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'batches':>12}"
+    lines = [head + (f"{'waiting':>9}" if waits else "")]
+    for row in rows:
+        best = marked and row.setting == result.best.setting
+        line = f"{'*' if best else ' '} {_cells(row)}" + (f"{row.wait_share:>9.1%}" if waits else "")
+        lines.append(line + (_note(row.setting, result) if marked else ""))
+    return lines
+
+
+def _cells(row: Row) -> str:
+    decoder, workers, prefetch = row.setting
+    rates = row.rates
+    spread = f"{(max(rates) - min(rates)) / 2 / row.rate:.1%}" if len(rates) > 1 else "-"
+    ahead = prefetch if workers else "-"
+    return f"{decoder:<11}{workers:>8}{ahead:>10}{row.rate:>10,.0f}{spread:>9}{len(rates):>8}{size(row.memory):>12}"
+
+
+def _note(setting: Setting, result: TuneResult) -> str:
+    default = result.default is not None and setting == result.default.setting
+    if setting == result.best.setting:
+        return "  best, and the default" if default else "  best"
+    return "  default" if default else ""

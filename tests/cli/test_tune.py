@@ -1,0 +1,224 @@
+"""Laws of `packtrain tune`: what it prints, what it refuses, and that it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support import packed, soon
+
+from packtrain.readers.tuning import Setting, Subject, Trial, TuneOptions, bench
+
+from .conftest import Outcome, Run
+
+SUBJECT = Subject("/data/train", "crop-ready", 1000, 1e5, ("extension", "pillow"), {}, 2, 2)
+
+
+class FakeBench:
+    """Measures in no time: 500 images/s for each of at most two workers."""
+
+    stop_after = 10**9
+    disk_bytes = 0
+
+    def __init__(self, path: Path, options: TuneOptions) -> None:
+        self.subject, self.batch, self.left = SUBJECT, options.batch_size, self.stop_after
+
+    def measure(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        made = self.batch / (500 * min(max(0.5, setting.workers), 2) * (0.5 if setting.decoder == "pillow" else 1))
+        every = max(made, consumer_ms / 1000)
+        wait = every - consumer_ms / 1000
+        return Trial(
+            setting, consumer_ms, 10, 10 * self.batch, 10 * every, 10 * wait, 0.1, 1 << 20, 640, self.disk_bytes
+        )
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBench]:
+    """The host as `FakeBench` has it."""
+
+    class Fake(FakeBench):
+        pass
+
+    monkeypatch.setattr(bench, "Bench", Fake)
+    return Fake
+
+
+@pytest.fixture(scope="module")
+def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(images, tmp_path_factory.mktemp("tune") / "packed", "tar")
+
+
+def table_of(outcome: Outcome) -> list[list[str]]:
+    return [line.split() for line in outcome.out.split("\n\n")[1].splitlines()]
+
+
+class TestOutput:
+    def test_the_best_and_the_default_are_marked(self, run: Run, fake: type[FakeBench]) -> None:
+        outcome = run("tune", "/data/train")
+        assert (outcome.code, outcome.err) == (0, "")
+        head, table, code, verdict = outcome.out.split("\n\n")
+        assert head.splitlines()[0] == "/data/train: 1,000 records, crop-ready"
+        assert head.splitlines()[1].startswith("rrc224, batches of 64; 2 core(s), ")
+        best = [line for line in table.splitlines() if line.startswith("*")]
+        assert len(best) == 1 and best[0].endswith("  best, and the default")
+        assert best[0].split()[:5] == ["*", "extension", "2", "2", "1,000"]
+        assert max(map(len, table.splitlines())) < 110
+        assert code.splitlines() == [
+            "from packtrain.readers import Loader, open_dataset",
+            "from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop",
+            "loader = Loader(open_dataset('/data/train', transform=[RandomResizedCrop(224), RandomHorizontalFlip()]), "
+            "batch_size=64, num_workers=2, prefetch_factor=2)",
+        ]
+        assert "leave them" in verdict
+
+    def test_with_a_step_it_shows_who_waits(self, run: Run, fake: type[FakeBench]) -> None:
+        outcome = run("tune", "/data/train", "--consumer-ms", "130")
+        assert table_of(outcome)[0][-1] == "waiting"
+        best, default = (next(line for line in table_of(outcome) if line[-1] == word) for word in ("best", "default"))
+        assert best[:4] == ["*", "extension", "1", "2"] and best[-2] == "0.0%"
+        assert default[:3] == ["extension", "2", "2"]
+        assert "\n\nwithout the step:\n" in outcome.out
+        assert "a step of 130 ms for 64 images waits 0.0% of the time: 1 worker will do" in outcome.out
+
+    def test_nothing_keeps_up(self, run: Run, fake: type[FakeBench]) -> None:
+        out = run("tune", "/data/train", "--consumer-ms", "32").out
+        assert "takes 2,000 images/s, and the best setting gives 1,000: 50% of the time is waiting" in out
+        assert "packtrain doctor" in out
+
+    def test_cold_data_are_mentioned(self, run: Run, fake: type[FakeBench]) -> None:
+        fake.disk_bytes = 32_000_000
+        assert "50% of the data came from the disk" in run("tune", "/data/train").out
+
+    def test_json(self, run: Run, fake: type[FakeBench]) -> None:
+        found = run("tune", "/data/train", "--json", "--batch-size", "16", "--transform", "none").json
+        assert found["options"]["batch_size"] == 16
+        assert found["best"]["setting"] == found["default"]["setting"] == ["extension", 2, 2]
+        assert found["line"] == "Loader(open_dataset('/data/train'), batch_size=16, num_workers=2, prefetch_factor=2)"
+        assert len(found["trials"]) == sum(len(row["rates"]) for row in found["rows"])
+
+    def test_help(self, run: Run) -> None:
+        assert run("tune", "--help").code == 0
+        assert "tune" in run("--help").out
+
+
+class TestInterrupted:
+    def test_what_was_found_so_far_is_printed(self, run: Run, fake: type[FakeBench]) -> None:
+        fake.stop_after = 3
+        outcome = run("tune", "/data/train")
+        assert outcome.code == 130
+        assert outcome.err == "stopped; what was found so far:\n"
+        assert len(table_of(outcome)) == 3 and "loader = Loader(" in outcome.out
+
+    @pytest.mark.parametrize(("after", "words"), [(0, []), (1, []), (2, ["--consumer-ms", "10"])])
+    def test_perhaps_nothing(self, run: Run, fake: type[FakeBench], after: int, words: list[str]) -> None:
+        fake.stop_after = after
+        outcome = run("tune", "/data/train", *words)
+        assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped before anything was found\n")
+
+    def test_no_process_is_left(self, folder: Path) -> None:
+        """Ctrl-C in a terminal goes to all processes of the group."""
+        command = [sys.executable, "-m", "packtrain.cli", "tune", str(folder), "--transform", "rrc20"]
+        with (
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            ) as process,
+            soon(60),
+        ):
+            while not children_of(process.pid):
+                assert process.poll() is None
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate()
+        assert process.returncode == 130
+        assert err.startswith("stopped") and err.count("\n") == 1
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("words", "code", "message"),
+        [
+            (["--transform", "rcc224"], 2, "did you mean 'rrc224'"),
+            (["--transform", "nowhere:train"], 2, "cannot be imported"),
+            (["--seconds", "0"], 2, "--seconds"),
+            (["--seconds", "nan"], 2, "seconds"),
+            (["--batch-size", "0"], 2, "--batch-size"),
+            (["--max-workers", "-1"], 2, "--max-workers"),
+            (["--plot", "chart.pdf"], 2, "ends in .png"),
+            (["--plot", "no/such/folder/chart.png"], 2, "there is no folder"),
+        ],
+    )
+    def test_wrong_usage(self, run: Run, folder: Path, words: list[str], code: int, message: str) -> None:
+        outcome = run("tune", folder, *words)
+        assert (outcome.code, outcome.out) == (code, "")
+        assert message in outcome.err
+
+    def test_no_dataset(self, run: Run, tmp_path: Path) -> None:
+        outcome = run("tune", tmp_path)
+        assert outcome.code == 1 and "manifest.json" in outcome.err
+
+    def test_too_little_time(self, run: Run, folder: Path) -> None:
+        outcome = run("tune", folder, "--transform", "rrc20", "--seconds", "1", "--consumer-ms", "100")
+        assert outcome.code == 2 and "Give" in outcome.err
+
+    @pytest.mark.parametrize(
+        ("pillow", "command"),
+        [
+            ("Pillow 13.0.0, libjpeg-turbo 3", "`pip install 'packtrain[plot]'`"),
+            ("pillow-simd 12.1, libjpeg-turbo 3", "pip install --no-deps matplotlib`"),
+        ],
+    )
+    def test_a_chart_without_matplotlib(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pillow: str, command: str
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        monkeypatch.setattr("packtrain.readers.pillow.pillow_version", lambda: pillow)
+        outcome = run("tune", tmp_path, "--plot", tmp_path / "chart.png")
+        assert outcome.code == 1 and command in outcome.err
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: see packtrain tune --plot")
+@pytest.mark.parametrize("words", [[], ["--consumer-ms", "100"], ["--max-workers", "0"]])
+@pytest.mark.parametrize("stop_after", [2, 4, 10**9])
+@pytest.mark.filterwarnings("default")
+def test_a_chart(run: Run, fake: type[FakeBench], tmp_path: Path, words: list[str], stop_after: int) -> None:
+    fake.stop_after = stop_after
+    chart = tmp_path / "chart.png"
+    outcome = run("tune", "/data/train", "--plot", chart, *words)
+    if "so far" in outcome.err or outcome.code == 0:
+        with Image.open(chart) as image:
+            assert image.format == "PNG" and min(image.size) > 500
+        assert outcome.out.endswith(f"\nchart: {chart}\n")
+    else:
+        assert not chart.exists()
+
+
+def children_of(process: int) -> str:
+    """Their numbers."""
+    try:
+        return Path(f"/proc/{process}/task/{process}/children").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_transform_of_the_users(
+    run: Run, fake: type[FakeBench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the folder in which the command is called."""
+    (tmp_path / "my_transforms_of_tune.py").write_text("def train(image):\n    return image.resize((8, 8))\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    out = run("tune", "/data/train", "--transform", "my_transforms_of_tune:train").out
+    assert "from my_transforms_of_tune import train\n" in out
+    assert "transform=train)" in out
