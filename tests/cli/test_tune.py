@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -130,7 +131,13 @@ class TestInterrupted:
         command = [sys.executable, "-m", "packtrain.cli", "tune", str(folder), "--transform", "rrc20"]
         with (
             subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                # In a shell's background job it would be ignored.
+                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             ) as process,
             soon(60),
         ):
