@@ -44,6 +44,7 @@ struct Resizer {
     unsigned char *rows, *between, *second, *line;
 };
 
+#ifdef HAS_RESIZE
 static double bilinear(double x) {
     x = fabs(x);
     return x < 1.0 ? 1.0 - x : 0.0;
@@ -136,7 +137,6 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
     return true;
 }
 
-#ifdef HAS_RESIZE
 #define AVX2 __attribute__((target("avx2")))
 
 AVX2 static inline __m256i two_rows(const unsigned char *first, const unsigned char *second) {
