@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import print_json, size
+from packtrain.core.sizes import size
+
+from .output import print_json
 
 if TYPE_CHECKING:
     from packtrain.readers.doctor import DecoderFacts, Examination, Facts

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from .output import print_json, size
+from packtrain.core.sizes import size
+
+from .output import print_json
 
 if TYPE_CHECKING:
     from packtrain.readers.summary import Spread, Summary

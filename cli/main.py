@@ -13,6 +13,8 @@ COMMANDS: Final = {
     "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
     "verify": "Check everything in a dataset.",
     "info": "Say what is in a dataset.",
+    "stage": "Copy a dataset to fast storage of this machine, once for all who read it.",
+    "staged": "Look after what was staged: list, evict, pin, unpin, repair.",
     "doctor": "Say what would make reading faster here.",
     "tune": "Find the fastest loader setting for a dataset on this host.",
 }

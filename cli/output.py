@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, Protocol
 import click
 
 from packtrain.core.errors import PacktrainError, UsageError
+from packtrain.core.sizes import size
 
 _LOG_SECONDS: Final = 10.0
 
@@ -26,29 +27,38 @@ class Progress(Protocol):
     """Shows how far a run is."""
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
-        """Shows that `done` of `total` images are dealt with, `resumed` of them before this run."""
+        """Shows that `done` of `total` images or bytes are dealt with, `resumed` of them before this run."""
 
 
 @contextmanager
-def progress(verb: str, *, quiet: bool) -> Iterator[Progress]:
-    """A bar on a terminal, a plain line every ten seconds elsewhere, on standard error; nothing if `quiet`."""
+def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[Progress]:
+    """A bar on a terminal, a plain line every ten seconds elsewhere, on standard error; nothing if `quiet`.
+
+    Args:
+        verb: What is being done.
+        quiet: Show nothing.
+        unit: What is counted: ``"images"`` or ``"bytes"``.
+    """
     if quiet:
         yield lambda done, total, resumed, note="": None
     elif sys.stderr.isatty():
-        with _bar(verb) as show:
+        with _bar(verb, unit) as show:
             yield show
     else:
-        yield _Lines(verb)
+        yield _Lines(verb, unit)
 
 
 @contextmanager
-def _bar(verb: str) -> Iterator[Progress]:
+def _bar(verb: str, unit: str) -> Iterator[Progress]:
     from tqdm import tqdm
 
-    with tqdm(desc=verb, unit=" images", unit_scale=True, dynamic_ncols=True) as bar:
+    name, thousand = ("B", 1024) if unit == "bytes" else (f" {unit}", 1000)
+    with tqdm(desc=verb, unit=name, unit_scale=True, unit_divisor=thousand, dynamic_ncols=True) as bar:
 
         def show(done: int, total: int, resumed: int, note: str = "") -> None:
             bar.total, bar.initial = total, resumed
+            # What was done before this run says nothing about its rate.
+            bar.n = bar.last_print_n = max(bar.n, resumed)
             bar.set_postfix_str(note, refresh=False)
             bar.update(done - bar.n)
 
@@ -56,8 +66,8 @@ def _bar(verb: str) -> Iterator[Progress]:
 
 
 class _Lines:
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
+    def __init__(self, verb: str, unit: str) -> None:
+        self._verb, self._unit = verb, unit
         self._start = self._last = time.monotonic()
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
@@ -67,22 +77,18 @@ class _Lines:
         self._last = now
         rate = (done - resumed) / (now - self._start)
         left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-        click.echo(f"{self._verb}: {done:,} of {total:,} ({rate:,.0f} images/s{left}) {note}".rstrip(), err=True)
+        if not total:
+            amount = ""
+        elif self._unit == "bytes":
+            amount = f"{size(done)} of {size(total)} ({size(rate)}/s{left})"
+        else:
+            amount = f"{done:,} of {total:,} ({rate:,.0f} {self._unit}/s{left})"
+        click.echo(f"{self._verb}: {f'{amount} {note}'.strip()}", err=True)
 
 
 def print_json(value: Any) -> None:
     """Prints a dataclass or plain value as one JSON document."""
     click.echo(json.dumps(value, default=_plain, indent=2))
-
-
-def size(count: int) -> str:
-    """A number of bytes for people."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def warn(message: str | None) -> None:
@@ -93,7 +99,8 @@ def warn(message: str | None) -> None:
 
 def run(command: click.Command) -> NoReturn:
     """Runs a command and ends the process: errors in one line, exit codes as above."""
-    as_json = "--json" in sys.argv
+    # What follows -- is for somebody else.
+    as_json = "--json" in sys.argv[: sys.argv.index("--") if "--" in sys.argv else None]
     try:
         code = command.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

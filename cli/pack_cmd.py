@@ -11,9 +11,10 @@ import click
 from packtrain.core.cores import available_cores
 from packtrain.core.errors import UsageError
 from packtrain.core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain.core.sizes import parse_bytes, size
 from packtrain.readers.formats import FORMATS
 
-from .output import print_json, progress, run, size, warn
+from .output import print_json, progress, run, warn
 
 if TYPE_CHECKING:
     from packtrain.packer import PackOptions, PackReport
@@ -90,7 +91,6 @@ def _options(
 ) -> PackOptions:
     from packtrain.core.options import LabelSpec, StoreOptions
     from packtrain.packer import PackOptions
-    from packtrain.packer.options import parse_bytes
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from .output import print_json, size
+from packtrain.core.sizes import size
+
+from .output import print_json
 
 if TYPE_CHECKING:
     from packtrain.readers.tuning import Row, Setting, Subject, Trial, TuneOptions, TuneResult

@@ -9,11 +9,15 @@
     │   ├── TooManyRejects      more lines were refused than --max-rejects allows
     │   ├── ShardFailed         a shard failed for a reason that is not its images' content
     │   └── NoSpace             the file system is full
+    ├── StagingError            a dataset cannot be staged, or a staged one not be used
+    │   ├── NoRoom              it does not fit: budget, file system, memory or cgroup
+    │   └── Leased              somebody reads the entry that is to be evicted
     ├── LoaderError             a loader cannot go on: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
         ├── UnsupportedVersion  written by a newer packtrain
         ├── CorruptFile         manifest, plan, index or shard differs from what was written
+        │   └── SourceChanged   found while the dataset was being copied
         └── CorruptRecord       one record differs from what was written
 
 A row outside the dataset is Python's own ``IndexError``. Errors carry one message that already holds the facts, so
@@ -59,6 +63,18 @@ class NoSpace(PackError):
     """The file system that holds the output is full."""
 
 
+class StagingError(PacktrainError):
+    """A dataset cannot be staged, or a staged one cannot be used."""
+
+
+class NoRoom(StagingError):
+    """A dataset does not fit where it is to be staged."""
+
+
+class Leased(StagingError):
+    """An entry that is to be evicted is in use."""
+
+
 class LoaderError(PacktrainError):
     """A loader cannot go on: a worker died, a transform failed, or memory for its batches ran out."""
 
@@ -85,6 +101,10 @@ class UnsupportedVersion(DatasetError):
 
 class CorruptFile(DatasetError):
     """A file of the dataset is missing or differs from what was written."""
+
+
+class SourceChanged(CorruptFile):
+    """A file that is being staged differs from what was packed."""
 
 
 class CorruptRecord(DatasetError):

@@ -19,7 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from .errors import NoSpace, OutputConflict, PackError
+from .errors import NoSpace, OutputConflict, PackError, PacktrainError
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
@@ -145,7 +145,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def output_errors(folder: Path, otherwise: type[PackError] = PackError) -> Iterator[None]:
+def output_errors(folder: Path, otherwise: type[PacktrainError] = PackError) -> Iterator[None]:
     """Turns a failed write below `folder` into a packtrain error: `NoSpace` with figures, or `otherwise`."""
     try:
         yield

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from packtrain.core.errors import UsageError
 from packtrain.core.files import MiB
 from packtrain.core.options import LabelSpec, StoreOptions
 from packtrain.readers.formats import container
-
-_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True)
@@ -44,19 +41,6 @@ class PackOptions:
             raise UsageError(f"shard size {self.shard_bytes}: expected at least one byte")
         if self.classes is not None and str(self.labels) != "int":
             raise UsageError(f"class names belong to labels int, not {self.labels}")
-
-
-def parse_bytes(text: str) -> int:
-    """Reads ``512MiB``, ``1.5GB`` or ``1000`` as a number of bytes.
-
-    Raises:
-        UsageError: It is none of these.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if not found or (found[3] and not found[2]):
-        raise UsageError(f"size {text!r}: expected a number with a unit, as 512MiB or 2GB")
-    unit = found[2].upper()
-    return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))
 
 
 def reject_limit(text: str, lines: int) -> int:

@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from packtrain.core.errors import CorruptFile, DatasetError, MissingDependency
 from packtrain.core.files import checksum_file
 from packtrain.core.index import Index
 from packtrain.core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
+from packtrain.core.staging import lease_on
 from packtrain.readers.cut import cut, has_table
 from packtrain.readers.decode import RecordDecoder
 from packtrain.readers.decoders import decoder
@@ -120,6 +122,18 @@ def verify(
         UnsupportedVersion: A newer packtrain wrote it.
     """
     folder = Path(path)
+    # A staged copy is not evicted meanwhile.
+    with lease_on(folder) or nullcontext():
+        return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))
+
+
+def _verify(
+    folder: Path,
+    decode_images: bool,
+    workers: int,
+    journal: Path | None,
+    report: Callable[[VerifyProgress], None],
+) -> VerifyReport:
     try:
         manifest = Manifest.load(folder)
     except CorruptFile as error:
@@ -138,7 +152,6 @@ def verify(
         return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
     book = _Journal(journal, manifest, decode_images)
     checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in book.findings]
-    report = on_progress or (lambda _: None)
     for findings in run_tasks(_check_shard, checks, workers=min(workers, len(checks)), on_progress=report):
         book.add(findings)
         report(VerifyProgress(findings.number, findings.records))

@@ -6,6 +6,7 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 
 from packtrain.core.errors import CorruptRecord, DatasetError, MissingDependency, UsageError
 
-from .crops import Batch, crops_of
+from .crops import Destination, crops_of
 from .decode import RecordDecoder
 from .decoders import Decoder
 from .decoders import decoder as find_decoder
@@ -25,6 +26,8 @@ from .transforms import compose
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from packtrain.core.staging import StageOptions, Staged
 
     from .views import Subset
 
@@ -111,12 +114,12 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
             laps(TRANSFORM)
         return image, label
 
-    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """Makes the samples of a batch at once, as `item` would, where that takes no more than copying raw records.
 
         Args:
             rows: int64 [samples].
-            batch: Where they go.
+            into: Where they go.
 
         Returns:
             Whether it did. If not, `item` is to make them, which can make all others, and says what is wrong.
@@ -321,24 +324,24 @@ class PackedDataset(ImageDataset):
             raise self._undecodable(row, error) from error
         return self.fused.finish(image, steps, into, laps)
 
-    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """See `ImageDataset.copy_rows`."""
         store = self.store
         if self.fused is None or self.target_transform is not None or store.manifest.store.store != "raw":
             return False
-        if batch.images.shape[3] != store.manifest.store.channels:
+        if into.images.shape[3] != store.manifest.store.channels:
             return False
         try:
             store.check_rows(rows)
         except (IndexError, DatasetError):
             return False
-        index, size, random = store.index, batch.images.shape[1:3], batch.random[batch.at]
+        index, size, random = store.index, into.images.shape[1:3], into.random[into.at]
         crops = crops_of(self.fused.compose, size, index["width"][rows], index["height"][rows], random)
         if crops is None or not store.copy_crops(
-            rows, crops, batch.images, batch.at, batch.rows[batch.at], batch.current
+            rows, crops, into.images, into.at, into.rows[into.at], into.current
         ):
             return False
-        batch.labels[batch.at] = store.labels(rows)
+        into.labels[into.at] = store.labels(rows)
         return True
 
     def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
@@ -363,6 +366,7 @@ def open_dataset(
     check: bool = True,
     decoder: str = "auto",
     scaled: bool = False,
+    stage: str | os.PathLike[str] | StageOptions | None = None,
 ) -> PackedDataset:
     """Opens a packed dataset of any format.
 
@@ -379,6 +383,9 @@ def open_dataset(
         decoder: One of `packtrain.readers.decoders.DECODERS`; ``"auto"`` is the fastest one whose pixels equal
             Pillow's here. The dataset's `decoder` tells which it is.
         scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly other pixels.
+        stage: A folder for staged copies, such as ``"/dev/shm"``, or all that can be said of staging: the dataset is
+            copied there if it is not there yet (`packtrain.core.staging.stage`) and read from there. The copy is safe
+            from eviction as long as the dataset lives, here or in a worker process.
 
     Returns:
         A map-style dataset; use it with `torch.utils.data.DataLoader` under any start method.
@@ -389,5 +396,17 @@ def open_dataset(
         CorruptFile: Manifest or index is damaged.
         MissingDependency: `decoder` is not installed.
         UsageError: There is no such decoder or transform.
+        NoRoom: There is no room to stage it.
+        StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
     """
+    # Its lease is given up here, when the dataset has one of its own.
+    staged = None if stage is None else _staged(path, stage)
+    if staged is not None:
+        path = staged.path
     return PackedDataset(path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled)
+
+
+def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
+    from packtrain.core.staging import StageOptions, stage
+
+    return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))

@@ -21,6 +21,7 @@ from packtrain.core.extension import jpeg
 from packtrain.core.index import Index
 from packtrain.core.manifest import INDEX, Manifest, ShardInfo
 from packtrain.core.mounts import is_network
+from packtrain.core.staging.root import lease_on
 
 from .laps import CHECK, READ, Laps, untimed
 
@@ -41,7 +42,7 @@ _PIECE: Final = 128 << 10
 class RecordStore:
     """The records of a dataset, by row.
 
-    Pickles as its arguments, and may be used on both sides of a fork: nothing it holds has a state that two processes
+    If `path` is a staged copy, it keeps it from being evicted. Pickles as its arguments, and may be used on both sides of a fork: nothing it holds has a state that two processes
     could disturb.
 
     Args:
@@ -54,15 +55,18 @@ class RecordStore:
         NotADataset: `path` has no manifest.
         UnsupportedVersion: It was written by a newer packtrain.
         CorruptFile: Manifest or index is damaged.
+        StagingError: `path` was a staged copy, but has been evicted.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True) -> None:
         if io not in IO:
             raise UsageError(f"io {io!r}: expected one of {', '.join(IO)}")
         self.path: Final = Path(path)
+        # Held as long as this object lives, and by the processes that are forked from this one.
+        self._lease: Final = lease_on(self.path)
         self.manifest: Final = Manifest.load(self.path)
         self.io: Final[Literal["mmap", "pread"]] = (
-            "pread" if io == "pread" or (io == "auto" and is_network(self.path)) else "mmap"
+            "pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap"
         )
         self.check: Final = check
         self.index: Final = Index(self.path / INDEX, self.manifest.columns, self.manifest.records)
@@ -244,6 +248,10 @@ class RecordStore:
 
     def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool]]:
         return _reopen, (os.fspath(self.path), self.io, self.check)
+
+    def _on_network(self) -> bool:
+        # Of a dataset that is staged in part, the last shards are links to the source.
+        return is_network(self.path) or any(is_network(self.path / shard.name) for shard in self.manifest.shards[-1:])
 
     def _info(self, number: int) -> ShardInfo:
         if number >= len(self.manifest.shards):

@@ -59,7 +59,7 @@ def advice(stats: Stats) -> Iterator[str]:
         yield "a cheaper batch_transform, or device='cuda' if there is a GPU"
         return
     if _waits_for_disk(stats):
-        yield "a faster disk, or the dataset in memory (/dev/shm)"
+        yield "a faster disk, or the dataset in memory (`packtrain stage`)"
         return
     if setting.workers and stats.busy_share < _BUSY:
         yield "a larger prefetch_factor"

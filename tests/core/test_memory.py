@@ -1,59 +1,209 @@
-"""Laws of how much memory is left: what machine and cgroup say, whichever is less."""
+"""Laws of how much memory is left: what machine, cgroup and the groups above it say, whichever is least."""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from packtrain.core.memory import available_memory
+from packtrain.core.memory import MemoryLeft, available_memory, memory_left
+from packtrain.core.mounts import file_system, read_mounts
 
 MEMINFO = "MemTotal:       2000 kB\nMemFree:         500 kB\nMemAvailable:   1000 kB\nHugePages_Total:       0\n"
+MACHINE = MemoryLeft(1000 * 1024, 2000 * 1024)
 
 
-@pytest.fixture
-def meminfo(tmp_path: Path) -> Path:
-    path = tmp_path / "meminfo"
-    path.write_text(MEMINFO)
-    return path
+class Hierarchy:
+    """A /proc and a mounted hierarchy of groups, as text files.
+
+    Args:
+        folder: For both.
+        version: Of the cgroups.
+        member: The group that /proc/self/cgroup names.
+        root: The group that is mounted.
+    """
+
+    def __init__(self, folder: Path, version: int, member: str = "/", root: str = "/") -> None:
+        self.version = version
+        self.proc, self.point = folder / "proc", folder / "a place"
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "meminfo").write_text(MEMINFO)
+        line = f"0::{member}" if version == 2 else f"4:cpu,memory:{member}"
+        (self.proc / "self" / "cgroup").write_text(f"9:pids:/elsewhere\n{line}\n")
+        kind = "cgroup2 cgroup2 rw" if version == 2 else "cgroup cgroup rw,memory"
+        point = str(self.point).replace(" ", r"\040")
+        (self.proc / "self" / "mountinfo").write_text(
+            "27 1 254:0 / / rw - ext4 /dev/vda rw\n"
+            f"31 27 0:29 / {folder}/pids rw - cgroup cgroup rw,pids\n"
+            f"32 27 0:30 {root} {point} rw,nosuid shared:9 - {kind}\n"
+        )
+
+    def group(self, path: str, limit: int | str, used: int = 5000, cache: int = 4500, *, high: str = "") -> None:
+        """Makes a group below the mounted one."""
+        folder = self.point / path
+        folder.mkdir(parents=True, exist_ok=True)
+        names = (
+            ("memory.max", "memory.current")
+            if self.version == 2
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        )
+        for name, value in zip(names, (limit, used), strict=True):
+            (folder / name).write_text(f"{value}\n")
+        if high:
+            (folder / "memory.high").write_text(f"{high}\n")
+        total = "" if self.version == 2 else "total_"
+        # What a tmpfs holds is in inactive_anon and shmem.
+        stat = {"inactive_anon": 300, "shmem": 300, "inactive_file": cache - 1000, "active_file": 1000}
+        (folder / "memory.stat").write_text("".join(f"{total}{name} {value}\n" for name, value in stat.items()))
+
+    @property
+    def groups(self) -> list[MemoryLeft]:
+        """What the groups leave."""
+        machine, *groups = memory_left(self.proc)
+        assert machine == MACHINE
+        return groups
 
 
-def version_2(folder: Path, limit: str) -> Path:
-    folder.mkdir()
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text("5000\n")
-    (folder / "memory.stat").write_text("anon 1000\ninactive_file 3000\nactive_file 1500\n")
-    return folder
-
-
-def version_1(folder: Path, limit: str) -> Path:
-    (folder / "memory").mkdir(parents=True)
-    (folder / "memory" / "memory.limit_in_bytes").write_text(f"{limit}\n")
-    (folder / "memory" / "memory.usage_in_bytes").write_text("5000\n")
-    (folder / "memory" / "memory.stat").write_text("cache 9\ntotal_inactive_file 3000\ntotal_active_file 1500\n")
-    return folder
-
-
-@pytest.mark.parametrize("make", [version_1, version_2])
+@pytest.mark.parametrize("version", [1, 2])
 class TestCgroup:
-    def test_page_cache_counts_as_free(self, make: type, meminfo: Path, tmp_path: Path) -> None:
-        assert available_memory(meminfo, make(tmp_path / "cgroup", "6000")) == 6000 - (5000 - 4500)
+    def test_page_cache_counts_as_free_and_tmpfs_does_not(self, version: int, tmp_path: Path) -> None:
+        here = Hierarchy(tmp_path, version)
+        here.group("", 6000, used=5000, cache=4500)
+        assert available_memory(here.proc) == 6000 - (5000 - 4500)
 
-    def test_the_machine_may_have_less(self, make: type, meminfo: Path, tmp_path: Path) -> None:
-        assert available_memory(meminfo, make(tmp_path / "cgroup", str(1 << 62))) == 1000 * 1024
+    def test_the_machine_may_have_less(self, version: int, tmp_path: Path) -> None:
+        here = Hierarchy(tmp_path, version)
+        here.group("", 1 << 62)
+        assert available_memory(here.proc) == 1000 * 1024
 
-    def test_more_used_than_allowed_leaves_nothing(self, make: type, meminfo: Path, tmp_path: Path) -> None:
-        assert available_memory(meminfo, make(tmp_path / "cgroup", "100")) == 0
+    def test_more_used_than_allowed_leaves_nothing(self, version: int, tmp_path: Path) -> None:
+        here = Hierarchy(tmp_path, version)
+        here.group("", 100)
+        assert available_memory(here.proc) == 0
+
+    def test_every_group_above_limits_too(self, version: int, tmp_path: Path) -> None:
+        """As in a Slurm job, whose own group has no limit, but that of the job."""
+        here = Hierarchy(tmp_path, version, "/system.slice/job_7/step_0/task_0")
+        here.group("system.slice", 90_000, used=20_000, cache=2000)
+        here.group("system.slice/job_7", 30_000, used=11_000, cache=1000)
+        here.group("system.slice/job_7/step_0", "max" if version == 2 else 1 << 62)
+        here.group("system.slice/job_8", 1)
+        found = {left.cgroup: left for left in here.groups if left.limit < 1 << 40}
+        assert found == {
+            "/system.slice": MemoryLeft(72_000, 90_000, "/system.slice", 300),
+            "/system.slice/job_7": MemoryLeft(20_000, 30_000, "/system.slice/job_7", 300),
+        }
+        assert available_memory(here.proc) == 20_000
+
+    @pytest.mark.parametrize(
+        ("member", "below"),
+        [
+            ("/docker/abc", ""),  # told the path outside, sees its own group at the root
+            ("/docker/abc/train", "train"),
+            ("/", ""),  # in a namespace of its own
+            ("/../other", ""),
+            ("/kubepods/x", ""),
+        ],
+    )
+    def test_in_a_container(self, version: int, tmp_path: Path, member: str, below: str) -> None:
+        here = Hierarchy(tmp_path, version, member, "/docker/abc")
+        here.group("", 90_000)
+        here.group("train", 80_000)
+        names = ["/docker/abc/train", "/docker/abc"] if below else ["/docker/abc"]
+        assert [left.cgroup for left in here.groups] == names
+
+    def test_outside_of_ones_namespace(self, version: int, tmp_path: Path) -> None:
+        here = Hierarchy(tmp_path, version, "/../other")
+        here.group("", 90_000)
+        here.group("../other", 80_000)
+        assert [left.limit for left in here.groups] == [90_000]
+
+    def test_a_group_that_is_gone(self, version: int, tmp_path: Path) -> None:
+        here = Hierarchy(tmp_path, version, "/gone")
+        assert here.groups == []
 
 
-def test_no_limit(meminfo: Path, tmp_path: Path) -> None:
-    assert available_memory(meminfo, version_2(tmp_path / "cgroup", "max")) == 1000 * 1024
+@pytest.mark.parametrize(("high", "left"), [("5000", 4500), ("max", 8500), ("9500", 8500)])
+def test_where_a_group_is_slowed_down_counts_as_its_limit(tmp_path: Path, high: str, left: int) -> None:
+    here = Hierarchy(tmp_path, 2)
+    here.group("", 9000, high=high)
+    assert [each.bytes for each in here.groups] == [left]
+
+
+def test_no_limit(tmp_path: Path) -> None:
+    here = Hierarchy(tmp_path, 2)
+    here.group("", "max")
+    assert memory_left(here.proc) == [MACHINE]
 
 
 def test_nobody_says(tmp_path: Path) -> None:
-    assert available_memory(tmp_path / "none", tmp_path / "none") == math.inf
+    assert available_memory(tmp_path / "none") == math.inf
 
 
 def test_this_machine_has_some() -> None:
     assert 1 << 20 < available_memory() < math.inf
+
+
+@pytest.fixture
+def real_group() -> Iterator[tuple[Path, str]]:
+    """A group of the kernel's with a limit of 64 MiB, and a group in it."""
+    for mount in read_mounts():
+        if mount.kind == "cgroup2" and "memory" in (mount.point / "cgroup.subtree_control").read_text():
+            limit = "memory.max"
+        elif mount.kind == "cgroup" and "memory" in mount.options:
+            limit = "memory.limit_in_bytes"
+        else:
+            continue
+        group = mount.point / f"packtrain-test-{uuid.uuid4().hex[:8]}"
+        try:
+            (group / "inner").mkdir(parents=True)
+            (group / limit).write_text(str(64 << 20))
+        except OSError:
+            continue
+        try:
+            yield group / "inner", f"/{group.name}"
+        finally:
+            (group / "inner").rmdir()
+            group.rmdir()
+        return
+    pytest.skip("control groups of memory cannot be made here")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_real_group(real_group: tuple[Path, str], tmp_path: Path) -> None:
+    """What a process in it finds, before and after it has taken 16 MiB: as memory, in a tmpfs, in the page cache."""
+    group, limiting = real_group
+    code = f"""
+import os, tempfile
+from packtrain.core.memory import memory_left
+
+def left():
+    least = min(memory_left(), key=lambda left: left.bytes)
+    assert (least.cgroup, least.limit) == ({limiting!r}, 64 << 20), memory_left()
+    return least.bytes
+
+open({str(group / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+first = left()
+block = b"x" * (16 << 20)
+second = left()
+with tempfile.TemporaryFile(dir="/dev/shm") as file:
+    os.posix_fallocate(file.fileno(), 0, 16 << 20)
+    third = left()
+with tempfile.TemporaryFile(dir={str(tmp_path)!r}) as file:
+    before = left()
+    file.write(block)
+    os.fsync(file.fileno())
+    after = left()
+print(first - second, second - third, before - after)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    as_memory, as_tmpfs, as_cache = (int(word) / (16 << 20) for word in done.stdout.split())
+    assert 0.8 < as_memory < 1.2 and 0.8 < as_tmpfs < 1.2
+    assert file_system(tmp_path) == "tmpfs" or as_cache < 0.3

@@ -10,8 +10,9 @@ import pytest
 
 from packtrain.core.errors import UsageError
 from packtrain.core.options import LabelSpec, Resize, StoreOptions
+from packtrain.core.sizes import parse_bytes
 from packtrain.packer import PackOptions
-from packtrain.packer.options import parse_bytes, reject_limit
+from packtrain.packer.options import reject_limit
 
 
 @pytest.mark.parametrize(

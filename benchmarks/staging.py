@@ -1,0 +1,168 @@
+"""Staging from a disk, to memory and to a disk, against `cp -r && sync` and `rsync -a && sync`; and finding what is there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure import (
+    Unmeasurable,
+    alternate,
+    child,
+    describe_list,
+    kind_of,
+    medians,
+    print_table,
+    ratio,
+    real_list,
+    repeated_list,
+    scratch,
+    target,
+)
+from packtrain.core.manifest import Manifest
+from packtrain.core.options import StoreOptions
+from packtrain.core.staging import StageOptions, stage
+from packtrain.packer import PackOptions, pack
+
+LINES: Final = 24_000
+SHARD_BYTES: Final = 64 << 20
+REPETITIONS: Final = 5
+PEERS: Final = {"cp -r && sync": 1.0, "rsync -a && sync": 1.5}
+"""The peers, and how much faster than they staging should be."""
+OURS: Final = "packtrain stage"
+SHARDS: Final = 1000
+RECORDS_PER_SHARD: Final = 3
+AGAIN_SECONDS: Final = 0.2
+_DROP: Final = Path("/proc/sys/vm/drop_caches")
+
+
+def measure() -> dict[str, Any]:
+    if not os.access(_DROP, os.W_OK):
+        raise Unmeasurable("dropping the page cache needs root")
+    if shutil.which("rsync") is None:
+        raise Unmeasurable("rsync is not installed: apt-get install rsync")
+    images = real_list()
+    with scratch() as memory, scratch(on_disk=True) as disk:
+        dataset = disk / "dataset"
+        _pack(images, disk, dataset, LINES, SHARD_BYTES)
+        manifest = Manifest.load(dataset)
+        places = {"memory": memory, "disk": disk}
+        seconds = {name: alternate(_cases(dataset, place / "copy"), REPETITIONS) for name, place in places.items()}
+        shutil.rmtree(dataset)
+        again = _again(images, disk, memory)
+        kinds = {name: kind_of(place) for name, place in places.items()}
+    ratios = {place: {peer: ratio(times[peer], times[OURS]) for peer in PEERS} for place, times in seconds.items()}
+    return {
+        "input": {**describe_list(images), "shards": len(manifest.shards), "shard_bytes": manifest.bytes},
+        "file_systems": {"source": kinds["disk"], **kinds},
+        "rsync": subprocess.run(["rsync", "--version"], capture_output=True, text=True).stdout.splitlines()[0],
+        "settings": {"repetitions": REPETITIONS, "warm_up": 1, "order": "alternating", "page cache": "dropped"},
+        "seconds": seconds,
+        "median_mb_per_second": {
+            place: {name: manifest.bytes / 1e6 / value for name, value in medians(times).items()}
+            for place, times in seconds.items()
+        },
+        "ratios": ratios,
+        "again": again,
+        "targets": [
+            *(
+                target(f"disk to {place}: speed over {peer}", ratios[place][peer], least=least)
+                for place in places
+                for peer, least in PEERS.items()
+            ),
+            target(
+                f"stage() of what is staged, {SHARDS} shards: seconds",
+                medians(again["seconds"])["stage()"],
+                most=AGAIN_SECONDS,
+            ),
+        ],
+    }
+
+
+def _pack(images: Path, folder: Path, out: Path, lines: int, shard_bytes: int) -> None:
+    listing = folder / "train.txt"
+    listing.write_text(repeated_list(images, lines)[0])
+    options = PackOptions(format="tar", root=images.parent, shard_bytes=shard_bytes, store=StoreOptions("verbatim"))
+    pack(listing, out, options, workers=len(os.sched_getaffinity(0)))
+
+
+def _cases(dataset: Path, copy: Path) -> dict[str, Callable[[], float]]:
+    source, there = shlex.quote(str(dataset)), shlex.quote(str(copy))
+    commands = {
+        "cp -r && sync": f"cp -r {source} {there} && sync",
+        "rsync -a && sync": f"rsync -a {source}/ {there} && sync",
+        # The whole command with its start, checksums and fsync, as the others.
+        OURS: f"{shlex.quote(sys.executable)} -m packtrain.cli stage {source} --to {there}",
+    }
+    return {name: partial(_time, command, copy, mkdir=name == OURS) for name, command in commands.items()}
+
+
+def _time(command: str, copy: Path, *, mkdir: bool) -> float:
+    if mkdir:
+        copy.mkdir()
+    os.sync()
+    _DROP.write_text("3")
+    try:
+        started = time.perf_counter()
+        subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - started
+    finally:
+        shutil.rmtree(copy)
+
+
+def _again(images: Path, disk: Path, memory: Path) -> dict[str, Any]:
+    """Times staging what is staged already: the call, in a fresh process each time, and the whole command."""
+    dataset = disk / "many"
+    described = describe_list(images)
+    shard_bytes = RECORDS_PER_SHARD * described["bytes"] // described["images"]
+    _pack(images, disk, dataset, SHARDS * RECORDS_PER_SHARD, shard_bytes)
+    command = [sys.executable, "-m", "packtrain.cli", "stage", str(dataset), "--to", str(memory)]
+
+    def run() -> float:
+        started = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - started
+
+    stage(dataset, StageOptions(to=memory)).lease.close()
+    cases: dict[str, Callable[[], float]] = {
+        "stage()": partial(child, "staging", dataset, memory),
+        "packtrain stage": run,
+    }
+    return {"shards": len(Manifest.load(dataset).shards), "seconds": alternate(cases, REPETITIONS)}
+
+
+def _main() -> None:
+    dataset, to = map(Path, sys.argv[1:])
+    started = time.perf_counter()
+    staged = stage(dataset, StageOptions(to=to))
+    print(time.perf_counter() - started)
+    staged.lease.close()
+
+
+def show(result: dict[str, Any]) -> None:
+    rows = []
+    for place, times in result["seconds"].items():
+        for name, seconds in medians(times).items():
+            over = result["ratios"][place].get(name)
+            rate = result["median_mb_per_second"][place][name]
+            ours = "" if over is None else f"{over:.2f}"
+            rows.append([name, f"disk to {place}", f"{seconds:.2f}", f"{rate:,.0f}", ours])
+    print_table(["command", "", "s", "MB/s", "packtrain is faster by"], rows)
+    print()
+    again = result["again"]
+    header = ["staged already", "shards", "s"]
+    print_table(
+        header, [[name, f"{again['shards']:,}", f"{value:.3f}"] for name, value in medians(again["seconds"]).items()]
+    )
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,166 @@
+"""What Linux offers for copying and Python does not: reflinks, allocation, reads that leave the page cache alone."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+RWF_DONTCACHE: Final = 0x80
+"""Flag of `os.preadv`, Linux 6.14: pages that were not in the page cache before leave it again."""
+_FICLONE: Final = 0x40049409
+_SYNC_FILE_RANGE_WRITE: Final = 2
+_REFUSED: Final = frozenset(
+    [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY, errno.EXDEV, errno.EPERM, errno.EBADF, errno.ETXTBSY]
+)
+"""How file systems say that they cannot do it."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def clone(source: int, target: int) -> bool:
+    """Makes the file `target` share the blocks of the file `source`. Returns whether the file systems could do it."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return False
+        raise
+    return True
+
+
+def allocate(descriptor: int, offset: int, length: int) -> None:
+    """Reserves room for a range of a file, where the file system can.
+
+    Unlike `os.posix_fallocate` it never falls back to writing.
+    """
+    try:
+        _call("fallocate", descriptor, 0, ctypes.c_int64(offset), ctypes.c_int64(length))
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+
+
+def start_writeback(descriptor: int, offset: int, length: int) -> None:
+    """Has the kernel begin to write a range to the medium, without waiting for it: a later fsync has less to do."""
+    with suppress(OSError):
+        _call("sync_file_range", descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+
+
+Pages = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:
+    """Which pages of a range lie in the page cache; None where the kernel does not tell.
+
+    Args:
+        descriptor: An open file.
+        offset: Start, a multiple of the page size.
+        length: Length in bytes.
+    """
+    # Of files of others that one cannot write to, mincore says that all is there.
+    if os.fstat(descriptor).st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
+        return None
+    pages = np.empty(-(-length // mmap.PAGESIZE), np.uint8)
+    try:
+        mapping = mmap.mmap(descriptor, length, prot=mmap.PROT_READ, offset=offset)
+        address, vector = np.frombuffer(mapping, np.uint8).ctypes.data, pages.ctypes.data
+        _call("mincore", ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_void_p(vector))
+    except (OSError, ValueError):
+        return None
+    return (pages & 1).astype(np.bool_)
+
+
+class Reader:
+    """Reads a range of a file, front to back, and leaves the page cache as it was.
+
+    What is not in the page cache is read past it, which takes half the processor time. Where some of it is there, or
+    the file system cannot do that, it is read through the cache, and what was not there before is dropped again: by
+    the kernel since Linux 6.14, by us before.
+
+    Args:
+        descriptor: The file; stays the caller's.
+        offset: Start of the range, a multiple of the page size.
+        length: Its length.
+    """
+
+    def __init__(self, descriptor: int, offset: int, length: int) -> None:
+        self._descriptor = descriptor
+        self._offset = offset
+        self._cached = cached_pages(descriptor, offset, length)
+        self._direct = (self._cached is None or not self._cached.any()) and self._set_direct(True)
+        self._flags = RWF_DONTCACHE
+        # No read-ahead: the buffers are large, several threads read at once, and what is read ahead across the end of
+        # the range would stay in the cache.
+        with suppress(OSError):
+            os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_RANDOM)
+
+    def read(self, view: memoryview, offset: int) -> int:
+        """Fills `view`, whose memory begins with a page, from `offset`, a multiple of the page size.
+
+        Returns:
+            The bytes read, less than asked for only at the end of the file.
+        """
+        filled = 0
+        while filled < len(view) and (count := self._read(view[filled:], offset + filled)):
+            filled += count
+        return filled
+
+    def close(self) -> None:
+        """Drops from the page cache what was not in it before."""
+        if self._cached is None:
+            return
+        for start, stop in _runs(~self._cached):
+            at, length = self._offset + start * mmap.PAGESIZE, (stop - start) * mmap.PAGESIZE
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, at, length, os.POSIX_FADV_DONTNEED)
+
+    def _read(self, view: memoryview, offset: int) -> int:
+        if self._direct:
+            whole = len(view) - len(view) % mmap.PAGESIZE
+            if whole and (count := self._try_read(view[:whole], offset, 0)) is not None:
+                return count
+            # The end of the file, or a file system that is more particular.
+            self._direct = self._set_direct(False)
+        if self._flags:
+            if (count := self._try_read(view, offset, self._flags)) is not None:
+                return count
+            self._flags = 0
+        return os.preadv(self._descriptor, [view], offset)
+
+    def _try_read(self, view: memoryview, offset: int, flags: int) -> int | None:
+        try:
+            return os.preadv(self._descriptor, [view], offset, flags)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+        return None
+
+    def _set_direct(self, wanted: bool) -> bool:
+        """Switches reading past the page cache. Returns whether it is on."""
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags)
+        except OSError:
+            return False
+        return wanted
+
+
+def _runs(flags: Pages) -> Iterator[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    function = getattr(_libc, name, None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), name)
+    while function(*arguments) != 0:
+        if (code := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(code, os.strerror(code), name)

@@ -1,0 +1,197 @@
+"""Laws of `packtrain staged`: what it shows is what lies there, and what somebody needs stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from support import flip, image_set, packed, shard_bytes, tree
+
+from packtrain.core.staging import Staged, StageOptions, entries, stage
+from packtrain.core.staging.source import Source, allocated_beside
+from packtrain.readers import open_dataset
+
+from .conftest import Run
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("staged")
+    made = []
+    for name, count in (("cats", 12), ("dogs", 20)):
+        listing = image_set(folder / f"images of {name}", count)
+        made.append(packed(listing, folder / name, "tar", shard_bytes=shard_bytes(listing, 5)))
+    return made[0], made[1]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "place"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def staged(datasets: tuple[Path, Path], place: Path) -> tuple[Staged, Staged]:
+    """Two entries that nobody reads."""
+    cats, dogs = (stage(dataset, StageOptions(to=place)) for dataset in datasets)
+    cats.lease.close()
+    dogs.lease.close()
+    return cats, dogs
+
+
+def names(place: Path) -> set[str]:
+    return {entry.id.split("-")[0] for entry in entries(place)}
+
+
+class TestList:
+    def test_an_empty_place(self, run: Run, place: Path) -> None:
+        outcome = run("staged", "list", "--to", place)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.startswith(f"0 staged in {place}, 0 B; room for ")
+        assert not list(place.iterdir())
+
+    def test_a_place_that_is_not_there(self, run: Run, tmp_path: Path) -> None:
+        outcome = run("staged", "list", "--to", tmp_path / "none")
+        assert (outcome.code, outcome.out) == (0, f"0 staged in {tmp_path / 'none'}, 0 B\n")
+
+    def test_a_line_for_each(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        cats, dogs = staged
+        os.utime(place.glob(f"packtrain-*/.locks/{cats.id[-16:]}.lease").__next__(), (time.time() - 7300,) * 2)
+        run("staged", "pin", "dogs", "--to", place)
+        with open_dataset(dogs.path).store:
+            lines = run("staged", "list", "--to", place).out.splitlines()
+        head, first, second, total = (" ".join(line.split()) for line in lines)
+        assert head == "id size shards state last used read by safe until"
+        assert first.startswith(f"{cats.id} ") and first.endswith(" KiB 3/3 complete 2 h ago - -")
+        assert second.startswith(f"{dogs.id} ") and second.endswith(f" KiB 4/4 complete 0 s ago {os.getpid()} pinned")
+        assert total.startswith(f"2 staged in {place}, ") and "; room for " in total and "(limit: " in total
+
+    def test_a_promise_is_shown(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
+        run("stage", datasets[0], "--to", place, "--grace", "90m")
+        assert run("staged", "list", "--to", place).out.splitlines()[1].endswith(" -        for 1 h")
+
+    def test_json(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        found = run("staged", "list", "--to", place, "--json").json
+        assert found["to"] == str(place)
+        assert [entry["path"] for entry in found["entries"]] == [str(each.path) for each in staged]
+        assert [entry["bytes"] for entry in found["entries"]] == [entry.bytes for entry in entries(place)]
+        assert found["room"]["bytes"] > 0
+
+    def test_a_partial_one(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
+        source = Source.load(datasets[1])
+        budget = sum(file.allocated for file in source.files) + allocated_beside(source.manifest) - 1
+        outcome = run("stage", datasets[1], "--to", place, "--partial", "--budget", budget, "--json")
+        assert (outcome.json["local_shards"], outcome.json["shards"]) == (3, 4)
+        assert " 3/4  partial " in run("staged", "list", "--to", place).out
+
+
+class TestEvict:
+    @pytest.mark.parametrize("how", ["id", "part", "path", "path with slash"])
+    def test_one(self, run: Run, staged: tuple[Staged, Staged], place: Path, how: str) -> None:
+        cats, _ = staged
+        words = {
+            "id": (cats.id, "--to", place),
+            "part": ("cat", "--to", place),
+            "path": (cats.path,),
+            "path with slash": (f"{cats.path}/",),
+        }[how]
+        size = next(entry.bytes for entry in entries(place) if entry.id == cats.id)
+        outcome = run("staged", "evict", *words)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out == f"{cats.id}: evicted, {size / 1024:.1f} KiB\n"
+        assert not cats.path.exists() and names(place) == {"dogs"}
+
+    def test_all(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        found = run("staged", "evict", "--all", "--to", place, "--json").json
+        assert {entry["id"] for entry in found["evicted"]} == {each.id for each in staged}
+        assert names(place) == set()
+        assert run("staged", "evict", "--all", "--to", place).out.startswith("nothing may go")
+
+    def test_the_source_is_left_alone(
+        self, run: Run, datasets: tuple[Path, Path], staged: tuple[Staged, Staged], place: Path
+    ) -> None:
+        before = [tree(dataset) for dataset in datasets]
+        run("staged", "evict", "--all", "--to", place)
+        assert [tree(dataset) for dataset in datasets] == before
+
+    def test_what_is_read_stays(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        with open_dataset(staged[0].path).store:
+            outcome = run("staged", "evict", "cats", "dogs", "--to", place)
+            assert (outcome.code, outcome.out) == (1, "")
+            assert f"{staged[0].id} is being read by process {os.getpid()}" in outcome.err
+            assert names(place) == {"cats", "dogs"}
+            assert staged[1].id in run("staged", "evict", "--all", "--to", place).out
+        assert names(place) == {"cats"}
+
+    def test_what_is_pinned_stays(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        assert run("staged", "pin", "cats", "--to", place).out == f"{staged[0].id}: pinned\n"
+        outcome = run("staged", "evict", "cats", "--to", place, "--force")
+        assert outcome.code == 1 and "is pinned" in outcome.err
+        run("staged", "evict", "--all", "--to", place)
+        assert names(place) == {"cats"}
+        assert run("staged", "unpin", staged[0].path).out == f"{staged[0].id}: not pinned\n"
+        run("staged", "evict", "--all", "--to", place)
+        assert names(place) == set()
+
+    def test_what_was_promised_stays_but_for_force(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
+        run("stage", datasets[0], "--to", place)
+        outcome = run("staged", "evict", "cats", "--to", place)
+        assert outcome.code == 1 and "was printed not long ago" in outcome.err
+        assert names(place) == {"cats"}
+        assert run("staged", "evict", "cats", "--to", place, "--force").code == 0
+        assert names(place) == set()
+
+    @pytest.mark.parametrize(
+        ("words", "code", "message"),
+        [
+            ([], 2, "name what to evict, or say --all"),
+            (["cats", "--all"], 2, "name what to evict, or say --all"),
+            (["s"], 1, "may be any of cats-"),
+            (["mice"], 1, "there is no entry 'mice'; what is there: cats-"),
+            (["/elsewhere/packtrain-0/x"], 2, "these lie in several places (/elsewhere, "),
+        ],
+    )
+    def test_wrong_usage(
+        self, run: Run, staged: tuple[Staged, Staged], place: Path, words: list[str], code: int, message: str
+    ) -> None:
+        outcome = run("staged", "evict", *words, "--to", place)
+        assert (outcome.code, outcome.out) == (code, "") and message in outcome.err
+        assert names(place) == {"cats", "dogs"}
+
+
+class TestRepair:
+    def test_what_is_sound(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        outcome = run("staged", "repair", "cats", "--to", place)
+        assert (outcome.code, outcome.out) == (0, f"{staged[0].id}: all is well\n")
+
+    def test_only_what_is_damaged_is_copied_again(
+        self, run: Run, datasets: tuple[Path, Path], staged: tuple[Staged, Staged]
+    ) -> None:
+        entry = staged[0].path
+        before = {path.name: path.stat().st_ino for path in entry.glob("*.tar")}
+        (entry / "train-000001.tar").chmod(0o600)
+        flip(entry / "train-000001.tar", 3000)
+        assert run("verify", entry).code == 1
+        outcome = run("staged", "repair", entry)
+        size = (entry / "train-000001.tar").stat().st_size
+        assert (outcome.code, outcome.out.splitlines()) == (
+            0,
+            [f"{entry / 'train-000001.tar'}: repaired", f"{staged[0].id}: 1 file(s) repaired, {size / 1024:.1f} KiB"],
+        )
+        assert run("verify", entry).code == 0
+        after = {path.name: path.stat().st_ino for path in entry.glob("*.tar")}
+        assert {name for name in before if before[name] != after[name]} == {"train-000001.tar"}
+        copied = tree(entry)
+        del copied["staged.json"]
+        assert copied == tree(datasets[0])
+
+    def test_json(self, run: Run, staged: tuple[Staged, Staged]) -> None:
+        assert run("staged", "repair", staged[0].path, "--json").json == {"files": [], "bytes": 0}
+
+    def test_what_is_no_entry(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
+        for words in ([datasets[0]], ["cats", "--to", place]):
+            outcome = run("staged", "repair", *words)
+            assert (outcome.code, outcome.out) == (1, "") and "there is no entry" in outcome.err

@@ -1,0 +1,158 @@
+"""Drives the processes of `child.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE = 60
+"""Seconds after which a process that does not answer hangs."""
+
+
+class Refused(Exception):
+    """A process answered with an error.
+
+    Args:
+        kind: Name of its class.
+        message: What it says.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        self.message = message
+
+
+class Child:
+    """A process that does what it is told."""
+
+    def __init__(self, connection: socket.socket, address: str) -> None:
+        self._connection = connection
+        self._connection.settimeout(PATIENCE)
+        self._stream = connection.makefile("rw")
+        self._address = address
+        self.pid = int(self._stream.readline())
+
+    def send(self, do: str, **arguments: Any) -> None:
+        """Tells it to do something, one of the functions of `child.py`."""
+        print(json.dumps({"do": do, **arguments}, default=os.fspath), file=self._stream, flush=True)
+
+    def answer(self) -> Any:
+        """Waits until it is done.
+
+        Raises:
+            Refused: It could not.
+            EOFError: It has died.
+        """
+        line = self._stream.readline()
+        if not line:
+            raise EOFError(f"process {self.pid} died")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise Refused(reply["error"], reply["message"])
+        return reply["result"]
+
+    def do(self, do: str, **arguments: Any) -> Any:
+        """Tells it to do something and waits until it is done."""
+        self.send(do, **arguments)
+        return self.answer()
+
+    def attempt(self, do: str, **arguments: Any) -> Any:
+        """What `do` returns, or the error that it raises."""
+        self.send(do, **arguments)
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """What `answer` returns, or the error that it raises."""
+        try:
+            return self.answer()
+        except Refused as refused:
+            return refused
+
+    def kill(self) -> None:
+        """Kills it, and waits until the kernel has taken its descriptors away."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.gone()
+
+    def end(self) -> None:
+        """Lets it end by itself."""
+        self._connection.shutdown(socket.SHUT_WR)
+        self.gone()
+
+    def gone(self) -> None:
+        with suppress(OSError):
+            self._stream.close()
+        self._connection.close()
+        until(lambda: ended(self.pid))
+
+
+class Children:
+    """Where processes come from: one that has imported everything, and forks. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._address = str(folder / "socket")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._address)
+        self._listener.listen()
+        self._listener.settimeout(PATIENCE)
+        script = Path(__file__).with_name("child.py")
+        self._parent = subprocess.Popen([sys.executable, "-P", script, self._address], stdin=subprocess.PIPE, text=True)
+        self._started: list[Child] = []
+
+    def start(self) -> Child:
+        """A fresh process."""
+        assert self._parent.stdin is not None
+        print(file=self._parent.stdin, flush=True)
+        return self._accept()
+
+    def fork(self, child: Child) -> Child:
+        """A process forked from another one."""
+        child.do("fork", address=self._address)
+        return self._accept()
+
+    def kill_all(self) -> None:
+        for child in self._started:
+            child.kill()
+        self._started.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill_all()
+        self._listener.close()
+        self._parent.communicate()
+
+    def _accept(self) -> Child:
+        connection, _ = self._listener.accept()
+        child = Child(connection, self._address)
+        self._started.append(child)
+        return child
+
+
+def ended(pid: int) -> bool:
+    """Whether all threads of a process have ended, and so its files are closed; it may not have been waited for."""
+    try:
+        lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):
+        return ended(pid)
+    return all(line.rpartition(")")[2].split()[0] in "ZX" for line in lines)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that happens soon, because another process or the kernel is at it."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it does not come about"
+        time.sleep(0.001)

@@ -1,0 +1,95 @@
+"""Datasets to stage, places to stage them to, and processes that do it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults.harness import FaultServer, NoCompilerError, build
+from staging.children import Child, Children
+from staging.laws import packed_pictures
+
+WARM_UP = """
+import tempfile
+from pathlib import Path
+from packtrain.core.staging import StageOptions, evict, repair, stage
+
+with tempfile.TemporaryDirectory() as folder:
+    staged = stage(args["dataset"], StageOptions(to=Path(folder)))
+    repair(staged.path)
+    staged.lease.close()
+    evict(folder)
+"""
+
+
+@pytest.fixture(scope="session")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    """Four datasets of one size or nearly so, of four shards each, with different content; not to be changed."""
+    folder = tmp_path_factory.mktemp("datasets")
+    return tuple(packed_pictures(folder / name, seed) for seed, name in enumerate(("birds", "cats", "dogs", "eels")))
+
+
+@pytest.fixture(scope="session")
+def dataset(datasets: tuple[Path, ...]) -> Path:
+    """The first of them."""
+    return datasets[0]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder in memory, where there is one, as that is where datasets are staged to."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=shared) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def children() -> Iterator[Children]:
+    # The name of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="staging-") as folder, Children(Path(folder)) as children:
+        yield children
+
+
+@pytest.fixture
+def start(children: Children) -> Iterator[Callable[[], Child]]:
+    """Starts processes, which end with the test."""
+    yield children.start
+    children.kill_all()
+
+
+@pytest.fixture(scope="session")
+def faulty(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+    """Processes in which something goes wrong."""
+    try:
+        library = build(tmp_path_factory.mktemp("faultlib"))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    with FaultServer(library, WARM_UP, {"dataset": str(dataset)}) as server:
+        yield server
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs with given options; the test is skipped where that is not allowed."""
+    points: list[Path] = []
+
+    def mount(options: str) -> Path:
+        point = tmp_path / f"mount-{len(points)}"
+        point.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting takes privileges: {done.stderr.strip()}")
+        points.append(point)
+        return point
+
+    yield mount
+    for point in points:
+        # What a failed test has still open is no reason to keep it.
+        subprocess.run(["umount", "--lazy", point], check=True)

@@ -1,0 +1,272 @@
+"""Killed at any moment, staging leaves nothing that anybody has to clean up, and the next call completes.
+
+Real processes, killed by SIGKILL right before one of their changes to the place, or after half of a write; every one of
+these points for one thread (in the ordinary run every third), and for several threads wherever chance has it.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults.harness import Action, Call, FaultServer, points
+from staging.children import Child
+from staging.laws import assert_same, assert_tidy, big_dataset, root_of
+from support import flip, tree
+
+from packtrain.core.staging import StageOptions, entries, evict, repair, stage
+
+KILLED = -signal.SIGKILL
+CLEAN_ERROR = 3
+STEP = pytest.mark.parametrize(
+    "step", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.stress)]
+)
+ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
+
+STAGE = """
+from pathlib import Path
+from packtrain.core.staging import StageOptions, stage
+
+stage(args["dataset"], StageOptions(to=Path(args["place"]), **args["options"]))
+"""
+EVICT = """
+from packtrain.core.staging import evict
+
+evict(args["place"])
+"""
+REPAIR = """
+from packtrain.core.staging import repair
+
+repair(args["entry"], threads=1)
+"""
+CLEANLY = f"""
+import sys
+from packtrain.core.errors import NoSpace, StagingError
+
+try:
+    exec(args["code"])
+except (NoSpace, StagingError) as error:
+    print(error)
+    sys.exit({CLEAN_ERROR})
+"""
+
+
+class Victim:
+    """What is killed again and again: some code that changes a place.
+
+    Args:
+        server: Where processes come from.
+        place: The place.
+        code: What they do.
+        args: What it needs beside the place.
+    """
+
+    def __init__(self, server: FaultServer, place: Path, code: str, **args: object) -> None:
+        self._server = server
+        self._place = place
+        self._code = code
+        self._args = {**args, "place": str(place)}
+
+    def calls(self) -> tuple[Call, ...]:
+        """The changes that it makes when nothing goes wrong."""
+        outcome = self._server.run(self._code, self._args, self._place)
+        assert outcome.returncode == 0, outcome.output
+        return outcome.calls
+
+    def dies(self, action: Action, at: int) -> bool:
+        """Whether it was killed; if not, it has come to its end."""
+        outcome = self._server.run(self._code, self._args, self._place, action, at)
+        assert outcome.returncode in (0, KILLED), outcome.output
+        return outcome.returncode == KILLED
+
+    def fails(self, at: int, action: Action = Action.FAIL_FROM) -> str | None:
+        """What it says when the medium is full from its `at`-th change on; None if it came to its end all the same."""
+        args = {**self._args, "code": self._code}
+        outcome = self._server.run(CLEANLY, args, self._place, action, at, errno.ENOSPC)
+        assert outcome.returncode in (0, CLEAN_ERROR), outcome.output
+        return outcome.output if outcome.returncode else None
+
+
+def emptied(place: Path) -> None:
+    shutil.rmtree(root_of(place), ignore_errors=True)
+
+
+def assert_completes(dataset: Path, place: Path, case: object) -> None:
+    """The next call has all of it, and nothing else is left."""
+    staged = stage(dataset, StageOptions(to=place))
+    assert_same(staged.path, dataset)
+    try:
+        assert_tidy(place, staged.path)
+    except AssertionError as error:
+        raise AssertionError(f"after {case}: {error}") from error
+    (entry,) = entries(place)
+    assert (entry.state, entry.shards) == ("complete", entry.local_shards), case
+
+
+@STEP
+def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, step: int) -> None:
+    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
+    calls = victim.calls()
+    assert len(calls) > 60
+    for case in list(points(calls, Action.KILL, Action.TEAR))[::step]:
+        emptied(place)
+        assert victim.dies(*case), case
+        for path in root_of(place).glob("[!.]*"):
+            assert_same(path, dataset)
+        assert_completes(dataset, place, (case, calls[case[1] - 1]))
+
+
+@STEP
+def test_the_copier_of_a_partial_entry_dies_anywhere(
+    faulty: FaultServer, dataset: Path, place: Path, step: int
+) -> None:
+    """Then, with more room, all of it is staged; first what is killed makes the entry, then it makes it grow."""
+    budget = half_of(dataset, place)
+    options = {"threads": 1, "budget": budget, "partial": True}
+    begin = Victim(faulty, place, STAGE, dataset=str(dataset), options=options)
+    calls = begin.calls()
+    assert entries(place)[0].state == "partial"
+    for case in list(points(calls, Action.KILL))[-30::step]:
+        emptied(place)
+        assert begin.dies(*case), case
+        assert_completes(dataset, place, case)
+    emptied(place)
+    stage(dataset, StageOptions(to=place, budget=budget, partial=True))
+    shutil.copytree(place, place / "model", symlinks=True)
+    grow = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
+    for case in list(points(grow.calls(), Action.KILL))[::step]:
+        emptied(place)
+        shutil.copytree(place / "model" / root_of(place).name, root_of(place), symlinks=True)
+        assert grow.dies(*case), case
+        (path,) = root_of(place).glob("[!.]*")
+        found = tree(path)
+        assert {name: found[name] for name in tree(dataset)} == tree(dataset), case
+        assert_completes(dataset, place, case)
+
+
+def test_the_evictor_dies_anywhere(faulty: FaultServer, datasets: tuple[Path, ...], place: Path) -> None:
+    victim = Victim(faulty, place, EVICT)
+    emptied(place)
+    for dataset in datasets[:2]:
+        stage(dataset, StageOptions(to=place))
+    shutil.copytree(place, place / "model")
+    for case in points(victim.calls(), Action.KILL):
+        emptied(place)
+        shutil.copytree(place / "model" / root_of(place).name, root_of(place))
+        assert victim.dies(*case), case
+        left = sorted(root_of(place).glob("[!.]*"))
+        for path in left:
+            assert_same(path, next(dataset for dataset in datasets if path.name.startswith(dataset.name)))
+        staged = stage(datasets[2], StageOptions(to=place))
+        assert_tidy(place, staged.path, *left)
+
+
+def test_the_mender_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path) -> None:
+    """Readers find every file there at any time, and what was sound stays as it is."""
+    staged = stage(dataset, StageOptions(to=place))
+    staged.lease.close()
+    damaged = staged.path / "index" / "line.npy", sorted(staged.path.glob("*.tar"))[1]
+    for path in damaged:
+        path.chmod(0o644)
+        flip(path, 600 if path.suffix == ".tar" else -1)
+    shutil.copytree(place, place / "model")
+    victim = Victim(faulty, place, REPAIR, entry=str(staged.path))
+    for case in points(victim.calls(), Action.KILL):
+        emptied(place)
+        shutil.copytree(place / "model" / root_of(place).name, root_of(place))
+        assert victim.dies(*case), case
+        assert set(tree(staged.path)) == {*tree(dataset), "staged.json"}
+        repair(staged.path)
+        stage(dataset, StageOptions(to=place)).lease.close()
+        assert_same(staged.path, dataset)
+        assert_tidy(place, staged.path)
+
+
+@STEP
+def test_a_full_medium_is_a_clean_error_anywhere(faulty: FaultServer, dataset: Path, place: Path, step: int) -> None:
+    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
+    said = set()
+    for at in range(1, len(victim.calls()) + 1, step):
+        emptied(place)
+        message = victim.fails(at)
+        if message is not None:
+            said.add(message)
+            assert "No space left" in message or "no space left" in message
+        assert_completes(dataset, place, at)
+    assert len(said) > 3
+
+
+@ROUNDS
+def test_threads_die_again_and_again(faulty: FaultServer, dataset: Path, place: Path, count: int) -> None:
+    chance = random.Random(count)
+    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={})
+    calls = len(victim.calls())
+    for number in range(count):
+        emptied(place)
+        history: list[tuple[Action, int]] = []
+        # It needs ever fewer changes, as it goes on from where it was.
+        while len(history) < 5:
+            history.append((chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, calls)))
+            if not victim.dies(*history[-1]):
+                break
+        assert_completes(dataset, place, (number, history))
+
+
+@ROUNDS
+def test_killed_at_any_time(
+    tmp_path_factory: pytest.TempPathFactory, start: Callable[[], Child], place: Path, count: int
+) -> None:
+    """By the clock, while threads copy: what was finished is not copied again."""
+    chance = random.Random(count)
+    source = big_dataset(tmp_path_factory.mktemp("big") / "big", shards=4, bytes=20 << 20)
+    expected = tree(source)
+    begun = time.monotonic()
+    whole = start().do("stage", dataset=source, to=place)["copied"]
+    seconds = time.monotonic() - begun
+    resumed = 0
+    for number in range(count):
+        emptied(place)
+        child = start()
+        child.send("stage", dataset=source, to=place)
+        time.sleep(chance.uniform(0, seconds))
+        child.kill()
+        again = stage(source, StageOptions(to=place))
+        resumed += 0 < again.copied < whole
+        found = tree(again.path)
+        assert found.pop("staged.json") and found == expected, number
+        assert_tidy(place, again.path)
+        again.lease.close()
+    assert resumed, "no copy was hit in its middle"
+
+
+@ROUNDS
+def test_the_evictor_dies_at_any_time(
+    datasets: tuple[Path, ...], start: Callable[[], Child], place: Path, count: int
+) -> None:
+    chance = random.Random(count)
+    for _ in range(count):
+        for dataset in datasets:
+            stage(dataset, StageOptions(to=place))
+        child = start()
+        child.send("evict", to=place)
+        time.sleep(chance.uniform(0, 0.01))
+        child.kill()
+        staged = [stage(dataset, StageOptions(to=place)) for dataset in datasets]
+        for one, dataset in zip(staged, datasets, strict=True):
+            assert_same(one.path, dataset)
+        assert_tidy(place, *(one.path for one in staged))
+
+
+def half_of(dataset: Path, place: Path) -> int:
+    """A budget that holds half of a dataset's shards."""
+    with_all = stage(dataset, StageOptions(to=place))
+    with_all.lease.close()
+    (entry,) = evict(place)
+    shards = sum(path.stat().st_blocks * 512 for path in dataset.glob("*.tar"))
+    return entry.bytes - shards // 2 + 40_960

@@ -1,0 +1,147 @@
+"""A byte flips in a copy: `verify` finds it, and `repair` mends that file and no other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from staging.children import Child, Refused
+from staging.laws import assert_same, assert_tidy, packed_pictures
+from support import flip
+
+from packtrain.core.errors import DatasetError, SourceChanged, StagingError
+from packtrain.core.staging import Staged, StageOptions, evict, repair, stage
+from packtrain.packer import verify
+from packtrain.readers.store import RecordStore
+
+
+@pytest.fixture
+def staged(dataset: Path, place: Path) -> Staged:
+    return stage(dataset, StageOptions(to=place))
+
+
+def damage(path: Path, how: str = "flipped") -> None:
+    path.chmod(0o644)
+    if how == "flipped":
+        flip(path, path.stat().st_size // 2)
+    elif how == "shorter":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif how == "longer":
+        path.write_bytes(path.read_bytes() + b"\0")
+    else:
+        path.unlink()
+
+
+def inodes(path: Path) -> dict[str, int]:
+    return {str(file.relative_to(path)): file.stat().st_ino for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("how", ["flipped", "shorter", "longer", "missing"])
+@pytest.mark.parametrize("name", ["train-000001.tar", "index/label.npy", "plan.json", "rejects.jsonl", "manifest.json"])
+def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name: str, how: str) -> None:
+    if name == "rejects.jsonl" and how in ("flipped", "shorter"):
+        pytest.skip("it is empty")
+    if name.endswith(".tar"):
+        name = sorted(path.name for path in dataset.glob("*.tar"))[1]
+    before = inodes(staged.path)
+    damage(staged.path / name, how)
+    if name != "manifest.json":
+        found = {problem.file for problem in verify(staged.path, workers=1).problems}
+        assert name in found
+        assert found <= {name, "index"}
+    assert repair(staged.path).files == (name,)
+    after = inodes(staged.path)
+    assert after.keys() == before.keys()
+    assert {other for other in after if after[other] != before[other]} == {name}
+    assert_same(staged.path, dataset)
+    assert_tidy(place, staged.path)
+    assert verify(staged.path, workers=1).problems == ()
+
+
+def test_nothing_is_wrong(staged: Staged, dataset: Path, place: Path) -> None:
+    before = inodes(staged.path)
+    report = repair(staged.path)
+    assert (report.files, report.bytes) == ((), 0)
+    assert inodes(staged.path) == before
+    assert_tidy(place, staged.path)
+
+
+def test_several_at_once(staged: Staged, dataset: Path) -> None:
+    shards = sorted(staged.path.glob("*.tar"))
+    for path in (shards[0], shards[3], staged.path / "index" / "crc32c.npy"):
+        damage(path)
+    report = repair(staged.path)
+    assert set(report.files) == {shards[0].name, shards[3].name, "index/crc32c.npy"}
+    assert report.bytes == sum((dataset / name).stat().st_size for name in report.files)
+    assert_same(staged.path, dataset)
+
+
+def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
+    """With the old file where they have it open, and with the sound one as soon as they open it."""
+    reader = start()
+    reader.do("open_store", path=staged.path, name="store")
+    sound = reader.do("records", name="store")
+    here = RecordStore(staged.path)
+    view = here.record(0)
+    first = bytes(view)
+    damage(sorted(staged.path.glob("*.tar"))[0])
+    with pytest.raises(Refused, match="CorruptRecord"):
+        reader.do("records", name="store")
+    damaged = bytes(view)
+    repair(staged.path)
+    assert bytes(view) == damaged, "the map of an open file stays"
+    assert reader.do("records", name="store") == sound
+    assert bytes(RecordStore(staged.path).record(0)) == first
+
+
+def test_staging_again_replaces_what_has_not_its_size(staged: Staged, dataset: Path, place: Path) -> None:
+    damage(sorted(staged.path.glob("*.tar"))[2], "shorter")
+    again = stage(dataset, StageOptions(to=place))
+    assert again.path == staged.path
+    assert 0 < again.copied < again.bytes
+    assert_same(staged.path, dataset)
+
+
+def test_a_link_of_a_partial_entry_is_the_sources_affair(place: Path, tmp_path: Path) -> None:
+    source = packed_pictures(tmp_path / "source", 80)
+    whole = stage(source, StageOptions(to=place))
+    whole.lease.close()
+    (entry,) = evict(place)
+    staged = stage(source, StageOptions(to=place, budget=entry.bytes, partial=True))
+    assert staged.local_shards < staged.shards
+    damage(sorted(source.glob("*.tar"))[-1])
+    assert repair(staged.path).files == ()
+    damage(sorted(staged.path.glob("*.tar"))[0])
+    assert len(repair(staged.path).files) == 1
+
+
+class TestRefused:
+    def test_not_an_entry(self, dataset: Path, tmp_path: Path) -> None:
+        for path in (dataset, tmp_path / "nowhere"):
+            with pytest.raises(StagingError, match="is not an entry"):
+                repair(path)
+
+    def test_nothing_says_where_it_came_from(self, staged: Staged) -> None:
+        (staged.path / "staged.json").unlink()
+        with pytest.raises(StagingError, match=r"nothing in .* says where it came from"):
+            repair(staged.path)
+
+    @pytest.mark.parametrize("how", ["gone", "other", "damaged"])
+    def test_its_source_cannot_help(self, datasets: tuple[Path, ...], place: Path, tmp_path: Path, how: str) -> None:
+        source = shutil.copytree(datasets[0], tmp_path / "source")
+        staged = stage(source, StageOptions(to=place))
+        shard = sorted(staged.path.glob("*.tar"))[1]
+        damage(shard)
+        if how == "damaged":
+            damage(source / shard.name)
+        else:
+            shutil.rmtree(source)
+            if how == "other":
+                shutil.copytree(datasets[1], source)
+        kinds = {"gone": DatasetError, "other": StagingError, "damaged": SourceChanged}
+        before = inodes(staged.path)
+        with pytest.raises(kinds[how], match="source"):
+            repair(staged.path)
+        assert inodes(staged.path) == before
