@@ -35,6 +35,7 @@ BENCHMARKS: Final = {
     "overhead": "overhead",
     "floors": "floors",
     "peers-open": "opening_peers",
+    "staging": "staging",
 }
 COMPARISONS: Final = {
     f"peers-{workload}": workload for workload in ("jpeg", "jpeg500", "raw256-rrc", "raw-crop", "cold")

@@ -1,4 +1,4 @@
-"""Staging from a disk, to memory and to a disk, against `cp -r && sync` and `rsync -a && sync`; and finding what is there."""
+"""Staging from a disk, to memory and to a disk, against `cp -r` and `rsync -a`; and finding what is staged already."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .transforms import compose
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from packtrain.core.staging import StageOptions, Staged
+    from packtrain.core.staging import Staged, StageOptions
 
     from .views import Subset
 
@@ -337,9 +337,7 @@ class PackedDataset(ImageDataset):
             return False
         index, size, random = store.index, into.images.shape[1:3], into.random[into.at]
         crops = crops_of(self.fused.compose, size, index["width"][rows], index["height"][rows], random)
-        if crops is None or not store.copy_crops(
-            rows, crops, into.images, into.at, into.rows[into.at], into.current
-        ):
+        if crops is None or not store.copy_crops(rows, crops, into.images, into.at, into.rows[into.at], into.current):
             return False
         into.labels[into.at] = store.labels(rows)
         return True

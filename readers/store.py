@@ -42,7 +42,9 @@ _PIECE: Final = 128 << 10
 class RecordStore:
     """The records of a dataset, by row.
 
-    If `path` is a staged copy, it keeps it from being evicted. Pickles as its arguments, and may be used on both sides of a fork: nothing it holds has a state that two processes
+    Where `path` is a staged copy, this keeps it from being evicted.
+
+    Pickles as its arguments, and may be used on both sides of a fork: nothing it holds has a state that two processes
     could disturb.
 
     Args:

@@ -16,6 +16,7 @@ from ..manifest import MANIFEST
 from ..sizes import size
 from .diagnosis import warnings
 from .eviction import Sums, discard, make_room
+from .inventory import holds
 from .locks import Lock, holders, try_lock
 from .notes import allocated, read_note, write_note, write_reservation
 from .options import Show, StageOptions, StageProgress, Warn, relay
@@ -58,10 +59,11 @@ def fill(
     done = copy_files(
         source.path, data, files, folder / "journal", threads=options.threads, on_progress=relay(show, "copy")
     )
+    origin = _origin(source)
     if entry is None:
-        _link(data, source)
+        _link(data, source, origin)
         write_manifest(data, source)
-        write_note(data, source.path)
+        write_note(data, origin)
         fsync_folder(data)
     with root.ledger():
         if entry is None:
@@ -73,9 +75,9 @@ def fill(
                 os.rename(data / file.name, entry / file.name)
             for place in {(entry / file.name).parent for file in files}:
                 fsync_folder(place)
-            _link(entry, source)
-            if read_note(entry) != source.path:
-                write_note(entry, source.path)
+            _link(entry, source, origin)
+            if read_note(entry) != origin:
+                write_note(entry, origin)
         discard(root, source.key)
     return entry, done.copied
 
@@ -139,11 +141,17 @@ def is_local(path: Path, file: SourceFile) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
 
 
-def _link(folder: Path, source: Source) -> None:
-    """Makes what is not local a link to the source, at any moment to one that readers can open."""
+def _origin(source: Source) -> Path:
+    """Where a dataset is at home: what is copied may be a staged copy itself, which is evicted one day."""
+    noted = read_note(source.path)
+    return noted if noted is not None and holds(noted, source.key) else source.path
+
+
+def _link(folder: Path, source: Source, origin: Path) -> None:
+    """Makes what is not local a link to where it is at home, at any moment to one that readers can open."""
     remove_temporaries(folder)
     for file in source.files:
-        path, target = folder / file.name, source.path / file.name
+        path, target = folder / file.name, origin / file.name
         if (path.is_symlink() and path.readlink() != target) or not os.path.lexists(path):
             temporary = temporary_path(path)
             temporary.symlink_to(target)

@@ -17,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ..errors import NoSpace, SourceChanged
+from ..errors import NoSpace, SourceChanged, StagingError
 from ..files import fsync_folder
 from ..mounts import IN_MEMORY, file_system
 from ..sizes import size
@@ -112,7 +112,7 @@ def check_files(
         try:
             with reading(folder, piece) as reader:
                 sums[piece] = _sum(piece, buffer, crew, reader.read)
-        except (OSError, SourceChanged):
+        except (OSError, StagingError, SourceChanged):
             wrong.add(piece.file)
         tally.add(piece.length)
 

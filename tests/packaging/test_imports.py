@@ -41,6 +41,8 @@ def command(line: str) -> str:
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain doctor --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        (command("packtrain stage --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        (command("packtrain staged list --to /nowhere"), TENSORS | CONTAINERS | IMAGES),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
     ],

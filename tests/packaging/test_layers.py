@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -59,15 +60,24 @@ class Source:
     def folder(self) -> str:
         return self.path.parts[0]
 
-    def imports(self) -> Iterator[Import]:
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of the tree."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return list(self._imports())
+
+    def _imports(self) -> Iterator[Import]:
         typing_only = {
             id(inner)
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
             for statement in node.body
             for inner in ast.walk(statement)
         }
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             for module, relative in self._modules(node):
                 yield Import(module, getattr(node, "lineno", 0), relative, id(node) in typing_only)
 
@@ -94,7 +104,7 @@ def order(source: Source) -> Iterator[str]:
     if source.folder == "tests":
         return
     above = ORDER[ORDER.index(source.folder) + 1 :] if source.folder in ORDER else ("cli",)
-    for module, line, *_ in source.imports():
+    for module, line, *_ in source.imports:
         if module.startswith("packtrain.") and module.split(".")[1] in above:
             yield f"{source.path}:{line}: {source.folder} may not import {module}"
 
@@ -102,7 +112,7 @@ def order(source: Source) -> Iterator[str]:
 def spelling(source: Source) -> Iterator[str]:
     """Relative inside a folder, absolute across folders, and never by the bare name, which is a second identity."""
     home = f"packtrain.{source.folder}"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         for module, relative in source._modules(node):
@@ -119,7 +129,7 @@ def weight(source: Source) -> Iterator[str]:
     """core imports nothing heavy, and torch is imported only where tensors are made."""
     if source.folder not in HEAVY or source.path.as_posix() in TORCH_ALLOWED:
         return
-    for module, line, _, typing_only in source.imports():
+    for module, line, _, typing_only in source.imports:
         if module.split(".")[0] in HEAVY[source.folder] and not typing_only:
             yield f"{source.path}:{line}: {source.folder} may not import {module}"
 
@@ -128,10 +138,10 @@ def no_pickle(source: Source) -> Iterator[str]:
     """Data is never pickled: not by module, not by numpy's nor by torch's back door."""
     if source.folder not in ORDER:
         return
-    for module, line, *_ in source.imports():
+    for module, line, *_ in source.imports:
         if module.split(".")[0] in PICKLES:
             yield f"{source.path}:{line}: {module} is not allowed"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.keyword(arg="allow_pickle", value=value) if not (
                 isinstance(value, ast.Constant) and value.value is False
@@ -145,7 +155,7 @@ def no_print(source: Source) -> Iterator[str]:
     """Only cli talks to the user."""
     if source.folder not in ORDER or source.folder == "cli":
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield f"{source.path}:{node.lineno}: print outside cli"
 
@@ -157,6 +167,7 @@ def parse(path: str, text: str) -> Source:
     return Source(PurePosixPath(path), ast.parse(text, path))
 
 
+@pytest.fixture(scope="module")
 def sources() -> list[Source]:
     return [
         parse(path.relative_to(ROOT).as_posix(), path.read_text())
@@ -166,10 +177,9 @@ def sources() -> list[Source]:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_source_keeps_the_law(law: Callable[[Source], Iterator[str]]) -> None:
-    found = sources()
-    assert {source.folder for source in found} >= set(ORDER)
-    broken = [breach for source in found for breach in law(source)]
+def test_the_source_keeps_the_law(law: Callable[[Source], Iterator[str]], sources: list[Source]) -> None:
+    assert {source.folder for source in sources} >= set(ORDER)
+    broken = [breach for source in sources for breach in law(source)]
     assert not broken, f"{law.__doc__}\n" + "\n".join(broken)
 
 

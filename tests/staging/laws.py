@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,15 @@ def taken(place: Path) -> int:
     root = root_of(place)
     with (root / ".locks" / "ledger").open("rb") as ledger:
         fcntl.flock(ledger, fcntl.LOCK_SH)
-        return sum(path.lstat().st_blocks * 512 for path in root.rglob("*") if not path.is_dir())
+        return sum(blocks(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
+
+
+def blocks(path: Path) -> int:
+    """Bytes that a file takes; 0 if it has just been given another name."""
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def until_pieces_are_noted(place: Path) -> None:
@@ -78,12 +87,12 @@ def until_pieces_are_noted(place: Path) -> None:
     until(lambda: any("tar" in path.read_text() for path in root_of(place).glob(".tmp/*/journal")))
 
 
-def big_dataset(out: Path, *, shards: int, bytes: int) -> Path:
-    """A dataset with shards of so many bytes, which can be staged but not read: there are no images in it."""
-    random = np.random.default_rng(bytes)
+def big_dataset(out: Path, sizes: Sequence[int]) -> Path:
+    """A dataset with shards of so many random bytes, which can be staged but not read: there are no images in it."""
+    random = np.random.default_rng(sizes)
     out.mkdir(parents=True)
     infos = []
-    for number in range(shards):
+    for number, bytes in enumerate(sizes):
         data = random.bytes(bytes)
         (out / f"big-{number:06d}.tar").write_bytes(data)
         infos.append(ShardInfo(f"big-{number:06d}.tar", bytes, crc32c(data), 0))

@@ -71,7 +71,7 @@ class TestOrder:
     ) -> None:
         paths = staged_and_released(datasets[:2], place)
         child = start()
-        child.send("stage", dataset=big_dataset(tmp_path / "big", shards=2, bytes=40 << 20), to=place)
+        child.send("stage", dataset=big_dataset(tmp_path / "big", [40 << 20] * 2), to=place)
         until_pieces_are_noted(place)
         child.kill()
         (copy,) = [entry for entry in entries(place) if not entry.finished]
@@ -93,14 +93,17 @@ class TestOrder:
     def test_room_on_the_file_system_counts_too(
         self, datasets: tuple[Path, ...], mounted: Callable[[str], Path]
     ) -> None:
-        """Without any budget."""
-        place = mounted("size=512k")
+        """Without any budget, there would be room for three if nothing were reserved for others."""
+        reserve = 200 << 10
+        measured = mounted("size=64m")
+        staged_and_released(datasets[:3], measured)
+        place = mounted(f"size={sum(entry.bytes for entry in entries(measured)) + reserve - 8192}")
         first, second = staged_and_released(datasets[:2], place)
-        new = stage(datasets[2], StageOptions(to=place, reserve=64 << 10))
+        new = stage(datasets[2], StageOptions(to=place, reserve=reserve))
         assert there(place) == {second, new.path}
         assert not first.exists()
         status = os.statvfs(place)
-        assert status.f_bavail * status.f_frsize >= 64 << 10, "what is reserved for others stays free"
+        assert status.f_bavail * status.f_frsize >= reserve, "what is reserved for others stays free"
 
 
 class TestStays:
@@ -244,7 +247,7 @@ class TestByName:
 
     def test_what_is_copied(self, place: Path, tmp_path: Path, start: Callable[[], Child]) -> None:
         child = start()
-        child.send("stage", dataset=big_dataset(tmp_path / "big", shards=4, bytes=60 << 20), to=place, name="staged")
+        child.send("stage", dataset=big_dataset(tmp_path / "big", [60 << 20] * 4), to=place, name="staged")
         until(lambda: any(root_of(place).glob(".tmp/*/journal")))
         (copy,) = entries(place)
         with pytest.raises(Leased, match=f"being (copied|read) by process {child.pid}"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from staging.children import Child
-from staging.laws import SHARDS, assert_same, assert_tidy, packed_pictures, root_of
+from staging.laws import SHARDS, assert_same, assert_tidy, big_dataset, packed_pictures, root_of
 
 from packtrain.core.errors import CorruptFile, NoRoom, NotADataset
 from packtrain.core.staging import Staged, StageOptions, entries, evict, repair, stage
@@ -63,6 +63,13 @@ def test_leading_shards_are_local(dataset: Path, place: Path, whole: int, left_o
     assert_readable(staged.path, dataset)
     assert verify(staged.path, workers=1).problems == ()
     assert_tidy(place, staged.path)
+
+
+def test_local_shards_lead_even_where_a_later_one_would_fit(place: Path, tmp_path: Path) -> None:
+    """So that how many are local says which."""
+    source = big_dataset(tmp_path / "uneven", [200_000, 800_000, 50_000])
+    staged = in_part(source, place, 500_000)
+    assert [path.is_symlink() for path in sorted(staged.path.glob("*.tar"))] == [False, True, True]
 
 
 def files_of(path: Path) -> list[Path]:

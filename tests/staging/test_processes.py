@@ -33,7 +33,7 @@ def test_eight_stage_the_same_at_once(dataset: Path, place: Path, start: Callabl
 
 
 def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
-    source = big_dataset(tmp_path / "big", shards=4, bytes=40 << 20)
+    source = big_dataset(tmp_path / "big", [40 << 20] * 4)
     first, *others = [start() for _ in range(4)]
     first.send("stage", dataset=source, to=place)
     until_pieces_are_noted(place)
@@ -52,7 +52,7 @@ def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Pat
 
 
 def test_who_waits_is_told_for_whom(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
-    source = big_dataset(tmp_path / "big", shards=4, bytes=40 << 20)
+    source = big_dataset(tmp_path / "big", [40 << 20] * 4)
     copier = start()
     copier.send("stage", dataset=source, to=place)
     until(lambda: any(root_of(place).glob(".tmp/*/journal")))
@@ -98,7 +98,7 @@ def test_four_compete_for_room_for_two(
 
 def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
     """A budget for one: of two that begin at once, one is told that there is no room, before it has copied anything."""
-    sources = [big_dataset(tmp_path / str(bytes), shards=4, bytes=bytes << 20) for bytes in (40, 41)]
+    sources = [big_dataset(tmp_path / str(bytes), [bytes << 20] * 4) for bytes in (40, 41)]
     children = [start(), start()]
     children[0].send("stage", dataset=sources[0], to=place, budget=200 << 20, name="staged")
     until(lambda: any(root_of(place).glob(".tmp/*/reservation.json")))
@@ -110,11 +110,21 @@ def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[],
     assert_tidy(place, Path(children[0].answer()["path"]))
 
 
+def test_copies_under_way_count_once(dataset: Path, tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
+    """What they have allocated is not what they are yet to take."""
+    budget = 170 << 20
+    child = start()
+    child.send("stage", dataset=big_dataset(tmp_path / "big", [40 << 20] * 4), to=place, budget=budget, name="staged")
+    until_pieces_are_noted(place)
+    assert stage(dataset, StageOptions(to=place, budget=budget)).copied
+    assert child.answer()["copied"]
+
+
 class TestFullMedium:
     """Somebody else fills it while we copy; what was copied is kept, and copied no more."""
 
     def test_no_room_at_the_beginning(self, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
-        source = big_dataset(tmp_path / "big", shards=4, bytes=4 << 20)
+        source = big_dataset(tmp_path / "big", [4 << 20] * 4)
         place = mounted("size=24m")
         (place / "other").write_bytes(bytes(12 << 20))
         with pytest.raises(NoRoom, match=r"free of 24\.0 MiB"):
@@ -127,7 +137,7 @@ class TestFullMedium:
         self, tmp_path: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Between the reservation, of which others know nothing, and the allocation, which they cannot undo."""
-        source = big_dataset(tmp_path / "big", shards=4, bytes=4 << 20)
+        source = big_dataset(tmp_path / "big", [4 << 20] * 4)
         place = mounted("size=24m")
 
         def fill(warning: str) -> None:
@@ -147,7 +157,7 @@ class TestFullMedium:
         self, tmp_path: Path, mounted: Callable[[str], Path], start: Callable[[], Child]
     ) -> None:
         """Whoever fills the rest while shards are copied does not stop it."""
-        source = big_dataset(tmp_path / "big", shards=4, bytes=40 << 20)
+        source = big_dataset(tmp_path / "big", [40 << 20] * 4)
         place = mounted("size=200m")
         child = start()
         child.send("stage", dataset=source, to=place, reserve=0, name="staged")

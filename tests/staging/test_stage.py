@@ -50,6 +50,8 @@ class TestCopy:
         second = stage(first.path, StageOptions(to=place))
         assert second.id.rpartition("-")[2] == first.id.rpartition("-")[2]
         assert_same(second.path, dataset)
+        # It is at home where the dataset is, so that it outlives the copy that it was made from.
+        assert {entry.source for entry in (*entries(place), *entries(tmp_path))} == {dataset}
 
     def test_a_staged_path_is_staged_already(self, dataset: Path, place: Path) -> None:
         staged = stage(dataset, StageOptions(to=place))

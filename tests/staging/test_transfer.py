@@ -342,6 +342,17 @@ class TestChecking:
         monkeypatch.setattr(kernel.Reader, "read", fail)
         assert check_files(copying.source, copying.files) == [file for file in copying.files if file.bytes]
 
+    def test_not_to_be_opened(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+        open_file = os.open
+
+        def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+            if str(path).endswith("10.tar"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return open_file(path, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", refuse)
+        assert check_files(copying.source, copying.files) == [copying.files[10]]
+
 
 def _spoil(folder: Path, file: SourceFile, how: str) -> bool:
     """Damages a file. Returns whether that is to be found."""
