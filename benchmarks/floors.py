@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from benchmarks.contestants import FFCV
-from benchmarks.crops import SEED, microseconds, one_thread
+from benchmarks.crops import one_thread
 from benchmarks.environments import interpreter
 from benchmarks.measure import (
     NotInstalled,
@@ -25,9 +23,8 @@ from benchmarks.measure import (
     scratch,
 )
 from benchmarks.peers.common import PACKED, SIDE, WORKERS
-from benchmarks.profile_decode import STAGES
+from benchmarks.profile_decode import stage_times
 from benchmarks.rounds import run
-from benchmarks.stopwatch import watching
 from benchmarks.workloads import WORKLOADS, prepare
 from packtrain.readers import open_dataset
 from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
@@ -84,17 +81,13 @@ def _ours(folder: Path) -> dict[str, float]:
     """Microseconds per image of each stage, in one process on one core."""
     allowed = os.sched_getaffinity(0)
     dataset = open_dataset(folder / PACKED, [RandomResizedCrop(SIDE), RandomHorizontalFlip()])
-    rows = range(len(dataset))
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        for row in rows:
+        for row in range(len(dataset)):
             dataset[row]
-        torch.manual_seed(SEED)
-        with watching(STAGES) as watch:
-            microseconds(dataset.__getitem__, rows)
+        return stage_times(dataset)
     finally:
         os.sched_setaffinity(0, allowed)
-    return {stage: seconds / len(rows) * 1e6 for stage, seconds in watch.seconds.items()}
 
 
 def _medians(figures: list[Mapping[str, float]]) -> dict[str, float]:

@@ -1,35 +1,43 @@
-"""What `loader.stats` costs: the loader with it, and with all of it replaced by nothing."""
+"""What `loader.stats` costs: the loader with it, and with all of it replaced by nothing.
+
+On images that hold next to no pixels: beside the time that real ones take, and its fluctuations, nothing of it would
+be seen.
+"""
 
 from __future__ import annotations
 
-import resource
+import multiprocessing
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from benchmarks.crops import pack_images
-from benchmarks.measure import alternate, describe_list, medians, pillow_build, print_table, ratio, real_list, scratch
+from benchmarks.measure import describe_list, pillow_build, print_table, real_list, scratch
 from benchmarks.measure import target as bound
 from packtrain.core.options import StoreOptions
 from packtrain.readers import Loader, concat, open_dataset
 from packtrain.readers.dataset import ImageDataset
-from packtrain.readers.laps import READ, Laps, Stage, untimed
+from packtrain.readers.laps import READ, Stage, untimed
+from packtrain.readers.loader.batches import Progress
 from packtrain.readers.loader.stats import Meter
 from packtrain.readers.loader.timekeeper import Timekeeper
-from packtrain.readers.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from packtrain.readers.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transform
 
-REPETITIONS: Final = 9
+REPETITIONS: Final = 30
+REAL_REPETITIONS: Final = 3
 BATCH: Final = 128
 WORKERS: Final = 2
 WITH: Final = "with stats"
 WITHOUT: Final = "without"
-MOST: Final = 1.01
-TRAIN: Final = (RandomResizedCrop(224), RandomHorizontalFlip())
+MOST: Final = 0.01
+SMALL_IMAGES: Final = 6_400
 SQUARE: Final = StoreOptions(store="raw", resize="256x256")
+SMALL: Final = StoreOptions(store="raw", resize="8x8")
+SMALL_JPEG: Final = StoreOptions(store="jpeg", resize="8x8")
 
 
 class Case(NamedTuple):
@@ -37,129 +45,165 @@ class Case(NamedTuple):
 
     Attributes:
         store: How pixels are stored.
-        transform: What they go through.
-        images: In a pass.
+        small: How so few of them that they take next to no time.
+        transform: What they go through, by the side of the result.
+        images: In a pass over the real ones.
         options: Of `open_dataset`.
     """
 
     store: StoreOptions
-    transform: Any
+    small: StoreOptions
+    transform: Callable[[int], list[Transform]]
     images: int
     options: dict[str, Any]
 
 
+def _resized(side: int) -> list[Transform]:
+    return [RandomResizedCrop(side), RandomHorizontalFlip()]
+
+
+def _cropped(side: int) -> list[Transform]:
+    return [RandomCrop(side)]
+
+
 CASES: Final = {
-    "JPEG, RandomResizedCrop(224), flip": Case(StoreOptions(), list(TRAIN), 6_400, {}),
-    "raw 256x256, RandomResizedCrop(224), flip": Case(SQUARE, list(TRAIN), 25_600, {}),
-    "raw 256x256, RandomCrop(224), batches at once": Case(SQUARE, RandomCrop(224), 128_000, {}),
-    "raw 256x256, RandomCrop(224), one by one": Case(SQUARE, RandomCrop(224), 64_000, {"io": "pread"}),
+    "JPEG, RandomResizedCrop(224), flip": Case(StoreOptions(), SMALL_JPEG, _resized, 1_280, {}),
+    "raw 256x256, RandomResizedCrop(224), flip": Case(SQUARE, SMALL, _resized, 12_800, {}),
+    "raw 256x256, RandomCrop(224), batches at once": Case(SQUARE, SMALL, _cropped, 38_400, {}),
+    "raw 256x256, RandomCrop(224), one by one": Case(SQUARE, SMALL, _cropped, 25_600, {"io": "pread"}),
 }
 
 
 def measure() -> dict[str, Any]:
     images = real_list()
-    figures: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    calls: dict[str, float] = {}
+    samples: dict[str, dict[str, list[float]]] = {}
+    cost: dict[str, dict[str, float]] = {}
+    call = _microseconds_of_a_call()
     with scratch() as folder:
         for number, (name, case) in enumerate(CASES.items()):
-            dataset = _dataset(images, folder / str(number), case)
-            calls[name] = _calls(dataset) if case.options or "batches at once" not in name else 0.0
-            figures[name] = alternate(
-                {WITH: partial(_pass, dataset, nullcontext), WITHOUT: partial(_pass, dataset, _nothing)}, REPETITIONS
-            )
-    rates = _column(figures, 0)
-    processor = _column(figures, 1)
-    over = {name: ratio(samples[WITH], samples[WITHOUT]) for name, samples in processor.items()}
-    call = _seconds_of_a_call()
+            real = _dataset(images, folder / f"{number}-real", case.store, case.transform(224), case, case.images)
+            small = _dataset(images, folder / f"{number}-small", case.small, case.transform(7), case, SMALL_IMAGES)
+            samples[name] = {"real images": [_pass(real) for _ in range(REAL_REPETITIONS)], **_rounds(small)}
+            cost[name] = _cost(samples[name], call * _calls(small, real))
     return {
         **pillow_build(),
         "input": describe_list(images),
-        "settings": {"batch_size": BATCH, "workers": WORKERS, "repetitions": REPETITIONS, "order": "alternating"},
-        "images_per_second": rates,
-        "processor_microseconds_per_image": processor,
-        "median_images_per_second": {name: medians(samples) for name, samples in rates.items()},
-        "median_processor_microseconds": {name: medians(samples) for name, samples in processor.items()},
-        "processor_time_over_none": over,
-        "rate_over_none": {name: ratio(samples[WITH], samples[WITHOUT]) for name, samples in rates.items()},
-        "untimed_calls_per_image": calls,
-        "nanoseconds_per_untimed_call": 1e9 * call,
-        "targets": [
-            bound(f"{name}: processor time over none", over[name] + _untimed(calls[name], call, samples), most=MOST)
-            for name, samples in processor.items()
-        ],
+        "settings": {
+            "batch_size": BATCH,
+            "workers": WORKERS,
+            "repetitions": REPETITIONS,
+            "order": "alternating, reversed in every other round",
+        },
+        "processor_microseconds_per_image": samples,
+        "cost_per_image": cost,
+        "nanoseconds_per_untimed_call": 1000 * call,
+        "targets": [bound(f"{name}: share of processor time", one["share"], most=MOST) for name, one in cost.items()],
     }
 
 
 def show(result: dict[str, Any]) -> None:
-    rows = []
-    for name, middle in result["median_processor_microseconds"].items():
-        calls = result["untimed_calls_per_image"][name] * result["nanoseconds_per_untimed_call"] / 1000
-        rows.append(
-            [
-                name,
-                f"{result['median_images_per_second'][name][WITH]:,.0f}",
-                f"{result['rate_over_none'][name]:.3f}",
-                f"{middle[WITH]:.2f}",
-                f"{result['processor_time_over_none'][name]:.4f}",
-                f"{calls:.2f}",
-            ]
-        )
-    print_table(
-        ["", "images/s", "over none", "processor us per image", "over none", "of that, calls in vain, us"], rows
-    )
+    rows = [
+        [
+            name,
+            f"{cost['processor_microseconds']:.1f}",
+            f"{cost['kept_microseconds']:.2f} ± {cost['standard_error']:.2f}",
+            f"{cost['in_vain_microseconds']:.2f}",
+            f"{100 * cost['share']:.2f}",
+        ]
+        for name, cost in result["cost_per_image"].items()
+    ]
+    print_table(["per image", "processor us", "of that, keeping time", "calls of a clock that is not there", "%"], rows)
 
 
-def _dataset(images: Path, folder: Path, case: Case) -> ImageDataset:
-    dataset = open_dataset(pack_images(images, folder, case.store), case.transform, **case.options)
-    return concat([dataset] * (case.images // len(dataset) + 1)).subset(range(case.images))
+def _cost(samples: dict[str, list[float]], in_vain: float) -> dict[str, float]:
+    differences = [over - under for over, under in zip(samples[WITH], samples[WITHOUT], strict=True)]
+    kept, real = statistics.median(differences), statistics.median(samples["real images"])
+    return {
+        "processor_microseconds": real,
+        "kept_microseconds": kept,
+        # Of a median.
+        "standard_error": 1.25 * statistics.stdev(differences) / len(differences) ** 0.5,
+        "in_vain_microseconds": in_vain,
+        "share": (kept + in_vain) / real,
+    }
 
 
-def _pass(dataset: ImageDataset, within: Callable[[], Any]) -> tuple[float, float]:
-    """Images per second after the first batch; processor time of all processes per image, in microseconds."""
-    before = _processor()
-    with within(), Loader(dataset, BATCH, num_workers=WORKERS, multiprocessing_context="fork") as loader:
-        batches = iter(loader)
-        _held = next(batches)
-        started = time.perf_counter()
-        # A batch is held until the next one is there, as in a training loop.
-        for _held in batches:
+def _dataset(
+    images: Path, folder: Path, store: StoreOptions, transform: list[Transform], case: Case, count: int
+) -> ImageDataset:
+    dataset = open_dataset(pack_images(images, folder, store), transform, **case.options)
+    return concat([dataset] * (count // len(dataset) + 1)).subset(range(count))
+
+
+def _rounds(dataset: ImageDataset) -> dict[str, list[float]]:
+    """What `_pass` measures."""
+    cases: list[tuple[str, Callable[[], Any]]] = [(WITH, nullcontext), (WITHOUT, _nothing)]
+    figures: dict[str, list[float]] = {name: [] for name, _ in cases}
+    _pass(dataset)
+    for _ in range(REPETITIONS):
+        for name, within in cases:
+            with within():
+                figures[name].append(_pass(dataset))
+        cases.reverse()
+    return figures
+
+
+def _pass(dataset: ImageDataset) -> float:
+    """Microseconds of processor time per image of a loader's second epoch, of all processes."""
+    with Loader(dataset, BATCH, num_workers=WORKERS, multiprocessing_context="fork") as loader:
+        for _held in loader:
             pass
-        rate = (len(dataset) - BATCH) / (time.perf_counter() - started)
-    return rate, 1e6 * (_processor() - before) / len(dataset)
+        before = _processor()
+        # A batch is held until the next one is there, as in a training loop.
+        for _held in loader:
+            pass
+        return 1e6 * (_processor() - before) / len(dataset)
 
 
 def _processor() -> float:
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+    """Seconds of processor time of this process and its workers, as far as they are alive."""
+    pids = [process.pid for process in multiprocessing.active_children() if process.pid]
+    # Linux's number for the clock of a process, see clock_getcpuclockid(3).
+    return time.process_time() + sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
 @contextmanager
 def _nothing() -> Iterator[None]:
     """Nobody measures anything. Samples are still asked for by way of functions that would tell their stages."""
-
-    def begin(keeper: Timekeeper, row: int) -> Laps:
-        keeper.note(row)
-        return untimed
-
     with ExitStack() as patches:
-        for name in ("idle", "begin_batch", "account"):
+        for name in ("idle", "begin_batch", "disregard", "account"):
             patches.enter_context(patch.object(Timekeeper, name, lambda keeper: None))
-        patches.enter_context(patch.object(Timekeeper, "end", lambda keeper, stage: None))
-        patches.enter_context(patch.object(Timekeeper, "begin", begin))
+        for name in ("laps", "end"):
+            patches.enter_context(patch.object(Timekeeper, name, getattr(Progress, name)))
         patches.enter_context(patch.object(Meter, "timed", lambda meter, batches: batches))
         patches.enter_context(patch.object(Meter, "collected", lambda meter, batches: batches))
         patches.enter_context(patch.object(Meter, "count", lambda meter, samples, skipped=0: None))
         yield
 
 
-def _calls(dataset: ImageDataset) -> float:
-    """How often a sample tells that a stage has ended."""
-    told: list[Stage] = []
-    dataset.item(0, [0.5] * dataset.draws, None, told.append)
-    return float(len(told))
+def _calls(*datasets: ImageDataset) -> int:
+    """How often a sample tells that a stage has ended; of a batch that is made at once, none does."""
+    counts = set()
+    for dataset in datasets:
+        told: list[Stage] = []
+        with Loader(dataset, BATCH, num_workers=0) as loader, _told(told):
+            for _ in range(2):
+                told.clear()
+                for _batch in loader:
+                    pass
+        counts.add(len(told) // len(dataset))
+    if len(counts) > 1:
+        raise RuntimeError("small images are read in another way than real ones")
+    return counts.pop()
 
 
-def _seconds_of_a_call() -> float:
+@contextmanager
+def _told(told: list[Stage]) -> Iterator[None]:
+    with patch.object(Timekeeper, "laps", lambda keeper, samples: [told.append] * samples):
+        yield
+
+
+def _microseconds_of_a_call() -> float:
     count = 1_000_000
     started = time.perf_counter()
     for _ in range(count):
@@ -168,16 +212,4 @@ def _seconds_of_a_call() -> float:
     started = time.perf_counter()
     for _ in range(count):
         pass
-    return (with_calls - (time.perf_counter() - started)) / count
-
-
-def _untimed(calls: float, seconds: float, samples: dict[str, list[float]]) -> float:
-    """Share of a sample's processor time that calls in vain take: they are in both figures."""
-    return 1e6 * calls * seconds / medians(samples)[WITHOUT]
-
-
-def _column(figures: dict[str, dict[str, list[tuple[float, float]]]], column: int) -> dict[str, dict[str, list[float]]]:
-    return {
-        name: {case: [sample[column] for sample in rounds] for case, rounds in samples.items()}
-        for name, samples in figures.items()
-    }
+    return 1e6 * (with_calls - (time.perf_counter() - started)) / count

@@ -37,8 +37,8 @@ class Crops(NamedTuple):
     style: int = 0
 
 
-class Batch(NamedTuple):
-    """What `ImageDataset.copy_rows` fills.
+class Destination(NamedTuple):
+    """Where in a batch `ImageDataset.copy_rows` writes samples, and what it needs to know of them.
 
     Attributes:
         images: uint8 [batch, height, width, channels].

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from packtrain.core.errors import UsageError
 
-from .crops import Batch
+from .crops import Destination
 from .dataset import ImageDataset, PackedDataset, Transform
 from .store import RecordStore
 
@@ -40,9 +40,9 @@ class Subset(ImageDataset):
     def _locate(self, row: int) -> tuple[PackedDataset, int]:
         return self._dataset._locate(int(self._rows[row]))
 
-    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """See `ImageDataset.copy_rows`."""
-        return _inside(rows, len(self)) and self._dataset.copy_rows(self._rows[rows], batch)
+        return _inside(rows, len(self)) and self._dataset.copy_rows(self._rows[rows], into)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -107,7 +107,7 @@ class Concat(ImageDataset):
         number = bisect_right(self._ends, row)
         return self._datasets[number]._locate(row - (self._ends[number - 1] if number else 0))
 
-    def copy_rows(self, rows: npt.NDArray[np.int64], batch: Batch) -> bool:
+    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """See `ImageDataset.copy_rows`."""
         if not _inside(rows, len(self)):
             return False
@@ -117,7 +117,7 @@ class Concat(ImageDataset):
         firsts = np.array([self._datasets.index(dataset) for dataset in self._datasets])[numbers]
         for first in np.unique(firsts).tolist():
             mine = firsts == first
-            if not self._datasets[first].copy_rows(inner[mine], batch._replace(at=batch.at[mine])):
+            if not self._datasets[first].copy_rows(inner[mine], into._replace(at=into.at[mine])):
                 return False
         return True
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.data import default_collate
 
 from packtrain.core.errors import CorruptRecord, LoaderError
 
-from ..laps import Laps, Stage, untimed
+from ..laps import WRITE, Laps, Stage, untimed
 from ..pillow import require_pillow
 from .arena import Arrays, Field, Layout
 from .randomness import mixed, seed_all
@@ -60,17 +61,12 @@ class Progress:
             Unwanted: It need not be.
         """
 
-    def begin(self, row: int) -> Laps:
-        """A row is going to be read, for a sample of its own.
+    def laps(self, samples: int) -> Iterable[Laps]:
+        """What keeps the time of each of the samples that are going to be made one by one."""
+        return repeat(untimed, samples)
 
-        Returns:
-            What keeps the sample's time.
-
-        Raises:
-            Unwanted: It need not be.
-        """
-        self.note(row)
-        return untimed
+    def start(self) -> None:
+        """One of them is begun whose time is kept."""
 
     def end(self, stage: Stage | None) -> None:
         """All since the last call, or since the batch was begun, was this stage; None: that of the samples."""
@@ -110,7 +106,9 @@ class BatchMaker:
         if self.collate_fn is not None:
             return Layout(batch_size, inputs)
         skipped: list[str] = []
-        for position, row, image, label in self._samples(key, positions[:_TRIES], rows, skipped):
+        positions = positions[:_TRIES]
+        random = self.samples.random(key, positions)
+        for position, row, image, label in self._samples(key, positions, rows, random, skipped, Progress()):
             try:
                 return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
             except (TypeError, ValueError) as error:
@@ -134,9 +132,10 @@ class BatchMaker:
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
         skipped: list[str] = []
         extras: list[tuple[Any, ...]] = []
+        random = self.samples.random(key, positions)
         if self.collate_fn is not None:
             samples = []
-            for position, row, image, label in self._samples(key, positions, rows, skipped, progress.begin):
+            for position, row, image, label in self._samples(key, positions, rows, random, skipped, progress):
                 samples.append((image, label, *self.samples.extras(position, row)))
             if not samples:
                 return Made(0, skipped, [])
@@ -149,12 +148,13 @@ class BatchMaker:
         if count and writer.direct:
             progress.note(rows[0])
             images, labels = arrays["image"], arrays["label"]
-            if self.samples.copy(key, positions, arrays["row"][:count], images, labels, progress.current):
+            if self.samples.copy(arrays["row"][:count], random, images, labels, progress.current):
                 if self.samples.fields:
                     extras += map(self.samples.extras, positions, rows)
                 progress.end(Stage.COPY)
                 return Made(count, skipped, extras)
-        for position, row, image, label in self._samples(key, positions, rows, skipped, progress.begin, writer.target):
+        made = self._samples(key, positions, rows, random, skipped, progress, writer.target)
+        for position, row, image, label in made:
             try:
                 writer.write(image, label)
             except (TypeError, ValueError, OverflowError) as error:
@@ -169,14 +169,17 @@ class BatchMaker:
         key: int,
         positions: Sequence[int],
         rows: Sequence[int],
+        random: npt.NDArray[np.float64],
         skipped: list[str],
-        begin: Callable[[int], Laps] = lambda row: untimed,
+        progress: Progress,
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
     ) -> Iterator[tuple[int, int, Any, Any]]:
         """Position, row, image and label of each sample that is not left out."""
-        numbers_of_all = self.samples.numbers(key, positions)
-        for position, row, numbers in zip(positions, self.samples.ahead(rows), numbers_of_all, strict=False):
-            laps = begin(row)
+        each = zip(positions, self.samples.ahead(rows), random.tolist(), progress.laps(len(positions)), strict=False)
+        for position, row, numbers, laps in each:
+            progress.note(row)
+            if laps is not untimed:
+                progress.start()
             try:
                 image, label = self.samples.make(key, position, row, numbers, target(), laps)
             except CorruptRecord as error:
@@ -185,6 +188,7 @@ class BatchMaker:
                 skipped.append(str(error))
             else:
                 yield position, row, image, label
+            laps(WRITE)
 
     def _collated(self, samples: list[Any]) -> Any:
         assert self.collate_fn is not None

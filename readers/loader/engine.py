@@ -103,6 +103,7 @@ class SerialEngine:
             arrays = self._layout.new()
             _enter(job, arrays)
             self._progress.begin_batch()
+            self._progress.disregard()
             try:
                 with preserved() if self._maker.seeds else nullcontext():
                     made = self._maker.make(job.key, len(job.rows), self._layout, arrays, self._progress)

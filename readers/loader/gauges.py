@@ -60,6 +60,12 @@ class Count(IntEnum):
     """Page faults that had to wait for a disk."""
 
 
+# Up to Python 3.11 a member of an enumeration takes longer to look up than to count it does.
+PHASE, PAUSE, BUSY, IDLE = Count.PHASE, Count.PAUSE, Count.BUSY, Count.IDLE
+STARTUP, WAITING, CONSUMING, COLLECTING = Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING
+BATCHES, SAMPLES, SKIPPED = Count.BATCHES, Count.SAMPLES, Count.SKIPPED
+
+
 WORDS: Final = len(Count) + len(Stage)
 """In a row: the counts, then the stages."""
 
@@ -76,8 +82,8 @@ class Gauges:
         self._words = words
         self._clock = clock
 
-    def enter(self, phase: Count) -> None:
-        """From now on, time goes to `phase`."""
+    def enter(self, phase: Count) -> int:
+        """From now on, which is returned, time goes to `phase`."""
         words, now = self._words, self._clock()
         phase_before, since = words[0], words[1]
         # Who reads now must not count the time twice.
@@ -85,6 +91,7 @@ class Gauges:
         if since:
             words[phase_before] += now - since
         words[0], words[1] = phase, now
+        return now
 
     def add(self, count: Count, amount: int = 1) -> None:
         """Counts."""

@@ -246,7 +246,7 @@ class Loader:
         order_key, key = self._keys()
         row = int(order.rows(order_key, position, position + 1)[0])
         with preserved():
-            image, label = samples.make(key, position, row, samples.numbers(key, [position])[0])
+            image, label = samples.make(key, position, row, samples.random(key, [position])[0].tolist())
         return image, label, *samples.extras(position, row)
 
     def close(self) -> None:

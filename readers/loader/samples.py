@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
-from ..crops import Batch
+from ..crops import Destination
 from ..dataset import ImageDataset
 from ..laps import TRANSFORM, Laps, untimed
 from ..readahead import ReadAhead
@@ -62,16 +62,13 @@ class SampleMaker:
         """The rows of a batch, one by one; those behind it are on their way into memory then, if they are not there."""
         return self._ahead.through(rows) if self._ahead is not None else rows
 
-    def numbers(self, key: int, positions: Sequence[int]) -> list[Sequence[float]]:
-        """The random numbers of the samples at some positions, for `make`.
+    def random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The random numbers of the samples at some positions, for `copy` and `make`: float64 [samples, any].
 
         Args:
             key: Of the epoch's random numbers.
             positions: Consecutive as a rule.
         """
-        return self._random(key, positions).tolist()  # type: ignore[no-any-return]
-
-    def _random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
         if not (self._draws and positions):
             return np.empty((len(positions), 0))
         first, count = positions[0], len(positions)
@@ -81,9 +78,8 @@ class SampleMaker:
 
     def copy(
         self,
-        key: int,
-        positions: Sequence[int],
         rows: npt.NDArray[np.int64],
+        random: npt.NDArray[np.float64],
         images: npt.NDArray[np.uint8],
         labels: npt.NDArray[Any],
         current: Buffer,
@@ -91,9 +87,8 @@ class SampleMaker:
         """Makes samples all at once, where that is no more than copying records that are in memory.
 
         Args:
-            key: Of the epoch's random numbers.
-            positions: Of the samples in the epoch, consecutive as a rule.
             rows: Of the samples in the dataset, int64 [samples].
+            random: What `random` returned for their positions.
             images: Gets the images, uint8 [samples or more, height, width, channels].
             labels: Gets the labels, [samples or more, ...].
             current: int64 [1]: gets the row that is being read.
@@ -103,8 +98,8 @@ class SampleMaker:
         """
         if self._packed is None or self.seeds or self._ahead is None or not self._ahead.idle():
             return False
-        batch = Batch(images, labels, rows, self._random(key, positions), np.arange(len(rows)), current)
-        return self._packed.copy_rows(rows, batch)
+        into = Destination(images, labels, rows, random, np.arange(len(rows)), current)
+        return self._packed.copy_rows(rows, into)
 
     def make(
         self,
@@ -121,7 +116,7 @@ class SampleMaker:
             key: Of the epoch's random numbers.
             position: Of the sample in the epoch.
             row: Of the sample in the dataset.
-            numbers: Its random numbers.
+            numbers: Its own of what `random` returned.
             into: Where the image may be written, see `ImageDataset.item`.
             laps: Is told of each stage.
 

@@ -13,7 +13,24 @@ from ..laps import Stage
 from ..store import RecordStore
 from . import verdict
 from .arguments import workers_of
-from .gauges import WORDS, Clock, Count, Gauges, Words, blank, totals
+from .gauges import (
+    BATCHES,
+    COLLECTING,
+    CONSUMING,
+    PAUSE,
+    PHASE,
+    SAMPLES,
+    SKIPPED,
+    STARTUP,
+    WAITING,
+    WORDS,
+    Clock,
+    Count,
+    Gauges,
+    Words,
+    blank,
+    totals,
+)
 
 T = TypeVar("T")
 _NANO: Final = 1e-9
@@ -83,8 +100,9 @@ class Stats:
         busy_seconds: Workers made batches; the sum over all of them.
         idle_seconds: They had nothing to do, likewise.
         processor_seconds: Of `busy_seconds`, those on a core: not waiting for a disk, nor for other processes.
-        stage_seconds: `busy_seconds` by stage, see `packtrain.readers.laps.Stage`. Most of them rest on one sample in
-            17; nothing, as long as none was timed.
+        stage_seconds: `busy_seconds` by stage, see `packtrain.readers.laps.Stage`. Those of
+            samples rest on one in 16 of them, chosen by chance, and are stretched to what is left of `busy_seconds`,
+            which is exact; nothing, as long as none was timed.
         read_bytes: Of the records, as they are stored.
         disk_bytes: That had to be read from a disk for it, as far as the file system says so.
         disk_faults: Page faults that had to wait for a disk.
@@ -241,8 +259,9 @@ class Meter:
             samples: In it.
             skipped: Left out of it.
         """
-        self._gauges.add(Count.SAMPLES, samples)
-        self._gauges.add(Count.SKIPPED, skipped)
+        self._gauges.add(SAMPLES, samples)
+        if skipped:
+            self._gauges.add(SKIPPED, skipped)
 
     def starve(self) -> None:
         """The consumer asks for a batch that is not ready."""
@@ -256,22 +275,22 @@ class Meter:
         """
         gauges, this = self._gauges, object()
         self._begun, self._this = self._total(), this
-        gauges.enter(Count.STARTUP)
+        gauges.enter(STARTUP)
         try:
             while True:
                 # In a list, because a variable would keep the batch alive after the consumer has dropped it.
                 found = [next(batches)]
                 if self._this is this:
-                    gauges.enter(Count.CONSUMING)
-                    gauges.add(Count.BATCHES)
+                    gauges.enter(CONSUMING)
+                    gauges.add(BATCHES)
                 yield found.pop()
                 if self._this is this:
-                    gauges.enter(Count.WAITING)
+                    gauges.enter(WAITING)
         except StopIteration:
             return
         finally:
             if self._this is this:
-                gauges.enter(Count.PAUSE)
+                gauges.enter(PAUSE)
 
     def collected(self, batches: Iterator[T]) -> Iterator[T]:
         """The given batches, as they are made, while it is counted how long that takes."""
@@ -283,8 +302,8 @@ class Meter:
             except StopIteration:
                 return
             finally:
-                if self._own[Count.PHASE] == Count.WAITING:
-                    gauges.add(Count.COLLECTING, clock() - before)
+                if self._own[PHASE] == WAITING:
+                    gauges.add(COLLECTING, clock() - before)
             yield found.pop()
 
     def _total(self) -> Words:

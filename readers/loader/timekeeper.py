@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from random import Random
 from typing import Final
 
 from ..laps import Laps, Stage, untimed
 from ..store import RecordStore
 from .batches import Progress
-from .gauges import Clock, Count, Gauges
+from .gauges import BUSY, IDLE, Clock, Count, Gauges
 
-EVERY: Final = 17
-"""One sample in so many is timed. Without a common divisor with usual batch sizes, so that it is not always the same
-ones of a batch."""
+EVERY: Final = 16
+"""One sample in so many is timed, on average. Which ones is left to chance: were it every sixteenth, it would be the
+same ones of each batch."""
 _BLOCK: Final = 512
 _STAGES: Final = len(Count)
 _USED: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES)
@@ -30,7 +31,7 @@ class Timekeeper(Progress):
         words: int64 [WORDS].
         stores: What records are read from.
         clock: Nanoseconds.
-        every: One sample in so many is timed, 2 at least.
+        every: One sample in so many is timed; 1: all of them.
     """
 
     def __init__(
@@ -45,50 +46,49 @@ class Timekeeper(Progress):
         self._words = words
         self._gauges = Gauges(words, clock)
         self._clock = clock
-        self._every = every
-        self._left = every
-        """Samples until one is timed; 0 while it is made."""
+        self._most = 2 * every - 1
+        """Samples from one that is timed to the next: 1 to so many, each as likely as the others."""
+        self._chance = Random(0)
+        self._left = self._chance.randrange(self._most)
+        """Samples until one is timed."""
         self._sample = self._batch = 0
         """When the stage under way began, of the sample and of the batch."""
         self._used = self._usage()
 
     def idle(self) -> None:
         """There is no batch to make."""
-        self._gauges.enter(Count.IDLE)
+        self._gauges.enter(IDLE)
 
     def begin_batch(self) -> None:
         """A batch is going to be made."""
-        self._gauges.enter(Count.BUSY)
+        self._batch = self._gauges.enter(BUSY)
+
+    def disregard(self) -> None:
+        """What this thread has used since the last call was not for batches."""
         self._used = self._usage()
-        self._left = self._left or self._every
-        self._batch = self._clock()
 
     def account(self) -> None:
-        """Counts what was used since the batch was begun, or since the last call."""
-        words, used = self._words, self._usage()
-        for count, before, after in zip(_USED, self._used, used, strict=True):
-            words[count] += after - before
-        self._used = used
+        """Counts what this thread has used since the last call."""
+        words, before = self._words, self._used
+        self._used = used = self._usage()
+        for number, count in enumerate(_USED):
+            words[count] += used[number] - before[number]
 
-    def begin(self, row: int) -> Laps:
-        """See `Progress.begin`."""
-        self.note(row)
-        self._left -= 1
-        if self._left > 0:
-            return untimed
-        if self._left < 0:
-            # The one before was timed.
-            self._lap(Stage.WRITE)
-            self._left = self._every - 1
-            return untimed
+    def laps(self, samples: int) -> Iterable[Laps]:
+        """See `Progress.laps`."""
+        laps: list[Laps] = [untimed] * samples
+        while self._left < samples:
+            laps[self._left] = self._lap
+            self._left += 1 + self._chance.randrange(self._most)
+        self._left -= samples
+        return laps
+
+    def start(self) -> None:
+        """See `Progress.start`."""
         self._sample = self._clock()
-        return self._lap
 
     def end(self, stage: Stage | None) -> None:
         """See `Progress.end`."""
-        if self._left == 0:
-            self._lap(Stage.WRITE)
-            self._left = self._every
         now = self._clock()
         if stage is not None:
             self._words[_STAGES + stage] += now - self._batch
@@ -102,6 +102,8 @@ class Timekeeper(Progress):
     def _usage(self) -> tuple[int, int, int, int]:
         """What this thread has used of each of `_USED`."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
-        read = sum(store.read_bytes for store in self._stores)
+        read = 0
+        for store in self._stores:
+            read += store.read_bytes
         # What the usage says of processor time is counted in ticks on many a kernel.
         return time.thread_time_ns(), _BLOCK * usage.ru_inblock, usage.ru_majflt, read

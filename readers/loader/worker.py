@@ -126,17 +126,17 @@ def _work(assignment: Assignment) -> None:
             reason = f"worker_init_fn({number}) failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
             replies.send(Reply(-1, None, LoaderError(reason)))
             return
+    progress.disregard()
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
         progress.ticket = ticket.number
         progress.begin_batch()
         reply = _made(assignment, ticket, progress)
         progress.end(None)
-        # Before the consumer has it: what was read is complete then.
+        # Before the consumer has it: what was read is complete then. What is used to send it counts with the next one.
         progress.account()
         _send(replies, reply)
         progress.end(Stage.HANDOFF)
-        progress.account()
         board.note(number, -1)
         progress.idle()
 

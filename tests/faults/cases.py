@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -86,13 +87,24 @@ def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:
     assert sorted(found) == sorted(expected), case
     assert [name for name in found if found[name] != expected[name]] == [], case
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["index"], case
-    assert verify(out).problems == (), case
+    assert_sound(out, found, case)
 
 
 def assert_sound_if_finished(out: Path, case: object) -> None:
     """What a reader may find at any moment: no dataset, or a sound one."""
     if (out / "manifest.json").exists():
+        assert_sound(out, tree(out), case)
+
+
+_sound: set[bytes] = set()
+
+
+def assert_sound(out: Path, files: dict[str, bytes], case: object) -> None:
+    """`verify` has nothing to say of `out`, which holds these files. It is asked once about the same ones."""
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).digest()
+    if digest not in _sound:
         assert verify(out).problems == (), case
+        _sound.add(digest)
 
 
 def finished_shards(out: Path) -> dict[str, tuple[int, int]]:

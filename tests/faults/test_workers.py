@@ -29,7 +29,7 @@ from packtrain.core.files import is_temporary
 from packtrain.core.options import StoreOptions
 from packtrain.packer import PackOptions, PackProgress, pack
 
-SHARDS, LINES_PER_SHARD = 4, 24
+SHARDS, LINES_PER_SHARD = 4, 12
 DEADLINE = 60.0
 """Seconds after which a test gives up waiting; what is waited for takes a second or two."""
 

@@ -19,7 +19,7 @@ from support import FORMATS, encoded, flip, packed, picture, soon
 from packtrain.core.errors import CorruptFile, CorruptRecord, LoaderError
 from packtrain.core.options import LabelSpec, StoreOptions
 from packtrain.readers import Loader, concat, open_dataset, resizing
-from packtrain.readers.crops import Batch
+from packtrain.readers.crops import Destination
 from packtrain.readers.dataset import ImageDataset, PackedDataset
 from packtrain.readers.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -236,19 +236,19 @@ def test_the_row_at_which_a_worker_died_is_known(raw: Callable[..., Path], tmp_p
     assert str(folder) in str(raised.value)
 
 
-def batch_of(rows: int) -> Batch:
+def room_for(rows: int) -> Destination:
     """Room for so many samples."""
     images, labels = np.empty((rows, 20, 24, 3), np.uint8), np.empty(rows, np.int64)
-    return Batch(images, labels, np.arange(rows), np.zeros((rows, 3)), np.arange(rows), memoryview(bytearray(8)))
+    return Destination(images, labels, np.arange(rows), np.zeros((rows, 3)), np.arange(rows), memoryview(bytearray(8)))
 
 
 def test_a_damaged_index_is_not_trusted(raw: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / "index"
     shutil.copytree(raw(), folder)
-    assert open_dataset(folder, CROP, check=False).copy_rows(np.arange(COUNT), batch_of(COUNT))
+    assert open_dataset(folder, CROP, check=False).copy_rows(np.arange(COUNT), room_for(COUNT))
     flip(folder / "index" / "crc32c.npy", 128 + 4 * (COUNT // 2))
     dataset = open_dataset(folder, CROP, check=False)
-    assert not dataset.copy_rows(np.arange(COUNT), batch_of(COUNT))
+    assert not dataset.copy_rows(np.arange(COUNT), room_for(COUNT))
     with pytest.raises(CorruptFile, match="is damaged in rows"):
         dataset[0]
 
@@ -257,12 +257,12 @@ def test_a_damaged_index_is_not_trusted(raw: Callable[..., Path], tmp_path: Path
 def test_rows_that_are_not_there_are_not_copied(raw: Callable[..., Path], rows: list[int]) -> None:
     dataset = open_dataset(raw(), CROP)
     for each in (dataset, dataset.subset(range(COUNT)), concat([dataset])):
-        assert each.copy_rows(np.array([0, 1]), batch_of(2))
-        assert not each.copy_rows(np.array(rows), batch_of(2))
+        assert each.copy_rows(np.array([0, 1]), room_for(2))
+        assert not each.copy_rows(np.array(rows), room_for(2))
 
 
 def test_labels_of_somebody_else_are_not_copied(raw: Callable[..., Path]) -> None:
-    assert not open_dataset(raw(), CROP, half).copy_rows(np.arange(2), batch_of(2))
+    assert not open_dataset(raw(), CROP, half).copy_rows(np.arange(2), room_for(2))
 
 
 def test_records_that_have_to_be_read_are_asked_for_ahead(

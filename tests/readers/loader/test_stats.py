@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from transforms import to_tensor
 from packtrain.core.errors import LoaderError
 from packtrain.core.options import StoreOptions
 from packtrain.readers import Loader, concat, open_dataset
-from packtrain.readers.laps import Stage
+from packtrain.readers.laps import Laps, Stage, untimed
 from packtrain.readers.loader import verdict
+from packtrain.readers.loader.batches import BatchMaker, Progress
 from packtrain.readers.loader.gauges import WORDS, Count, Gauges, blank, totals
 from packtrain.readers.loader.headspace import REAL
+from packtrain.readers.loader.samples import SampleMaker
 from packtrain.readers.loader.stats import Meter, Setting, Stats
 from packtrain.readers.loader.timekeeper import EVERY, Timekeeper
 from packtrain.readers.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -201,47 +204,127 @@ def test_a_process_that_was_killed_between_two_phases_can_be_read() -> None:
 # What a worker measures
 
 
-def kept(samples: int, batch: int, *, step: int) -> tuple[Any, int]:
-    """The words of a worker whose clock goes on at each look, and its wall time."""
-    clock, words = FakeClock(step), blank()
+def kept(samples: int, batch: int, clock: FakeClock, work: Callable[[int, Laps], object]) -> tuple[Any, list[int]]:
+    """The words of a worker that makes samples in batches, and which of the samples were timed.
+
+    Args:
+        samples: How many.
+        batch: How many of them at once.
+        clock: The worker's.
+        work: Makes a sample.
+    """
+    words, timed = blank(), []
     keeper = Timekeeper(words, clock=clock)
     keeper.idle()
-    began = clock.now
-    for start in range(0, samples, batch):
+    for first in range(0, samples, batch):
         keeper.begin_batch()
-        for row in range(start, min(samples, start + batch)):
-            laps = keeper.begin(row)
-            laps(Stage.READ)
-            laps(Stage.DECODE)
+        size = min(batch, samples - first)
+        for sample, laps in zip(range(first, first + size), keeper.laps(size), strict=True):
+            if laps is not untimed:
+                timed.append(sample)
+                keeper.start()
+            work(sample, laps)
         keeper.end(None)
         keeper.end(Stage.HANDOFF)
         keeper.account()
         keeper.idle()
-    return words, clock.now - began
+    return words, timed
+
+
+def two_stages(sample: int, laps: Laps) -> None:
+    laps(Stage.READ)
+    laps(Stage.DECODE)
+
+
+def stage_words(words: Any) -> dict[Stage, int]:
+    return {stage: words[len(Count) + stage] for stage in Stage}
 
 
 @given(st.integers(1, 200), st.integers(1, 40))
 def test_busy_and_idle_make_up_a_workers_time_and_stages_fit_into_it(samples: int, batch: int) -> None:
-    words, wall = kept(samples, batch, step=10)
-    assert words[Count.BUSY] + words[Count.IDLE] == wall
-    stages = {stage: words[len(Count) + stage] for stage in Stage}
+    clock = FakeClock(10)
+    words, timed = kept(samples, batch, clock, two_stages)
+    # Nothing is idle but the first batch's beginning and what lies between two of them.
+    assert words[Count.BUSY] + words[Count.IDLE] == clock.now - 11
+    stages = stage_words(words)
     assert sum(stages.values()) <= words[Count.BUSY]
-    timed = samples // EVERY
-    assert stages[Stage.READ] == stages[Stage.DECODE] == 10 * timed
+    assert stages[Stage.READ] == stages[Stage.DECODE] == 10 * len(timed)
     assert stages[Stage.HANDOFF] == 10 * -(-samples // batch)
+
+
+@given(st.integers(1, 3000), st.integers(1, 300))
+def test_which_samples_are_timed_does_not_depend_on_the_batches(samples: int, batch: int) -> None:
+    _, timed = kept(samples, batch, FakeClock(), two_stages)
+    assert timed == kept(samples, 1, FakeClock(), two_stages)[1]
+    gaps = np.diff([-1, *timed, samples])
+    assert gaps.max() < 2 * EVERY
+
+
+@pytest.mark.parametrize("batch", [1, 15, EVERY, 17, 2 * EVERY, 64, 128])
+def test_stages_have_the_share_they_would_have_were_all_samples_timed(batch: int) -> None:
+    """Even if the first sample of each batch takes ten times as long, and another stage."""
+    clock, samples = FakeClock(), 1024 * EVERY
+    exact = Counter[Stage]()
+
+    def work(sample: int, laps: Laps) -> None:
+        first = sample % batch == 0
+        for stage, seconds in ((Stage.READ, 10.0 if first else 1.0), (Stage.CUT if first else Stage.DECODE, 3.0)):
+            clock.sleep(seconds)
+            exact[stage] += round(seconds * SECOND)
+            laps(stage)
+
+    words, timed = kept(samples, batch, clock, work)
+    assert len(timed) == pytest.approx(samples / EVERY, rel=0.1)
+    stages = stage_words(words)
+    for stage, nanoseconds in exact.items():
+        assert stages[stage] / sum(stages.values()) == pytest.approx(nanoseconds / exact.total(), abs=0.05)
+
+
+def test_a_clock_that_times_all_samples_is_exact() -> None:
+    keeper = Timekeeper(blank(), every=1)
+    for size in (5, 0, 3):
+        assert [laps is untimed for laps in keeper.laps(size)] == [False] * size
 
 
 def test_a_batch_that_failed_leaves_no_time_to_the_next_one() -> None:
     clock, words = FakeClock(), blank()
-    keeper = Timekeeper(words, clock=clock, every=2)
+    keeper = Timekeeper(words, clock=clock, every=1)
     keeper.begin_batch()
-    keeper.begin(0)
-    keeper.begin(1)
+    keeper.laps(2)
+    keeper.start()
     clock.sleep(5)
     keeper.begin_batch()
-    keeper.begin(2)
+    (laps,) = keeper.laps(1)
+    keeper.start()
+    laps(Stage.READ)
     keeper.end(None)
     assert sum(words[len(Count) :]) == 0
+
+
+class Telling(Progress):
+    """Writes down what it is told, and times every other sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    def note(self, row: int) -> None:
+        self.told.append(row)
+
+    def laps(self, samples: int) -> list[Laps]:
+        return [self.told.append if number % 2 else untimed for number in range(samples)]
+
+    def start(self) -> None:
+        self.told.append("start")
+
+
+def test_the_clock_of_a_sample_runs_from_its_beginning_until_it_is_written() -> None:
+    maker, progress, rows = BatchMaker(SampleMaker(Numbers(9), ())), Telling(), np.array([7, 3, 5, 4])
+    layout = maker.layout(4, 0, range(4), rows.tolist())
+    arrays = layout.new()
+    arrays["position"][:], arrays["row"][:] = range(4), rows
+    maker.make(0, 4, layout, arrays, progress)
+    assert progress.told == [7, 3, "start", Stage.TRANSFORM, Stage.WRITE, 5, 4, "start", Stage.TRANSFORM, Stage.WRITE]
 
 
 # What a loader measures
@@ -290,6 +373,20 @@ def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: di
     before = loader.stats.total
     time.sleep(0.01)
     assert loader.stats.total == before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_others_read_in_the_same_process_does_not_count(folder: Path, workers: int) -> None:
+    dataset = open_dataset(folder, CROP)
+
+    def read(worker: int) -> None:
+        dataset[worker]
+
+    options: dict[str, Any] = {"multiprocessing_context": "fork", "worker_init_fn": read} if workers else {}
+    with Loader(dataset, 5, num_workers=workers, **options) as loader:
+        for _ in loader:
+            dataset[0]
+        assert loader.stats.present.read_bytes == record_bytes(folder)
 
 
 def test_raw_records_that_are_copied_at_once_are_one_stage(raw: Path) -> None:
@@ -448,7 +545,7 @@ def test_verdicts(text: str) -> None:
     assert VERDICTS[text].report().splitlines()[-1] == text
 
 
-DISK = "a faster disk"
+DISK = "in memory (`packtrain stage`)"
 ADVICE: dict[str, tuple[Stats, str]] = {
     "read": (starving(stage_seconds={"read": 15.0, "decode": 5.0}), DISK),
     "faults": (starving(disk_faults=900, processor_seconds=4.0), DISK),
