@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,17 @@ from support import FORMATS, image_set
 # The time that an example takes says nothing about a law.
 settings.register_profile("laws", deadline=None, print_blob=True)
 settings.load_profile("laws")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C does what it does at a terminal, for what tests start, too: in a shell's background job it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage that a test looks for is its own: modules and thousands of tests need not be looked through each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=FORMATS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -136,8 +135,6 @@ class TestInterrupted:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                # In a shell's background job it would be ignored.
-                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             ) as process,
             soon(60),
         ):

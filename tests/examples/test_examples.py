@@ -22,6 +22,7 @@ from support import image_set, picture, tree
 
 from packtrain.cli.info_cmd import command as info_command
 from packtrain.cli.pack_cmd import command as pack_command
+from packtrain.cli.stage_cmd import command as stage_command
 from packtrain.cli.tune_cmd import command as tune_command
 from packtrain.cli.verify_cmd import command as verify_command
 from packtrain.core.errors import UsageError
@@ -272,11 +273,11 @@ def test_the_verbs_in_the_readme_are_in_the_makefile() -> None:
 
 
 def test_the_options_in_the_readme_are_those_of_the_commands() -> None:
-    commands = (pack_command, verify_command, info_command, tune_command)
+    commands = (pack_command, verify_command, info_command, tune_command, stage_command)
     known = {option for command in commands for parameter in command.params for option in parameter.opts}
     spans = " ".join(re.findall(r"`([^`]*packtrain [^`]*|--[^`]*)`", README.read_text()))
     named = set(re.findall(r"--[a-z][a-z-]+", spans))
-    assert {"--format", "--store", "--decode", "--seconds"} <= named <= known
+    assert {"--format", "--store", "--decode", "--seconds", "--budget"} <= named <= known
 
 
 def test_the_options_of_the_resnet_are_those_of_the_script() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -79,6 +80,38 @@ class Job:
     ) -> Outcome:
         """Packs in a process of its own, where the `at`-th change to `out` goes wrong."""
         return faults.run(PACK, self.args(out), out, action, at, error)
+
+    def runs_under(
+        self,
+        faults: FaultServer,
+        folder: Path,
+        cases: Iterable[tuple[Action, int]],
+        error: int = 0,
+        model: Path | None = None,
+    ) -> Iterator[tuple[tuple[Action, int], Path, Outcome]]:
+        """Each case with the folder that it left; while that is looked at, the next one runs in another folder.
+
+        Args:
+            faults: Runs them.
+            folder: Holds the folders.
+            cases: What goes wrong, and at which change.
+            error: See `FaultServer.run`.
+            model: What each run finds.
+        """
+        begun: tuple[tuple[Action, int], Path, Callable[[], Outcome]] | None = None
+        try:
+            for number, (action, at) in enumerate(cases):
+                before = begun and (*begun[:2], begun[2]())
+                begun = None
+                out = renewed(folder / f"out {number % 2}", model)
+                begun = (action, at), out, faults.start(PACK, self.args(out), out, action, at, error)
+                if before:
+                    yield before
+        finally:
+            # The server is not to be left with an answer that nobody takes.
+            last = begun and (*begun[:2], begun[2]())
+        if last:
+            yield last
 
 
 def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:

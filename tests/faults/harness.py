@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -91,6 +91,7 @@ class FaultServer:
 
     def __init__(self, library: Path, prepare: str = "", args: dict[str, Any] | None = None, timeout: int = 60) -> None:
         self._timeout = timeout
+        self._runs = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="faults-")
         # -P: this file's folder must not hide modules of the code under test.
         command = [sys.executable, "-P", __file__, str(library), prepare, json.dumps(args or {})]
@@ -125,17 +126,34 @@ class FaultServer:
             at: the number of the call.
             error: the errno of ``FAIL`` and ``FAIL_FROM``.
         """
-        log, output = Path(self._scratch.name, "calls"), Path(self._scratch.name, "output")
+        return self.start(code, args, directory, action, at, error)()
+
+    def start(
+        self,
+        code: str,
+        args: dict[str, Any],
+        directory: Path,
+        action: Action = Action.COUNT,
+        at: int = 0,
+        error: int = 0,
+    ) -> Callable[[], Outcome]:
+        """Begin a run, see ``run``. What is returned waits for its end; call it before the next run is begun."""
+        self._runs += 1
+        log, output = (Path(self._scratch.name, f"{name}-{self._runs % 2}") for name in ("calls", "output"))
         request = {"code": code, "args": args, "directory": os.path.realpath(directory), "action": action, "at": at}
         request |= {"error": error, "log": str(log), "output": str(output), "timeout": self._timeout}
         assert self._process.stdin
-        assert self._process.stdout
         with suppress(BrokenPipeError):  # it has died, and so the next line is empty
             print(json.dumps(request), file=self._process.stdin, flush=True)
-        reply = self._process.stdout.readline()
-        if not reply:
-            raise RuntimeError(f"the fault server has died with exit status {self._process.wait()}; see its stderr")
-        return Outcome(os.waitstatus_to_exitcode(int(reply)), output.read_text(errors="replace"), _read_calls(log))
+
+        def end() -> Outcome:
+            assert self._process.stdout
+            reply = self._process.stdout.readline()
+            if not reply:
+                raise RuntimeError(f"the fault server has died with exit status {self._process.wait()}; see its stderr")
+            return Outcome(os.waitstatus_to_exitcode(int(reply)), output.read_text(errors="replace"), _read_calls(log))
+
+        return end
 
 
 def _read_calls(log: Path) -> tuple[Call, ...]:

@@ -74,9 +74,8 @@ def assert_completed(job: Job, out: Path, expected: dict[str, bytes], case: obje
 
 def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path) -> None:
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
-    for _, at in points(calls, Action.FAIL_FROM):
-        out = renewed(memory_path / "out")
-        outcome = job.run_under(packer, out, Action.FAIL_FROM, at, errno.ENOSPC)
+    cases = points(calls, Action.FAIL_FROM)
+    for (_, at), out, outcome in job.runs_under(packer, memory_path, cases, errno.ENOSPC):
         # All that is left to do after the manifest is to remove things.
         if outcome.returncode == DONE:
             assert "manifest.json" in {call.target for call in calls[: at - 1]}, at
@@ -90,9 +89,7 @@ def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path)
 def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path) -> None:
     """A shard is tried once more; whatever fails outside of shards ends the run."""
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
-    for _, at in points(calls, Action.FAIL):
-        out = renewed(memory_path / "out")
-        outcome = job.run_under(packer, out, Action.FAIL, at, errno.EIO)
+    for (_, at), out, outcome in job.runs_under(packer, memory_path, points(calls, Action.FAIL), errno.EIO):
         assert outcome.returncode in (DONE, CLEAN_ERROR), (at, calls[at - 1], outcome.output)
         assert_sound_if_finished(out, at)
         if is_temporary(Path(calls[at - 1].path)) and PurePath(calls[at - 1].path).name.startswith(".train-"):
@@ -107,9 +104,7 @@ def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path) -> N
 def test_short_writes_change_nothing(packer: FaultServer, job: Job, memory_path: Path) -> None:
     """The kernel may write less than it is asked to. LMDB takes that for a failure, or for a full disk."""
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
-    for case in points(calls, Action.SHORT):
-        out = renewed(memory_path / "out")
-        outcome = job.run_under(packer, out, *case)
+    for case, out, outcome in job.runs_under(packer, memory_path, points(calls, Action.SHORT)):
         if calls[case[1] - 1].name == "pwrite" and job.format == "lmdb" and outcome.returncode != DONE:
             assert_no_space(outcome, out, case)
             job.run(out)

@@ -37,9 +37,8 @@ def calls_of(packer: FaultServer, job: Job, out: Path, model: Path | None = None
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(packer: FaultServer, job: Job, memory_path: Path) -> None:
     calls = calls_of(packer, job, memory_path / "undisturbed")
     expected = tree(memory_path / "undisturbed")
-    for case in points(calls, Action.KILL, Action.TEAR):
-        out = renewed(memory_path / "out")
-        assert job.run_under(packer, out, *case).returncode == KILLED, case
+    for case, out, died in job.runs_under(packer, memory_path, points(calls, Action.KILL, Action.TEAR)):
+        assert died.returncode == KILLED, case
         assert_sound_if_finished(out, case)
         finished = finished_shards(out)
         report = job.run(out)
@@ -57,9 +56,9 @@ def test_killed_while_retrying_rejects(
     calls = calls_of(packer, mended, memory_path / "undisturbed", model=memory_path / "finished")
     expected = tree(memory_path / "undisturbed")
     assert expected != tree(memory_path / "finished")
-    for case in points(calls, action):
-        out = renewed(memory_path / "out", memory_path / "finished")
-        assert mended.run_under(packer, out, *case).returncode == KILLED, case
+    finished = memory_path / "finished"
+    for case, out, died in mended.runs_under(packer, memory_path, points(calls, action), model=finished):
+        assert died.returncode == KILLED, case
         assert_sound_if_finished(out, case)
         mended.run(out)
         assert_same(out, expected, case)
@@ -92,9 +91,9 @@ def test_killed_while_looking_at_a_finished_dataset(packer: FaultServer, job: Jo
     before_the_end = next(at for at, call in enumerate(calls, 1) if call.target == "manifest.json") + 1
     job.run_under(packer, memory_path / "with notes", Action.KILL, before_the_end)
     for model in (memory_path / "undisturbed", memory_path / "with notes"):
-        for case in points(calls_of(packer, job, memory_path / "again", model), Action.KILL):
-            out = renewed(memory_path / "out", model)
-            assert job.run_under(packer, out, *case).returncode == KILLED, case
+        cases = points(calls_of(packer, job, memory_path / "again", model), Action.KILL)
+        for case, out, died in job.runs_under(packer, memory_path, cases, model=model):
+            assert died.returncode == KILLED, case
             assert_sound_if_finished(out, case)
             assert job.run(out).complete_before, case
             assert_same(out, expected, case)
