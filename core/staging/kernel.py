@@ -9,9 +9,13 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+
+    Pages = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
 
 RWF_DONTCACHE: Final = 0x80
 """Flag of `os.preadv`, Linux 6.14: pages that were not in the page cache before leave it again."""
@@ -53,9 +57,6 @@ def start_writeback(descriptor: int, offset: int, length: int) -> None:
         _call("sync_file_range", descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
 
 
-Pages = np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-
 def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:
     """Which pages of a range lie in the page cache; None where the kernel does not tell.
 
@@ -64,6 +65,8 @@ def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:
         offset: Start, a multiple of the page size.
         length: Length in bytes.
     """
+    import numpy as np  # here, as it takes longer than all of `packtrain stage` where nothing is to be copied
+
     # Of files of others that one cannot write to, mincore says that all is there.
     if os.fstat(descriptor).st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
         return None
@@ -153,6 +156,8 @@ class Reader:
 
 
 def _runs(flags: Pages) -> Iterator[tuple[int, int]]:
+    import numpy as np
+
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
