@@ -101,7 +101,7 @@ class Stats:
         idle_seconds: They had nothing to do, likewise.
         processor_seconds: Of `busy_seconds`, those on a core: not waiting for a disk, nor for other processes.
         stage_seconds: `busy_seconds` by stage, see `packtrain.readers.laps.Stage`. Those of
-            samples rest on one in 16 of them, chosen by chance, and are stretched to what is left of `busy_seconds`,
+            samples rest on one in 32 of them, chosen by chance, and are stretched to what is left of `busy_seconds`,
             which is exact; nothing, as long as none was timed.
         read_bytes: Of the records, as they are stored.
         disk_bytes: That had to be read from a disk for it, as far as the file system says so.

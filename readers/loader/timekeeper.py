@@ -16,8 +16,8 @@ from ..store import RecordStore
 from .batches import Progress
 from .gauges import BUSY, IDLE, Clock, Count, Gauges
 
-EVERY: Final = 16
-"""One sample in so many is timed, on average. Which ones is left to chance: were it every sixteenth, it would be the
+EVERY: Final = 32
+"""One sample in so many is timed, on average. Which ones is left to chance: were it every 32nd, it would be the
 same ones of each batch."""
 _BLOCK: Final = 512
 _STAGES: Final = len(Count)
