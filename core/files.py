@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,8 @@ from .errors import NoSpace, OutputConflict, PackError, PacktrainError
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
+FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+"""How file systems say that there is no room, or not for this user or file."""
 
 
 def temporary_path(final: Path) -> Path:
@@ -150,12 +152,17 @@ def output_errors(folder: Path, otherwise: type[PacktrainError] = PackError) -> 
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in FULL:
             raise otherwise(f"cannot write to {folder}: {error}. Mend it and run the same command again") from error
-        free = "unknown"
-        with suppress(OSError):
-            free = f"{shutil.disk_usage(folder).free / MiB:,.0f} MiB"
         raise NoSpace(
-            f"no space left for {folder} ({error.strerror}; {free} free). Finished shards are kept: "
+            f"no space left for {folder} ({error.strerror}; {free_space(folder)} free). What is finished is kept: "
             "make room and run the same command again"
         ) from error
+
+
+def free_space(folder: Path) -> str:
+    """What the file system of a folder has free, for people."""
+    try:
+        return f"{shutil.disk_usage(folder).free / MiB:,.0f} MiB"
+    except OSError:
+        return "unknown"

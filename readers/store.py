@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import shlex
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -229,8 +230,7 @@ class RecordStore:
         shard = self._shard[row]
         file = self.manifest.shards[shard].name if shard < len(self.manifest.shards) else None
         return CorruptRecord(
-            f"{self.path}: {what} is damaged: {how}. `packtrain verify` lists all damage; restore the shard from a "
-            "sound copy, or pack again",
+            f"{self.path}: {what} is damaged: {how}. `packtrain verify` lists all damage; {self._remedy}",
             file=file,
             row=row,
             line=int(self.index["line"][row]),
@@ -253,7 +253,8 @@ class RecordStore:
 
     def _on_network(self) -> bool:
         # Of a dataset that is staged in part, the last shards are links to the source.
-        return is_network(self.path) or any(is_network(self.path / shard.name) for shard in self.manifest.shards[-1:])
+        last = [self.path / shard.name for shard in self.manifest.shards[-1:]]
+        return is_network(self.path) or any(path.is_symlink() and is_network(path) for path in last)
 
     def _info(self, number: int) -> ShardInfo:
         if number >= len(self.manifest.shards):
@@ -274,11 +275,13 @@ class RecordStore:
         return shard
 
     def _unreadable(self, row: int, info: ShardInfo, why: str) -> CorruptFile:
-        return CorruptFile(
-            f"{self.path}: {self.describe(row)} cannot be read: {why}. Restore the shard from a sound copy, or pack "
-            "again",
-            file=info.name,
-        )
+        return CorruptFile(f"{self.path}: {self.describe(row)} cannot be read: {why}; {self._remedy}", file=info.name)
+
+    @property
+    def _remedy(self) -> str:
+        if self._lease is not None:
+            return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"
+        return "restore the shard from a sound copy, or pack again"
 
 
 class _MappedShard:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from faults.harness import NoCompilerError, build
 from hypothesis import settings
 from support import FORMATS, image_set
 
@@ -27,6 +31,26 @@ def pytest_collection_finish() -> None:
     """Garbage that a test looks for is its own: modules and thousands of tests need not be looked through each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder in memory where there is one: thousands of fsyncs take minutes on a disk."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=shared) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library under which system calls go wrong."""
+    try:
+        return build(tmp_path_factory.mktemp("faultlib"))
+    except NoCompilerError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(params=FORMATS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,22 +56,21 @@ def make_room(root: Root, key: str, need: int, measure: Callable[[Sums, int], Ro
         NoRoom: `all_of_it`, and it cannot be had.
     """
     sweep(root)
-    known = scan(root)
-    room = measure(Sums.of(known, key), 0)
-    while room.bytes < need:
+    while True:
+        known = scan(root)
         without = partial(measure, Sums.of(known, key))
+        room = without(0)
+        if room.bytes >= need:
+            return room
         chosen = _choose(root, known, key, need, without)
         if all_of_it and without(sum(entry.bytes for entry, _ in chosen)).bytes < need:
             _unlock(chosen)
             raise NoRoom(f"{room.message}{_kept(known, key)}")
+        if not chosen:
+            return room
         for entry, lock in chosen:
             with lock:
-                _remove(root, entry)
-        known = scan(root)
-        room = measure(Sums.of(known, key), 0)
-        if not chosen:
-            break
-    return room
+                _delete(root, entry.path)
 
 
 def evict(to: str | os.PathLike[str], ids: Sequence[str] | None = None, *, force_promised: bool = False) -> list[Entry]:
@@ -107,7 +106,7 @@ def evict(to: str | os.PathLike[str], ids: Sequence[str] | None = None, *, force
                 raise why or _in_use(entry)
         for entry, lock in locked:
             with lock:
-                _remove(root, entry)
+                _delete(root, entry.path)
     return [entry for entry, _ in locked]
 
 
@@ -127,7 +126,7 @@ def _choose(
 ) -> list[tuple[Entry, Lock]]:
     """The first in line without which there would be room, locked; all that may go if there still would not."""
     chosen: list[tuple[Entry, Lock]] = []
-    for entry in _in_line(known):
+    for entry in sorted(known, key=lambda entry: (entry.finished, entry.last_used)):
         if without(sum(entry.bytes for entry, _ in chosen)).bytes >= need:
             break
         if entry.key != key and _why_not(entry) is None and (lock := _lock(root, entry)) is not None:
@@ -139,10 +138,6 @@ def _unlock(locked: Sequence[tuple[Entry, Lock]]) -> None:
     # An error keeps what its frames hold as long as somebody handles it, and that one may want to open an entry.
     for _, lock in locked:
         lock.close()
-
-
-def _in_line(known: Sequence[Entry]) -> Iterator[Entry]:
-    yield from sorted(known, key=lambda entry: (entry.finished, entry.last_used))
 
 
 def _why_not(entry: Entry, force_promised: bool = False) -> StagingError | None:
@@ -187,10 +182,6 @@ def _why(entry: Entry) -> str:
     if entry.promised:
         return "promised"
     return "not enough by itself" if can_be_made_again(entry) else "the only copy"
-
-
-def _remove(root: Root, entry: Entry) -> None:
-    _delete(root, entry.path)
 
 
 def _delete(root: Root, path: os.PathLike[str]) -> None:

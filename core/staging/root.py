@@ -29,7 +29,6 @@ from .locks import Lease, Lock
 from .source import KEY_DIGITS
 
 SHM: Final = Path("/dev/shm")
-NOTE: Final = "staged.json"
 _ROOT_NAME: Final = re.compile(r"packtrain-\d+")
 _ENTRY_NAME: Final = re.compile(rf"[A-Za-z0-9_-]+-([0-9a-f]{{{KEY_DIGITS}}})")
 

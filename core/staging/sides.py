@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from ..errors import NoSpace, SourceChanged, StagingError
-from ..sizes import size
+from ..files import FULL, free_space
 from .kernel import Reader
 from .pieces import Piece
 from .source import SourceFile
-
-_FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 
 
 @contextmanager
@@ -85,12 +81,8 @@ def errors(path: Path, verb: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise StagingError(
                 f"cannot {verb} {path}: {error.strerror}. Mend it and run the same command again"
             ) from error
-        free = "unknown"
-        with suppress(OSError):
-            status = os.statvfs(path.parent)
-            free = size(status.f_bavail * status.f_frsize)
-        raise no_space(path, f"{error.strerror}, {free} free") from error
+        raise no_space(path, f"{error.strerror}, {free_space(path.parent)} free") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from .notes import read_note, write_note
 from .options import Show, StageOptions, Warn, relay
 from .repairing import source_of
 from .root import Root, lease_on
-from .source import Source
+from .source import Source, SourceFile
 from .transfer import warm_files
 
 
@@ -96,7 +97,7 @@ def _find(root: Root, source: Source) -> Staged | None:
         lease.close()
         return None
     _tidy(root, source, path)
-    return _staged(path, source, lease, 0)
+    return _staged(path, source, (), lease, 0)
 
 
 def _build(root: Root, source: Source, options: StageOptions, show: Show, warn: Warn) -> Staged:
@@ -105,18 +106,19 @@ def _build(root: Root, source: Source, options: StageOptions, show: Show, warn: 
         # From before it appears, so that nobody evicts it in between.
         lease = Lease(root.lock(source.key, "lease"))
         path = root.find(source.key)
-        missing = source.files if path is None else missing_files(path, source)
+        missing: Sequence[SourceFile] = source.files if path is None else missing_files(path, source)
         copied = 0
         if missing:
             if path is not None:
                 # A partial entry may be older than the place where its source is now.
                 source = _reachable(path, source)
             path, copied = fill(root, source, path, missing, options, show, warn)
+            missing = missing_files(path, source)
         elif root.copy_folder(source.key).exists():
             with root.ledger():
                 discard(root, source.key)
         assert path is not None, "nothing is missing of it"
-        return _staged(path, source, lease, copied)
+        return _staged(path, source, missing, lease, copied)
 
 
 def _tidy(root: Root, source: Source, path: Path) -> None:
@@ -137,16 +139,14 @@ def _reachable(path: Path, source: Source) -> Source:
     return source_of(path, source.key) if source.path == path else source
 
 
-def _staged(path: Path, source: Source, lease: Lease, copied: int) -> Staged:
-    local = [file for file in source.files if is_local(path, file)]
-    names = {file.name for file in local}
-    shards = source.manifest.shards
+def _staged(path: Path, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:
+    shards, absent = source.manifest.shards, {file.name for file in missing}
     return Staged(
         path=path,
         id=path.name,
-        bytes=sum(file.bytes for file in local),
+        bytes=sum(file.bytes for file in source.files if file.name not in absent),
         copied=copied,
         shards=len(shards),
-        local_shards=sum(shard.name in names for shard in shards),
+        local_shards=sum(shard.name not in absent for shard in shards),
         lease=lease,
     )

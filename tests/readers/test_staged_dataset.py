@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from staging.workers import InWorkers, leased, to_bytes, to_tensor
 from support import SUFFIXES, items, packed, tree
 from torch.utils.data import DataLoader
 
@@ -21,34 +19,14 @@ METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder to stage to, in memory where there is one."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=shared) as folder:
-        yield Path(folder)
+def place(memory_path: Path) -> Path:
+    """A folder to stage to."""
+    return memory_path
 
 
 @pytest.fixture(scope="module")
 def dataset(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(images, tmp_path_factory.mktemp("dataset") / "train", "tar")
-
-
-def leased(place: Path) -> bool:
-    (entry,) = entries(place)
-    return entry.leased
-
-
-class InWorkers:
-    """A transform that asks, in a worker, whether somebody reads what is staged, and tries to evict it."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __call__(self, image: Any) -> torch.Tensor:
-        return torch.tensor([os.getpid(), leased(self.place), len(evict(self.place))])
 
 
 class TestOpening:
@@ -162,11 +140,3 @@ def test_partly_staged_all_of_it_is_read(images: Path, tmp_path: Path, place: Pa
     (entry,) = entries(place)
     assert 0 < entry.local_shards < entry.shards
     assert [(image.tobytes(), label) for image, label in items(opened)] == expected
-
-
-def to_bytes(image: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(image.tobytes()[:16]), dtype=torch.uint8)
-
-
-def to_tensor(image: Any) -> torch.Tensor:
-    return torch.zeros(1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults.harness import FaultServer, NoCompilerError, build
+from faults.harness import FaultServer
 from staging.children import Child, Children
 from staging.laws import packed_pictures
 
@@ -40,14 +39,9 @@ def dataset(datasets: tuple[Path, ...]) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place(memory_path: Path) -> Path:
     """An empty folder in memory, where there is one, as that is where datasets are staged to."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=shared) as folder:
-        yield Path(folder)
+    return memory_path
 
 
 @pytest.fixture(scope="session")
@@ -65,13 +59,9 @@ def start(children: Children) -> Iterator[Callable[[], Child]]:
 
 
 @pytest.fixture(scope="session")
-def faulty(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServer]:
+def faulty(dataset: Path, fault_library: Path) -> Iterator[FaultServer]:
     """Processes in which something goes wrong."""
-    try:
-        library = build(tmp_path_factory.mktemp("faultlib"))
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    with FaultServer(library, WARM_UP, {"dataset": str(dataset)}) as server:
+    with FaultServer(fault_library, WARM_UP, {"dataset": str(dataset)}) as server:
         yield server
 
 

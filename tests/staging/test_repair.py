@@ -145,3 +145,13 @@ class TestRefused:
         with pytest.raises(kinds[how], match="source"):
             repair(staged.path)
         assert inodes(staged.path) == before
+
+
+def test_a_damaged_record_of_a_copy_says_how_to_mend_it(staged: Staged, dataset: Path) -> None:
+    for shard in sorted(staged.path.glob("*.tar")):
+        damage(shard, "shorter")
+    with RecordStore(staged.path) as store, pytest.raises(DatasetError, match=f"staged repair {staged.path}"):
+        store.record(0)
+    repair(staged.path)
+    with RecordStore(staged.path) as store, RecordStore(dataset) as theirs:
+        assert store.record(0) == theirs.record(0)
