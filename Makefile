@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # make setup TORCH_INDEX=...
 TORCH_INDEX ?=
 
-FOLDERS := core readers packer cli
+# Each imports as packtrain._FOLDER; api/ is packtrain itself.
+FOLDERS := core codec staging readers packer cli
 
 # pillow-simd is compiled here: that takes a processor with AVX2, a C compiler and headers. Without them the Pillow wheel
 # does the same, slower. What is installed stays, until `make setup PILLOW=...` names the other one.
@@ -82,7 +83,7 @@ $(VENV)/.created:
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
 # for tests, matplotlib draws the charts; their dependencies would bring Pillow over pillow-simd.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard core/_jpeg*.[ch])
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
@@ -116,8 +117,9 @@ $(VENV)/.demo: $(VENV)/.created constraints.txt
 # Type checkers cannot follow the editable install; through these links they see packtrain/* as plain files.
 .PHONY: links
 links:
-	@mkdir -p links/packtrain
-	@for folder in $(FOLDERS); do ln -sfn ../../$$folder links/packtrain/$$folder; done
+	@rm -rf links && mkdir -p links/packtrain
+	@for file in api/*; do ln -sfn ../../$$file links/packtrain/$${file#api/}; done
+	@for folder in $(FOLDERS); do ln -sfn ../../$$folder links/packtrain/_$$folder; done
 
 # Pillow and pillow-simd own the same files, and any package may bring the one over the other.
 define PILLOW_GUARD

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, pack
-from packtrain.readers import open_dataset
-from packtrain.readers.dataset import PackedDataset
-from packtrain.readers.geometry import Step, apply
-from packtrain.readers.transforms import CenterCrop, Compose, RandomResizedCrop, Resize, compose
+from packtrain import PackedDataset, PackOptions, open_dataset, pack
+from packtrain._codec.geometry import Step, apply
+from packtrain._core.options import StoreOptions
+from packtrain._readers.transforms.geometric import compose
+from packtrain.transforms import CenterCrop, Compose, RandomResizedCrop, Resize
 
 SEED: Final = 0
 TRAIN: Final = compose(RandomResizedCrop(224))

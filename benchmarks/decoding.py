@@ -35,12 +35,13 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.options import StoreOptions
-from packtrain.readers import RecordStore, open_dataset
-from packtrain.readers.cut import cut
-from packtrain.readers.decoders import decoder
-from packtrain.readers.geometry import Crop, Step
-from packtrain.readers.transforms import Compose
+from packtrain import open_dataset
+from packtrain._codec.cut import cut
+from packtrain._codec.decoders import decoder
+from packtrain._codec.geometry import Crop, Step
+from packtrain._core.options import StoreOptions
+from packtrain._readers.dataset.store import RecordStore
+from packtrain.transforms import Compose
 
 REPETITIONS: Final = 11
 PIPELINES: Final = {"RandomResizedCrop(224)": TRAIN, "Resize(256), CenterCrop(224)": EVALUATE}

@@ -26,8 +26,8 @@ from benchmarks.peers.common import PACKED, SIDE, WORKERS
 from benchmarks.profile_decode import stage_times
 from benchmarks.rounds import run
 from benchmarks.workloads import WORKLOADS, prepare
-from packtrain.readers import open_dataset
-from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
+from packtrain import open_dataset
+from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 REPETITIONS: Final = 5
 COMPARED: Final = ("jpeg", "jpeg500", "raw256-rrc")

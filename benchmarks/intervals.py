@@ -31,12 +31,12 @@ from benchmarks.measure import (
     scratch,
 )
 from benchmarks.transcoding import transcodable
-from packtrain.core.options import StoreOptions
-from packtrain.readers.cut import cut
-from packtrain.readers.decode import RecordDecoder
-from packtrain.readers.decoders import decoder
-from packtrain.readers.decoders.extension import frame_size
-from packtrain.readers.geometry import Box, Crop
+from packtrain._codec.cut import cut
+from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.decoders import decoder
+from packtrain._codec.decoders.extension import frame_size
+from packtrain._codec.geometry import Box, Crop
+from packtrain._core.options import StoreOptions
 
 REPETITIONS: Final = 9
 WHOLE_ROWS: Final = 1 << 30

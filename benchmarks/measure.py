@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from packtrain.core.mounts import file_system
-from packtrain.readers.pillow import pillow_version
+from packtrain._codec.pillow import pillow_version
+from packtrain._core.mounts import file_system
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"

@@ -27,7 +27,7 @@ Open = Callable[[Path], Sized]
 
 
 def _packtrain() -> Open:
-    from packtrain.readers import open_dataset
+    from packtrain import open_dataset
 
     return open_dataset
 

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from benchmarks.measure import alternate, child, kind_of, medians, print_table, scratch, target
-from packtrain.core.files import write_file
-from packtrain.core.index import IndexWriter
-from packtrain.core.manifest import INDEX, MANIFEST, ColumnInfo, FileInfo, Manifest, ShardInfo
-from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain._core.files import write_file
+from packtrain._core.index import IndexWriter
+from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FileInfo, Manifest, ShardInfo
+from packtrain._core.options import LabelSpec, StoreOptions
 
 RECORDS: Final = 10_000_000
 SHARDS: Final = 2048
@@ -174,7 +174,7 @@ def _write_index(
 
 def _open_once(what: str, folder: Path) -> float:
     """Seconds to open the dataset; what that imports is imported before."""
-    module = "packtrain.readers.dataset" if what == "open_dataset" else "packtrain.readers.store"
+    module = "packtrain" if what == "open_dataset" else "packtrain._readers.dataset.store"
     open_it = getattr(import_module(module), what)
     started = time.perf_counter()
     opened = open_it(folder)
@@ -185,7 +185,7 @@ def _open_once(what: str, folder: Path) -> float:
 
 def _read_random(io: str, folder: Path) -> dict[str, Any]:
     """What opening the dataset, and then reading records at random, adds to this process's memory."""
-    from packtrain.readers.dataset import open_dataset
+    from packtrain import open_dataset
 
     rows = np.random.default_rng(os.getpid()).integers(0, RECORDS, READS).tolist()
     before = _memory()

@@ -18,14 +18,13 @@ from unittest.mock import patch
 from benchmarks.crops import pack_images
 from benchmarks.measure import describe_list, pillow_build, print_table, real_list, scratch
 from benchmarks.measure import target as bound
-from packtrain.core.options import StoreOptions
-from packtrain.readers import Loader, concat, open_dataset
-from packtrain.readers.dataset import ImageDataset
-from packtrain.readers.laps import READ, Stage, untimed
-from packtrain.readers.loader.batches import Progress
-from packtrain.readers.loader.stats import Meter
-from packtrain.readers.loader.timekeeper import Timekeeper
-from packtrain.readers.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transform
+from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain._codec.stages import READ, Stage, untimed
+from packtrain._core.options import StoreOptions
+from packtrain._readers.loader.batches import Progress
+from packtrain._readers.monitoring.stats import Meter
+from packtrain._readers.monitoring.timing import Timekeeper
+from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transform
 
 REPETITIONS: Final = 30
 REAL_REPETITIONS: Final = 3
@@ -173,7 +172,7 @@ def _nothing() -> Iterator[None]:
     with ExitStack() as patches:
         for name in ("idle", "begin_batch", "disregard", "account"):
             patches.enter_context(patch.object(Timekeeper, name, lambda keeper: None))
-        for name in ("laps", "end"):
+        for name in ("on_stage", "end"):
             patches.enter_context(patch.object(Timekeeper, name, getattr(Progress, name)))
         patches.enter_context(patch.object(Meter, "timed", lambda meter, batches: batches))
         patches.enter_context(patch.object(Meter, "collected", lambda meter, batches: batches))
@@ -199,7 +198,7 @@ def _calls(*datasets: ImageDataset) -> int:
 
 @contextmanager
 def _told(told: list[Stage]) -> Iterator[None]:
-    with patch.object(Timekeeper, "laps", lambda keeper, samples: [told.append] * samples):
+    with patch.object(Timekeeper, "on_stage", lambda keeper, samples: [told.append] * samples):
         yield
 
 

@@ -30,10 +30,10 @@ _TORCHVISION_OPERATORS: Final = ("nms", "qnms", "roi_align", "ps_roi_align", "ro
 
 
 def packtrain(format_name: str, workers: int) -> Pack:
-    from packtrain.core.options import StoreOptions
-    from packtrain.packer import PackOptions, pack
+    from packtrain import PackOptions, pack
+    from packtrain._core.options import StoreOptions
 
-    importlib.import_module(f"packtrain.packer.formats.{format_name}")
+    importlib.import_module(f"packtrain._packer.formats.{format_name}")
 
     def run(images: Path, root: Path, out: Path) -> None:
         store = StoreOptions(store="verbatim")

@@ -34,9 +34,8 @@ from benchmarks.measure import (
     real_list,
     scratch,
 )
-from packtrain.core.options import StoreOptions
-from packtrain.readers import open_dataset
-from packtrain.readers.dataset import PackedDataset
+from packtrain import PackedDataset, open_dataset
+from packtrain._core.options import StoreOptions
 
 REPETITIONS: Final = 7
 COUNT: Final = 24

@@ -13,9 +13,8 @@ import torch
 from benchmarks.crops import SEED, TRAIN, microseconds, one_thread, pack_images
 from benchmarks.measure import alternate, describe_list, kind_of, pillow_build, print_table, real_list, scratch
 from benchmarks.stopwatch import REST, watching
-from packtrain.core.options import StoreOptions
-from packtrain.readers import open_dataset
-from packtrain.readers.dataset import PackedDataset
+from packtrain import PackedDataset, open_dataset
+from packtrain._core.options import StoreOptions
 
 REPETITIONS: Final = 11
 CONTESTANTS: Final = {
@@ -25,13 +24,13 @@ CONTESTANTS: Final = {
 }
 """Store mode and decoder."""
 STAGES: Final = {
-    "record": ["readers.store:RecordStore.image_record"],
-    "checksum": ["readers.store:crc32c"],
-    "random numbers, steps": ["readers.fused:FusedTransform.steps"],
-    "cut": ["readers.decode:cut"],
-    "decode": [f"readers.decode:RecordDecoder.{name}" for name in ("rgb", "region", "pixels")],
-    "resize": ["readers.fused:array_resized", "readers.geometry:Scale.apply"],
-    "tensor": ["readers.fused:FusedTransform.finish"],
+    "record": ["_readers.dataset.store:RecordStore.image_record"],
+    "checksum": ["_readers.dataset.store:crc32c"],
+    "random numbers, steps": ["_readers.transforms.fused:FusedTransform.steps"],
+    "cut": ["_codec.decode:cut"],
+    "decode": [f"_codec.decode:RecordDecoder.{name}" for name in ("rgb", "region", "pixels")],
+    "resize": ["_readers.transforms.fused:array_resized", "_codec.geometry:Scale.apply"],
+    "tensor": ["_readers.transforms.fused:FusedTransform.finish"],
 }
 """To decode is to decode the cut, and with Pillow to crop that; of a raw record, to find the crop. packtrain's own
 resize writes to the tensor, Pillow's to an image."""

@@ -16,23 +16,23 @@ from typing import Any, Final
 from benchmarks.measure import MiB, describe_list, kind_of, print_table, real_list, repeated_list, scratch
 from benchmarks.packers import SHARD_BYTES
 from benchmarks.stopwatch import REST, watching
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, pack
-from packtrain.readers.formats import FORMATS
+from packtrain import PackOptions, pack
+from packtrain._core.options import StoreOptions
+from packtrain._readers.formats import FORMATS
 
 LINES: Final = 4500
 REPETITIONS: Final = 7
 STAGES: Final = {
-    "list": ["packer.runner:read_list", "packer.listing:ImageList.entries", "packer.listing:ImageList.paths"],
-    "read": ["packer.shard:read_source"],
-    "probe": ["packer.shard:store_image"],
-    "crc32c of records": ["packer.shard:crc32c"],
-    "container": ["packer.formats.{format}:Writer.add", "packer.formats.{format}:Writer.finish"],
-    "write": ["packer.formats.tar:write_all", "packer.formats.hdf5:write_all"],
-    "checksum of shards": ["packer.shard:checksum_file"],
-    "fsync, rename": ["packer.shard:fsync_file", "packer.shard:publish"],
-    "notes": ["packer.notes:ShardNote.save"],
-    "merge": ["packer.runner:merge"],
+    "list": ["_packer.runner:read_list", "_packer.listing:ImageList.entries", "_packer.listing:ImageList.paths"],
+    "read": ["_packer.shard:read_source"],
+    "probe": ["_packer.shard:store_image"],
+    "crc32c of records": ["_packer.shard:crc32c"],
+    "container": ["_packer.formats.{format}:Writer.add", "_packer.formats.{format}:Writer.finish"],
+    "write": ["_packer.formats.tar:write_all", "_packer.formats.hdf5:write_all"],
+    "checksum of shards": ["_packer.shard:checksum_file"],
+    "fsync, rename": ["_packer.shard:fsync_file", "_packer.shard:publish"],
+    "notes": ["_packer.notes:ShardNote.save"],
+    "merge": ["_packer.runner:merge"],
 }
 ABSENT: Final = {"tar": ("checksum of shards",), "hdf5": (), "lmdb": ("write",)}
 """A tar shard's checksum is made of those of its parts; LMDB writes by itself."""

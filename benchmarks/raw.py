@@ -37,10 +37,11 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.options import StoreOptions
-from packtrain.readers import open_dataset
-from packtrain.readers.geometry import Crop
-from packtrain.readers.transforms import Compose, RandomCrop, compose
+from packtrain import open_dataset
+from packtrain._codec.geometry import Crop
+from packtrain._core.options import StoreOptions
+from packtrain._readers.transforms.geometric import compose
+from packtrain.transforms import Compose, RandomCrop
 
 REPETITIONS: Final = 15
 UNTIMED: Final = 2

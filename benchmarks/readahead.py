@@ -30,11 +30,10 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.options import StoreOptions
-from packtrain.readers import open_dataset
-from packtrain.readers.dataset import PackedDataset
-from packtrain.readers.readahead import ReadAhead
-from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
+from packtrain import PackedDataset, open_dataset
+from packtrain._core.options import StoreOptions
+from packtrain._readers.dataset.readahead import ReadAhead
+from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 LIMIT: Final = 200_000_000
 """Bytes per second."""

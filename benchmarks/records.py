@@ -22,10 +22,9 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, pack
-from packtrain.readers import open_dataset
-from packtrain.readers.formats import FORMATS
+from packtrain import PackOptions, open_dataset, pack
+from packtrain._core.options import StoreOptions
+from packtrain._readers.formats import FORMATS
 
 REPETITIONS: Final = 51
 """Many short ones, of some milliseconds each: what is compared runs close together."""

@@ -27,10 +27,9 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.manifest import Manifest
-from packtrain.core.options import StoreOptions
-from packtrain.core.staging import StageOptions, stage
-from packtrain.packer import PackOptions, pack
+from packtrain import PackOptions, StageOptions, pack, stage
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import StoreOptions
 
 LINES: Final = 24_000
 SHARD_BYTES: Final = 64 << 20
@@ -100,7 +99,7 @@ def _cases(dataset: Path, copy: Path) -> dict[str, Callable[[], float]]:
         "cp -r && sync": f"cp -r {source} {there} && sync",
         "rsync -a && sync": f"rsync -a {source}/ {there} && sync",
         # The whole command with its start, checksums and fsync, as the others.
-        OURS: f"{shlex.quote(sys.executable)} -m packtrain.cli stage {source} --to {there}",
+        OURS: f"{shlex.quote(sys.executable)} -m packtrain stage {source} --to {there}",
     }
     return {name: partial(_time, command, copy, mkdir=name == OURS) for name, command in commands.items()}
 
@@ -124,7 +123,7 @@ def _again(images: Path, disk: Path, memory: Path) -> dict[str, Any]:
     described = describe_list(images)
     shard_bytes = RECORDS_PER_SHARD * described["bytes"] // described["images"]
     _pack(images, disk, dataset, SHARDS * RECORDS_PER_SHARD, shard_bytes)
-    command = [sys.executable, "-m", "packtrain.cli", "stage", str(dataset), "--to", str(memory)]
+    command = [sys.executable, "-m", "packtrain", "stage", str(dataset), "--to", str(memory)]
 
     def run() -> float:
         started = time.perf_counter()

@@ -59,7 +59,7 @@ def watching(stages: Mapping[str, Sequence[str]], absent: Collection[str] = ()) 
     """Keeps the time of each stage while the context lasts.
 
     Args:
-        stages: For each stage the functions that stand for it, as ``"readers.cut:cut"``, in `packtrain`.
+        stages: For each stage the functions that stand for it, as ``"_codec.cut:cut"``, in `packtrain`.
         absent: Those that take no part.
 
     Raises:

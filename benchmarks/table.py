@@ -26,8 +26,8 @@ from benchmarks.crops import file_paths, microseconds
 from benchmarks.intervals import table_segment
 from benchmarks.measure import alternate, describe_list, kind_of, medians, print_table, real_list
 from benchmarks.transcoding import transcodable
-from packtrain.core.extension import require_jpeg
-from packtrain.core.index import ROWS_PER_BLOCK
+from packtrain._codec.native import require_extension
+from packtrain._core.index import ROWS_PER_BLOCK
 
 REPETITIONS: Final = 7
 ROWS: Final = 1 << 18
@@ -94,7 +94,7 @@ def segment(record: memoryview) -> memoryview:
 
 def measure() -> dict[str, Any]:
     images = real_list()
-    transcode = require_jpeg("Making tables").transcode
+    transcode = require_extension("Making tables").transcode
     records = [transcode(data) for data in transcodable([Path(path).read_bytes() for path in file_paths(images)])]
     # Not in memory: what is cold has to come from a disk.
     with tempfile.TemporaryDirectory(prefix="packtrain-bench-") as name:

@@ -23,10 +23,10 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain.core.extension import require_jpeg
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, pack
-from packtrain.readers.decoders import decoder
+from packtrain import PackOptions, pack
+from packtrain._codec.decoders import decoder
+from packtrain._codec.native import require_extension
+from packtrain._core.options import StoreOptions
 
 REPETITIONS: Final = 7
 LINES: Final = 1200
@@ -37,7 +37,7 @@ STORES: Final = ("crop-ready", "verbatim")
 
 def measure() -> dict[str, Any]:
     one_thread()
-    transcode: Callable[..., bytes] = require_jpeg("Transcoding").transcode
+    transcode: Callable[..., bytes] = require_extension("Transcoding").transcode
     images = real_list()
     files = transcodable([Path(path).read_bytes() for path in file_paths(images)])
     cases: dict[str, Callable[[], float]] = {
@@ -91,7 +91,7 @@ def show(result: dict[str, Any]) -> None:
 
 def transcodable(files: list[bytes]) -> list[bytes]:
     """The files that have a crop-ready form."""
-    transcode = require_jpeg("Transcoding").transcode
+    transcode = require_extension("Transcoding").transcode
     found = []
     for data in files:
         try:

@@ -29,8 +29,8 @@ from benchmarks.contestants import (
 from benchmarks.crops import file_paths, pack_images
 from benchmarks.measure import describe_list, repeated_list
 from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
-from packtrain.core.options import Resize, StoreOptions
-from packtrain.readers import open_dataset
+from packtrain import open_dataset
+from packtrain._core.options import Resize, StoreOptions
 
 LINES: Final = 4000
 """A short list is repeated to about this length, so that no cache of the processor holds all images."""

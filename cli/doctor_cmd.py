@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from packtrain.core.sizes import size
+from packtrain._core.sizes import size
 
 from .output import print_json
 
 if TYPE_CHECKING:
-    from packtrain.readers.doctor import DecoderFacts, Examination, Facts
+    from packtrain._readers.tuning.doctor import DecoderFacts, Examination, Facts
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,7 +21,7 @@ def command(as_json: bool) -> int:
 
     Exit code 1 says that something is broken: no Pillow, or Pillow and pillow-simd over each other.
     """
-    from packtrain.readers.doctor import examine
+    from packtrain._readers.tuning.doctor import examine
 
     found = examine()
     if as_json:
@@ -58,7 +58,7 @@ def _environment(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _speeds(facts: Facts) -> list[str]:
-    from packtrain.readers.speed import SIZE, TARGET
+    from packtrain._readers.tuning.speed import SIZE, TARGET
 
     lines = [
         f"Microseconds on one core: decode a JPEG of {SIZE[0]} x {SIZE[1]}; cut a random part out of it when it is",

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from packtrain.core.sizes import size
+from packtrain._core.sizes import size
 
 from .output import print_json
 
 if TYPE_CHECKING:
-    from packtrain.readers.summary import Spread, Summary
+    from packtrain._readers.dataset.summary import Spread, Summary
 
 _SHOWN_LABELS: Final = 10
 _BAR: Final = 30
@@ -23,7 +23,7 @@ _BAR: Final = 30
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(dataset: Path, as_json: bool) -> None:
     """Say what is in DATASET: counts, bytes, store mode, labels, image sizes, what wrote it."""
-    from packtrain.readers.summary import summarise
+    from packtrain._readers.dataset.summary import summarise
 
     summary = summarise(dataset)
     if as_json:

@@ -27,7 +27,7 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"packtrain.cli.{name}_cmd").command
+        command: click.Command = importlib.import_module(f"packtrain._cli.{name}_cmd").command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Final, NoReturn, Protocol
 
 import click
 
-from packtrain.core.errors import PacktrainError, UsageError
-from packtrain.core.sizes import size
+from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.sizes import size
 
 _LOG_SECONDS: Final = 10.0
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packtrain.core.cores import available_cores
-from packtrain.core.errors import UsageError
-from packtrain.core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
-from packtrain.core.sizes import parse_bytes, size
-from packtrain.readers.formats import FORMATS
+from packtrain._core.cores import available_cores
+from packtrain._core.errors import UsageError
+from packtrain._core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain._core.sizes import parse_bytes, size
+from packtrain._readers.formats import FORMATS
 
 from .output import print_json, progress, run, warn
 
 if TYPE_CHECKING:
-    from packtrain.packer import PackOptions, PackReport
+    from packtrain._packer import PackOptions, PackReport
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -52,8 +52,8 @@ def command(
     Stopped at any point, the same command goes on where it stopped. Lines that cannot be packed are listed in
     OUT/rejects.jsonl.
     """
-    from packtrain.packer import PackProgress, pack
-    from packtrain.readers.pillow import pillow_conflict
+    from packtrain._codec.pillow import pillow_conflict
+    from packtrain._packer import PackProgress, pack
 
     warn(pillow_conflict())
     options = _options(**choices)
@@ -89,8 +89,8 @@ def _options(
     keep_order: bool,
     **store: Any,
 ) -> PackOptions:
-    from packtrain.core.options import LabelSpec, StoreOptions
-    from packtrain.packer import PackOptions
+    from packtrain._core.options import LabelSpec, StoreOptions
+    from packtrain._packer import PackOptions
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")

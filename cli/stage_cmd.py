@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from packtrain.core.errors import UsageError
-from packtrain.core.sizes import parse_bytes
+from packtrain._core.errors import UsageError
+from packtrain._core.sizes import parse_bytes
 
 from .output import print_json, progress, warn
 
 if TYPE_CHECKING:
-    from packtrain.core.staging import Staged, StageProgress
+    from packtrain._staging import Staged, StageProgress
 
 PLACE: Final = "/dev/shm"
 VARIABLE: Final = "PACKTRAIN_STAGED"
@@ -82,7 +82,7 @@ def command(
     printed: it is run with the path in place of an argument {} or NAME={}, and in the variable PACKTRAIN_STAGED; the
     copy is safe from eviction until CMD and what it starts have ended. Exit codes are CMD's, or 127 if it is not found.
     """
-    from packtrain.core.staging import StageOptions, stage
+    from packtrain._staging import StageOptions, stage
 
     if words and as_json:
         raise UsageError("--json and a command contradict each other: standard output is the command's")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from packtrain.core.errors import UsageError
-from packtrain.core.sizes import size
+from packtrain._core.errors import UsageError
+from packtrain._core.sizes import size
 
 from .output import print_json
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
-    from packtrain.core.staging import Entry
-    from packtrain.core.staging.room import Room
+    from packtrain._staging import Entry
+    from packtrain._staging.room import Room
 
 _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe until")
 
@@ -43,7 +43,7 @@ _id = click.argument("id")
 @_json
 def list_command(to: Path | None, as_json: bool) -> None:
     """Say what is staged, and for how much there is room."""
-    from packtrain.core.staging import entries
+    from packtrain._staging import entries
 
     place = to or Path(PLACE)
     known = entries(place)
@@ -66,7 +66,7 @@ def list_command(to: Path | None, as_json: bool) -> None:
 @_json
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
     """Delete copies. What is being read, is pinned, or is the only copy, stays."""
-    from packtrain.core.staging import evict
+    from packtrain._staging import evict
 
     if bool(ids) == everything:
         raise UsageError("name what to evict, or say --all")
@@ -104,8 +104,8 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_json
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     """Check a copy, and copy what is damaged once more from where it came."""
-    from packtrain.core.staging import entries, repair
-    from packtrain.core.staging.inventory import choose
+    from packtrain._staging import entries, repair
+    from packtrain._staging.inventory import choose
 
     entry = choose(entries(_place(to, [id])), id)
     with stage_progress(quiet=as_json) as show:
@@ -120,7 +120,7 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
-    from packtrain.core.staging import pin
+    from packtrain._staging import pin
 
     entry = pin(_place(to, [id]), id, pinned)
     if as_json:
@@ -140,7 +140,7 @@ def _place(to: Path | None, ids: Sequence[str]) -> Path:
 
 
 def _room(place: Path, known: Sequence[Entry]) -> Room | None:
-    from packtrain.core.staging.room import room
+    from packtrain._staging.room import room
 
     promised = sum(entry.reserved for entry in known)
     try:

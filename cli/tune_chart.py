@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from packtrain.core.errors import MissingDependency, UsageError
+from packtrain._core.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from packtrain.readers.tuning import Row, Setting, TuneResult
+    from packtrain._readers.tuning import Row, Setting, TuneResult
 
 INK: Final = "#52606d"
 PLAIN: Final = "#9aa5b1"
@@ -151,6 +151,6 @@ def _is_default(setting: Setting, result: TuneResult) -> bool:
 
 
 def _has_simd() -> bool:
-    from packtrain.readers.pillow import pillow_version
+    from packtrain._codec.pillow import pillow_version
 
     return pillow_version().startswith("pillow-simd")

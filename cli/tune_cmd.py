@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from packtrain.core.sizes import size
+from packtrain._core.sizes import size
 
 from .output import print_json
 
 if TYPE_CHECKING:
-    from packtrain.readers.tuning import Row, Setting, Subject, Trial, TuneOptions, TuneResult
+    from packtrain._readers.tuning import Row, Setting, Subject, Trial, TuneOptions, TuneResult
 
 _INTERRUPTED: Final = 130
 
@@ -57,7 +57,7 @@ def command(
 
     Prints the best setting as a line of Python. Ctrl-C ends it with what was found so far.
     """
-    from packtrain.readers.tuning import TuneOptions, conclude, tune
+    from packtrain._readers.tuning import TuneOptions, conclude, tune
 
     if plot is not None:
         from .tune_chart import require_drawable

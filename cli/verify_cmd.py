@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from packtrain.core.cores import available_cores
+from packtrain._core.cores import available_cores
 
 from .output import print_json, progress
 
@@ -22,8 +22,8 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
 
     Exit code 1 says that something is damaged.
     """
-    from packtrain.core.manifest import Manifest
-    from packtrain.packer import VerifyProgress, verify
+    from packtrain._core.manifest import Manifest
+    from packtrain._packer import VerifyProgress, verify
 
     done: dict[int, int] = {}
     total = 0

@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import PIL
 from lenet.train import EpochResult, TrainOptions, count_classes, train
 from PIL import Image
 from torch.utils.data import Dataset
 
-from packtrain.core.cores import available_cores
-from packtrain.core.errors import PacktrainError
-from packtrain.packer import PackOptions, pack, verify
-from packtrain.readers import PackedDataset, open_dataset
-from packtrain.readers.decoders import decoder
-from packtrain.readers.formats import FORMATS
-from packtrain.readers.pillow import pillow_version
+from packtrain import PackedDataset, PackOptions, open_dataset, pack, verify
+from packtrain.errors import PacktrainError
 
 PHOTOGRAPHS: Final = (
     "astronaut.png",
@@ -45,6 +41,7 @@ MOST_LINES: Final = 2000
 TURNS: Final = 5
 MARK: Final = "made-by-the-demo.txt"
 LOOSE: Final = "loose files"
+FORMATS: Final = ("tar", "hdf5", "lmdb")
 TRAINING: Final = TrainOptions(epochs=1, batch_size=32)
 
 
@@ -96,7 +93,7 @@ def _demo(out: Path) -> None:
     epochs = {name: _train(out / name, dataset) for name, dataset in packed.items()}
     same &= len({(epoch.loss, epoch.accuracy) for epoch in epochs.values()}) == 1
     _print_table(sources, pack_rates, read_rates, epochs)
-    print(_remarks(same))
+    print(_remarks(same, packed[FORMATS[0]].decoder.version))
 
 
 # --- the images ---
@@ -179,7 +176,7 @@ def _pack(name: str, source: Path, root: Path, folder: Path) -> float:
     _announce("packtrain", "pack", source, folder, "--format", name, *elsewhere)
     options = PackOptions(format=name, root=root)
     start = time.perf_counter()
-    report = pack(source, folder, options, workers=available_cores())
+    report = pack(source, folder, options, workers=len(os.sched_getaffinity(0)))
     seconds = time.perf_counter() - start
     print(f"  {report.records:,} records, {report.rejects} lines refused, {seconds:.2f} s")
     return report.records / seconds
@@ -187,7 +184,7 @@ def _pack(name: str, source: Path, root: Path, folder: Path) -> float:
 
 def _verify(folder: Path) -> None:
     _announce("packtrain", "verify", folder, "--decode")
-    found = verify(folder, decode_images=True, workers=available_cores())
+    found = verify(folder, decode_images=True, workers=len(os.sched_getaffinity(0)))
     if found.problems:
         sys.exit("\n".join(f"{problem.file}: {problem.message}" for problem in found.problems))
     print(f"  {found.records:,} records checked and decoded, all is well")
@@ -236,11 +233,11 @@ def _print_table(
         print(f"{name:<12} {_bytes(dataset):>12,} {pack_rate:>9} {read_rates[name]:>9,.0f} {loss:>8} {accuracy:>9}")
 
 
-def _remarks(same: bool) -> str:
+def _remarks(same: bool, decoder: str) -> str:
     return (
         "\npack: transcoded to crop-ready, checked and on the disk. read: whole images decoded one after the other,\n"
-        f"from memory; the files by {pillow_version()},\n"
-        f"the datasets by {decoder().version} ({available_cores()} cores).\n"
+        f"from memory; the files by Pillow {PIL.__version__},\n"
+        f"the datasets by {decoder} ({len(os.sched_getaffinity(0))} cores).\n"
         f"Pixels, loss and accuracy {'are the same' if same else 'DIFFER, WHICH IS A BUG'}; "
         "the pixels also as in the loose files.\n\n"
         "These images only drive the demo. It is no benchmark: for figures see benchmarks/README.md."

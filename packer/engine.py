@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
-from packtrain.core.errors import PacktrainError, ShardFailed
+from packtrain._core.errors import PacktrainError, ShardFailed
 
 Task = TypeVar("Task")
 Progress = TypeVar("Progress")

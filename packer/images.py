@@ -10,10 +10,10 @@ import stat
 import warnings
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from packtrain.core.extension import jpeg, require_jpeg
-from packtrain.core.npy import npy_header
-from packtrain.core.options import Resize, StoreOptions
-from packtrain.readers.pillow import pillow_version, require_pillow
+from packtrain._codec.native import extension, require_extension
+from packtrain._codec.pillow import pillow_version, require_pillow
+from packtrain._core.npy import npy_header
+from packtrain._core.options import Resize, StoreOptions
 
 from .probe import Header, probe
 
@@ -101,8 +101,8 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
     if options.keeps_pixels:
         header = None if options.check else probe(data)
         if header is None:
-            image, extension, orientation = _decode(data, "RGB")
-            header = Header(extension, image.width, image.height, orientation)
+            image, suffix, orientation = _decode(data, "RGB")
+            header = Header(suffix, image.width, image.height, orientation)
         return StoredImage(_crop_ready(data, options) if options.store == "crop-ready" else data, header)
     image, _, orientation = _decode(data, options.mode, apply_orientation=options.orientation == "apply")
     if options.resize is not None:
@@ -114,7 +114,7 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
         return StoredImage(image.tobytes(), Header("npy", image.width, image.height, orientation))
     encoded = io.BytesIO()
     image.save(encoded, "JPEG", quality=options.quality)
-    payload = encoded.getvalue() if jpeg is None else jpeg.transcode(encoded.getvalue())
+    payload = encoded.getvalue() if extension is None else extension.transcode(encoded.getvalue())
     return StoredImage(payload, Header("jpg", image.width, image.height, orientation))
 
 
@@ -132,10 +132,10 @@ def encoder(options: StoreOptions) -> str | None:
     if options.store == "verbatim":
         return None
     if options.store == "crop-ready":
-        module = require_jpeg("Store mode crop-ready (--store verbatim does not: it keeps files as they are)")
+        module = require_extension("Store mode crop-ready (--store verbatim does not: it keeps files as they are)")
         return f"{_TRANSCODER} ({module.LIBJPEG})"
-    if options.store == "jpeg" and jpeg is not None:
-        return f"{pillow_version()}, {_TRANSCODER} ({jpeg.LIBJPEG})"
+    if options.store == "jpeg" and extension is not None:
+        return f"{pillow_version()}, {_TRANSCODER} ({extension.LIBJPEG})"
     return pillow_version()
 
 
@@ -144,7 +144,7 @@ def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
     if not data.startswith(b"\xff\xd8"):
         return data
     try:
-        record: bytes = require_jpeg("Store mode crop-ready").transcode(data)
+        record: bytes = require_extension("Store mode crop-ready").transcode(data)
     except ValueError:
         # It is of a kind that has no crop-ready form, or libjpeg would have to guess at a part of it. That it is an
         # image all the same, for Pillow, was found out before.
@@ -164,7 +164,7 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
             # A picture that Pillow merely warns of is one that training code can read.
             warnings.simplefilter("ignore")
             image = pillow.open(io.BytesIO(data))
-            extension = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
+            suffix = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
             # First of all: a TIFF file is turned upright while it loads, and getexif() loads a PNG file, after which a
             # second attempt would take a broken one for sound.
             image.load()
@@ -180,7 +180,7 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
         raise Refused(f"Pillow refuses it: {type(error).__name__}: {reason}") from error
     if apply_orientation and orientation in _UPRIGHT:
         image = image.transpose(pillow.Transpose[_UPRIGHT[orientation]])
-    return image, extension, orientation
+    return image, suffix, orientation
 
 
 def _orientation(image: Image) -> int:

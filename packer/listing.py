@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.errors import ListError, UsageError
-from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import Label
+from packtrain._core.errors import ListError, UsageError
+from packtrain._core.options import LabelSpec
+from packtrain._readers.formats import Label
 
 IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS."""

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain.core.errors import CorruptFile, PackError
-from packtrain.core.files import fsync_folder, make_folder, write_file
-from packtrain.core.index import IndexWriter
-from packtrain.core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
+from packtrain._core.errors import CorruptFile, PackError
+from packtrain._core.files import fsync_folder, make_folder, write_file
+from packtrain._core.index import IndexWriter
+from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
 
 from .listing import ImageList, Reject
 from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain.core.files import write_file
-from packtrain.core.index import ROW_COLUMNS
-from packtrain.core.manifest import FileInfo, ShardInfo
+from packtrain._core.files import write_file
+from packtrain._core.index import ROW_COLUMNS
+from packtrain._core.manifest import FileInfo, ShardInfo
 
 from .listing import Reject
 from .plan import Plan

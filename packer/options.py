@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packtrain.core.errors import UsageError
-from packtrain.core.files import MiB
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.readers.formats import container
+from packtrain._core.errors import UsageError
+from packtrain._core.files import MiB
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.formats import container
 
 
 @dataclass(frozen=True)

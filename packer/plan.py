@@ -18,12 +18,12 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.document import dump_document, load_document
-from packtrain.core.errors import CorruptFile, ListError, OutputConflict, PacktrainError
-from packtrain.core.manifest import PLAN, VERSION
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.core.permutation import Permutation
-from packtrain.readers.formats import container
+from packtrain._core.document import dump_document, load_document
+from packtrain._core.errors import CorruptFile, ListError, OutputConflict, PacktrainError
+from packtrain._core.manifest import PLAN, VERSION
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.permutation import Permutation
+from packtrain._readers.formats import container
 
 from .images import Refused, encoder, read_source, store_image
 from .listing import ImageList

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from packtrain.core.errors import TooManyRejects
+from packtrain._core.errors import TooManyRejects
 
 from .listing import Reject
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.files import fsync_folder
-from packtrain.core.index import Index
-from packtrain.core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.errors import CorruptFile
+from packtrain._core.files import fsync_folder
+from packtrain._core.index import Index
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 
 from .listing import ImageList, Reject
 from .merge import read_rejects

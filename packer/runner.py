@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packtrain.core.errors import OutputConflict
-from packtrain.core.files import (
+from packtrain._core.errors import OutputConflict
+from packtrain._core.files import (
     fsync_folder,
     is_temporary,
     locked,
@@ -18,7 +18,7 @@ from packtrain.core.files import (
     remove_temporaries,
     write_file,
 )
-from packtrain.core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
 from .engine import run_tasks
 from .listing import ImageList, read_list

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from packtrain.core.errors import ShardFailed
-from packtrain.core.files import (
+from packtrain._core.errors import ShardFailed
+from packtrain._core.files import (
     checksum_file,
     fsync_file,
     output_errors,
@@ -20,7 +20,7 @@ from packtrain.core.files import (
     temporary_path,
     write_file,
 )
-from packtrain.core.manifest import FileInfo, ShardInfo
+from packtrain._core.manifest import FileInfo, ShardInfo
 
 from .formats import Record, ShardLayout, ShardWriter, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image

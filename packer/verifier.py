@@ -15,16 +15,16 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 
-from packtrain.core.errors import CorruptFile, DatasetError, MissingDependency
-from packtrain.core.files import checksum_file
-from packtrain.core.index import Index
-from packtrain.core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
-from packtrain.core.staging import lease_on
-from packtrain.readers.cut import cut, has_table
-from packtrain.readers.decode import RecordDecoder
-from packtrain.readers.decoders import decoder
-from packtrain.readers.formats import container
-from packtrain.readers.geometry import Box
+from packtrain._codec.cut import cut, has_table
+from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.decoders import decoder
+from packtrain._codec.geometry import Box
+from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency
+from packtrain._core.files import checksum_file
+from packtrain._core.index import Index
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
+from packtrain._readers.formats import container
+from packtrain._staging import lease_on
 
 from .engine import run_tasks
 

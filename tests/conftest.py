@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from faults.harness import NoCompilerError, build
+from helpers.faults.harness import NoCompilerError, build
+from helpers.support import FORMATS, image_set
 from hypothesis import settings
-from support import FORMATS, image_set
 
 # The time that an example takes says nothing about a law.
 settings.register_profile("laws", deadline=None, print_blob=True)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain.readers import Loader, concat, open_dataset
-from packtrain.readers.dataset import ImageDataset
-from packtrain.readers.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 from .common import BATCH, EPOCH, PACKED, SEED, SIDE, WORKERS, Batch
 

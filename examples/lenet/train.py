@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from packtrain.core.errors import PacktrainError, UsageError
-from packtrain.readers import ImageDataset, Loader, PackedDataset, open_dataset
-from packtrain.readers.transforms import RandomCrop
+from packtrain import ImageDataset, Loader, PackedDataset, open_dataset
+from packtrain.errors import PacktrainError, UsageError
+from packtrain.transforms import RandomCrop
 
 CROP: Final = RandomCrop(32, pad_if_needed=True)
 

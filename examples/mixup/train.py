@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from packtrain.core.errors import PacktrainError
-from packtrain.readers import ImageDataset, Loader, PackedDataset, open_dataset
-from packtrain.readers.transforms import RandomResizedCrop
+from packtrain import ImageDataset, Loader, PackedDataset, open_dataset
+from packtrain.errors import PacktrainError
+from packtrain.transforms import RandomResizedCrop
 
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from packtrain.core.errors import PacktrainError, UsageError
-from packtrain.readers import Loader, open_dataset
-from packtrain.readers.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from packtrain import Loader, open_dataset
+from packtrain.errors import PacktrainError, UsageError
+from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One writer per container format; the twin module in `packtrain.readers.formats` specifies the bytes."""
+"""One writer per container format; the twin module in `packtrain._readers.formats` specifies the bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from packtrain.core.options import LabelSpec
-from packtrain.readers.formats import Label, container
+from packtrain._core.options import LabelSpec
+from packtrain._readers.formats import Label, container
 
 
 class Record(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writes HDF5 shards, as `packtrain.readers.formats.hdf5` specifies them.
+"""Writes HDF5 shards, as `packtrain._readers.formats.hdf5` specifies them.
 
 A contiguous dataset needs its size before its first byte is written, and the size is known only after the last record.
 So records are streamed into a plain file; then libhdf5 writes a file in memory, whose `images` has its place but is
@@ -17,8 +17,8 @@ from typing import Any, Final
 import h5py
 import numpy as np
 
-from packtrain.core.files import write_all
-from packtrain.readers.formats.hdf5 import ALIGNMENT
+from packtrain._core.files import write_all
+from packtrain._readers.formats.hdf5 import ALIGNMENT
 
 from . import Finished, Record, ShardLayout
 

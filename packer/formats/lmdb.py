@@ -1,4 +1,4 @@
-"""Writes LMDB shards, as `packtrain.readers.formats.lmdb` specifies them."""
+"""Writes LMDB shards, as `packtrain._readers.formats.lmdb` specifies them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import lmdb
 
-from packtrain.core.files import MiB
-from packtrain.readers.formats.lmdb import IMAGES, LABELS, walk
+from packtrain._core.files import MiB
+from packtrain._readers.formats.lmdb import IMAGES, LABELS, walk
 
 from . import Finished, Record, ShardLayout
 

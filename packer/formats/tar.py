@@ -1,4 +1,4 @@
-"""Writes tar shards, as `packtrain.readers.formats.tar` specifies them."""
+"""Writes tar shards, as `packtrain._readers.formats.tar` specifies them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from packtrain.core.files import write_all
-from packtrain.readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
+from packtrain._core.files import write_all
+from packtrain._readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
 from . import Finished, Record, ShardLayout
 

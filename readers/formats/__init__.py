@@ -1,8 +1,9 @@
 """The container formats, by name.
 
-Records are read by offset from mapped files, the same way for every format (`packtrain.readers.store`); what differs is
-how a container is laid out. The docstring of each module here is the specification of its format, and its `walk` finds
-the records through the format's own library, without our index: that is what `verify` compares the index with.
+Records are read by offset from mapped files, the same way for every format (`packtrain._readers.dataset.store`); what
+differs is how a container is laid out. The docstring of each module here is the specification of its format, and its
+`walk` finds the records through the format's own library, without our index: that is what `verify` compares the index
+with.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
-from packtrain.core.errors import UsageError
-from packtrain.core.options import LabelSpec
+from packtrain._core.errors import UsageError
+from packtrain._core.options import LabelSpec
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
 

@@ -22,8 +22,8 @@ from typing import Final
 import h5py
 import numpy as np
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.options import LabelSpec
+from packtrain._core.errors import CorruptFile
+from packtrain._core.options import LabelSpec
 
 from . import StoredRecord
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 import lmdb
 import numpy as np
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.options import LabelSpec
+from packtrain._core.errors import CorruptFile
+from packtrain._core.options import LabelSpec
 
 from . import Label, StoredRecord
 

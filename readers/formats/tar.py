@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.options import LabelSpec
+from packtrain._core.errors import CorruptFile
+from packtrain._core.options import LabelSpec
 
 from . import Label, StoredRecord
 

@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.errors import LoaderError
-from packtrain.core.memory import available_memory
+from packtrain._core.errors import LoaderError
+from packtrain._core.memory import available_memory
 
-from .gauges import WORDS
+from ..monitoring.counters import WORDS
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from packtrain.core.cores import available_cores
-from packtrain.core.errors import UsageError
+from packtrain._core.cores import available_cores
+from packtrain._core.errors import UsageError
 
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder

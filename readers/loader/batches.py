@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from packtrain.core.errors import CorruptRecord, LoaderError
+from packtrain._codec.pillow import require_pillow
+from packtrain._codec.stages import WRITE, OnStage, Stage, untimed
+from packtrain._core.errors import CorruptRecord, LoaderError
 
-from ..laps import WRITE, Laps, Stage, untimed
-from ..pillow import require_pillow
 from .arena import Arrays, Field, Layout
 from .randomness import mixed, seed_all
 from .samples import SampleMaker, traceback_of
@@ -61,7 +61,7 @@ class Progress:
             Unwanted: It need not be.
         """
 
-    def laps(self, samples: int) -> Iterable[Laps]:
+    def on_stage(self, samples: int) -> Iterable[OnStage]:
         """What keeps the time of each of the samples that are going to be made one by one."""
         return repeat(untimed, samples)
 
@@ -175,20 +175,22 @@ class BatchMaker:
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
     ) -> Iterator[tuple[int, int, Any, Any]]:
         """Position, row, image and label of each sample that is not left out."""
-        each = zip(positions, self.samples.ahead(rows), random.tolist(), progress.laps(len(positions)), strict=False)
-        for position, row, numbers, laps in each:
+        each = zip(
+            positions, self.samples.ahead(rows), random.tolist(), progress.on_stage(len(positions)), strict=False
+        )
+        for position, row, numbers, on_stage in each:
             progress.note(row)
-            if laps is not untimed:
+            if on_stage is not untimed:
                 progress.start()
             try:
-                image, label = self.samples.make(key, position, row, numbers, target(), laps)
+                image, label = self.samples.make(key, position, row, numbers, target(), on_stage)
             except CorruptRecord as error:
                 if not self._skip:
                     raise
                 skipped.append(str(error))
             else:
                 yield position, row, image, label
-            laps(WRITE)
+            on_stage(WRITE)
 
     def _collated(self, samples: list[Any]) -> Any:
         assert self.collate_fn is not None

@@ -24,12 +24,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 from .arena import Event
 from .batches import Made
 from .engine import Batch, Engine, Job
-from .finish import Finish, mapped
+from .postprocess import Finish, mapped
 
 # Batches on the device that the consumer has not asked for: one whose copy may be under way and one that is ready. More
 # would take memory there and win nothing, since the arena holds what workers make ahead.

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..monitoring.counters import Count, Gauges, Words, blank
+from ..monitoring.timing import Timekeeper
 from .arena import Arena, Arrays, Event, Layout, Slots
 from .batches import BatchMaker, Made
-from .gauges import Count, Gauges, Words, blank
 from .randomness import preserved
-from .timekeeper import Timekeeper
 from .worker import Reply, Ticket
 from .workers import Workers
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from .device import Finished
 from .engine import Job
-from .finish import mapped
+from .postprocess import mapped
 
 if TYPE_CHECKING:
     import torch

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
-from packtrain.core.errors import DatasetError, LoaderError, UsageError
+from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
-from ..dataset import ImageDataset
+from ..dataset.base import ImageDataset
+from ..monitoring.stats import Meter, setting_of
 from .arena import Layout
 from .arguments import context_of, order_of, place_in_world, require, require_functions, workers_of
 from .batches import BatchMaker, Made
 from .device import Finished, Stage, device_of, pins, stage_of
 from .engine import Engine, Job, ParallelEngine, SerialEngine
-from .finish import BatchTransform, Finish, tensors_of
 from .headspace import Replay
 from .order import Ahead, Order
+from .postprocess import BatchTransform, Finish, tensors_of
 from .randomness import mixed, preserved
 from .sampler import SamplerOrder
 from .samples import SampleMaker
 from .schedule import Schedule
 from .state import LoaderState
-from .stats import Meter, setting_of
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class Loader:
         seed: Of the order and of all random numbers.
         drop_last: Leave out the incomplete step at the end of an epoch; else its batches are smaller, and equally large
             on all ranks by way of samples from the epoch's beginning.
-        sampler: In place of `shuffle`: an `Order` of `packtrain.readers.loader`, of which each rank takes its part; or
+        sampler: In place of `shuffle`: an `Order` of `packtrain._readers.loader`, of which each rank takes its part; or
             a torch Sampler, which yields the rows of this rank.
         num_workers: Processes that make batches; 0 makes them in this one, when they are asked for. ``"auto"``: as many
             as cores that affinity and the cgroup leave, divided among the ranks on this machine.

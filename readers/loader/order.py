@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.errors import UsageError
-from packtrain.core.permutation import Permutation
+from packtrain._core.errors import UsageError
+from packtrain._core.permutation import Permutation
 
 from .randomness import mixed, uniforms
 

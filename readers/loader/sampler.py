@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 from .order import Order
 from .randomness import mixed, preserved, seed_all

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
+from packtrain._codec.stages import TRANSFORM, OnStage, untimed
+from packtrain._core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
-from ..crops import Destination
-from ..dataset import ImageDataset
-from ..laps import TRANSFORM, Laps, untimed
-from ..readahead import ReadAhead
-from ..store import RecordStore
+from ..dataset.base import ImageDataset
+from ..dataset.readahead import ReadAhead
+from ..dataset.store import RecordStore
+from ..transforms.batched import Destination
 from .randomness import seed_all, uniforms
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SampleMaker:
         row: int,
         numbers: Sequence[float],
         into: npt.NDArray[np.uint8] | None = None,
-        laps: Laps = untimed,
+        on_stage: OnStage = untimed,
     ) -> tuple[Any, Any]:
         """Makes a sample.
 
@@ -118,7 +118,7 @@ class SampleMaker:
             row: Of the sample in the dataset.
             numbers: Its own of what `random` returned.
             into: Where the image may be written, see `ImageDataset.item`.
-            laps: Is told of each stage.
+            on_stage: Is told of each stage.
 
         Returns:
             Image and label, as the dataset gives them.
@@ -132,9 +132,9 @@ class SampleMaker:
             if self.seeds:
                 seed_all(key, position)
             if self._packed is not None:
-                return self._packed.item(row, numbers, into, laps)
+                return self._packed.item(row, numbers, into, on_stage)
             image, label = self._dataset[row]
-            laps(TRANSFORM)
+            on_stage(TRANSFORM)
             return image, label
         except (DatasetError, MissingDependency):
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 from .sampler import SamplerOrder
 

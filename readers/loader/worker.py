@@ -17,13 +17,13 @@ from typing import Final, NamedTuple, Self
 
 import torch
 
-from packtrain.core.errors import LoaderError, PacktrainError
+from packtrain._codec.stages import Stage
+from packtrain._core.errors import LoaderError, PacktrainError
 
-from ..laps import Stage
+from ..monitoring.timing import Timekeeper
 from .arena import Arena
 from .batches import BatchMaker, Made, Unwanted
 from .samples import traceback_of
-from .timekeeper import Timekeeper
 
 # Number, slot and size are signed, the key takes all of 64 bits.
 _TICKET: Final = "<qqqQ"

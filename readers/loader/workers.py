@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
-from packtrain.core.errors import LoaderError, UsageError
+from packtrain._core.errors import LoaderError, UsageError
 
 from .arena import Arena, Board
 from .batches import BatchMaker

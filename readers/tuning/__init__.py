@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 from .presets import preset
 from .search import default_of, search
@@ -166,7 +166,7 @@ def _code(subject: Subject, options: TuneOptions, setting: Setting) -> tuple[str
     arguments = f"batch_size={options.batch_size}, num_workers={setting.workers}"
     if setting.prefetch != PREFETCH or setting.workers:
         arguments += f", prefetch_factor={setting.prefetch}"
-    imports = ["from packtrain.readers import Loader, open_dataset", *filter(None, [transform.imports])]
+    imports = ["from packtrain import Loader, open_dataset", *filter(None, [transform.imports])]
     return "\n".join(imports), f"Loader(open_dataset({', '.join(opened)}), {arguments})"
 
 

@@ -1,4 +1,4 @@
-"""One setting of a loader, measured once on real batches: what `packtrain.readers.tuning` searches with."""
+"""One setting of a loader, measured once on real batches: what `packtrain._readers.tuning` searches with."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from packtrain.core.cores import available_cores
-from packtrain.core.errors import MissingDependency, UsageError
+from packtrain._codec.decoders import DECODERS, decoder
+from packtrain._codec.decoders.fallback import BackEnd
+from packtrain._codec.decoders.selfcheck import deviation
+from packtrain._core.cores import available_cores
+from packtrain._core.errors import MissingDependency, UsageError
 
-from ..dataset import PackedDataset, open_dataset
-from ..decoders import DECODERS, decoder
-from ..decoders.fallback import BackEnd
-from ..decoders.selfcheck import deviation
+from ..dataset.packed import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
 from ..loader.randomness import mixed
@@ -91,7 +91,7 @@ class Bench:
         )
 
     def measure(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
-        """See `packtrain.readers.tuning.search.Measure`."""
+        """See `packtrain._readers.tuning.search.Measure`."""
         begun, before = time.monotonic(), _read()
         # Other images each time: whether they have to come from a disk must not depend on who was measured before.
         self._trials += 1

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
-from .. import transforms
-from ..transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, compose
+from ..transforms.geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, compose
 
-_MODULE: Final = transforms.__name__
+_MODULE: Final = "packtrain.transforms"
 # What is common for evaluation: 256 before a crop of 224.
 _BEFORE_CROP: Final = 256 / 224
 

@@ -1,4 +1,4 @@
-"""Which settings `packtrain.readers.tuning` measures, one after the other, in the time it is given. Free of torch.
+"""Which settings `packtrain._readers.tuning` measures, one after the other, in the time it is given. Free of torch.
 
 Decoders come first, then numbers of workers, then of batches ahead; what is left goes to those between whom it is to be
 decided. Contestants of a stage take turns, there and back, so that whatever else the host does falls on all of them;
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, Protocol
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 from .trial import FEWEST, PREFETCH, Row, Setting, Subject, Trial, TuneOptions, choose, fastest, rows_of, tolerance_of
 

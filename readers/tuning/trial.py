@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from packtrain.core.errors import UsageError
+from packtrain._core.errors import UsageError
 
 FEWEST: Final = 4
 """Batches that a trial counts at least."""
@@ -26,7 +26,7 @@ class TuneOptions:
     """What `tune` is to find.
 
     Attributes:
-        transform: A name that `packtrain.readers.tuning.presets.preset` knows.
+        transform: A name that `packtrain._readers.tuning.presets.preset` knows.
         batch_size: Samples in a batch.
         consumer_ms: Milliseconds that a training step takes besides loading, without a core of this host; 0 asks for
             the highest rate.

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import picture
 from PIL import Image
-from support import picture
 
 from benchmarks import environments
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN
 from benchmarks.environments import PEERS, REQUIREMENTS, Environment, Unavailable, interpreter, make, why_missing
 from benchmarks.peers.common import PACKED, SIDE, arrays, files, originals
 from benchmarks.workloads import WORKLOADS, prepare
-from packtrain.readers import open_dataset
+from packtrain import open_dataset
 
 SIZES = ((520, 260), (300, 240), (200, 640), (224, 224))
 ROOT = Path(__file__).parents[2]

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import picture
+from helpers.support import picture
 
 from benchmarks import floors, profile_decode, profile_pack, stopwatch
 from benchmarks.crops import pack_images
 from benchmarks.stopwatch import REST, StageError, Stopwatch, watching
 from benchmarks.workloads import WORKLOADS, prepare
-from packtrain.core.options import StoreOptions
-from packtrain.readers import geometry, resizing
-from packtrain.readers.formats import FORMATS
+from packtrain._codec import geometry, resizing
+from packtrain._core.options import StoreOptions
+from packtrain._readers.formats import FORMATS
 
 LINES = 12
 
@@ -91,7 +91,7 @@ class Clock:
 def test_a_stage_has_its_own_time_and_all_of_them_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(stopwatch, "time", clock)
-    with watching({"whole": ["readers.geometry:needed"], "part": ["readers.geometry:first_crop"]}, ("whole",)) as watch:
+    with watching({"whole": ["_codec.geometry:needed"], "part": ["_codec.geometry:first_crop"]}, ("whole",)) as watch:
         began = clock.now
         geometry.first_crop((), 3, 4)
         ended = clock.now
@@ -102,11 +102,11 @@ def test_a_stage_has_its_own_time_and_all_of_them_the_whole(monkeypatch: pytest.
     ("absent", "said"), [((), "'resize' takes no part"), (("crop", "resize"), "'crop' takes part")]
 )
 def test_a_stage_that_takes_part_against_expectation_is_an_error(absent: tuple[str, ...], said: str) -> None:
-    stages = {"crop": ["readers.geometry:first_crop"], "resize": ["readers.geometry:needed"]}
+    stages = {"crop": ["_codec.geometry:first_crop"], "resize": ["_codec.geometry:needed"]}
     with pytest.raises(StageError, match=said), watching(stages, absent):
         geometry.first_crop((), 3, 4)
 
 
 def test_a_function_that_is_gone_is_an_error() -> None:
-    with pytest.raises(AttributeError), watching({"crop": ["readers.geometry:last_crop"]}):
+    with pytest.raises(AttributeError), watching({"crop": ["_codec.geometry:last_crop"]}):
         pass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from packtrain.cli import main, pack_cmd
+from packtrain._cli import main, pack_cmd
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from packtrain.readers import doctor
-from packtrain.readers.decoders import DECODERS, decoder
-from packtrain.readers.doctor import Advice, DecoderFacts, Facts, advise
-from packtrain.readers.pillow import pillow_version
-from packtrain.readers.speed import Speed
+from packtrain._codec.decoders import DECODERS, decoder
+from packtrain._codec.pillow import pillow_version
+from packtrain._readers.tuning import doctor
+from packtrain._readers.tuning.doctor import Advice, DecoderFacts, Facts, advise
+from packtrain._readers.tuning.speed import Speed
 
 from .conftest import Run
 
@@ -278,7 +278,7 @@ class TestCommand:
 
 def run_with(modules: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(modules)}
-    command = [sys.executable, "-m", "packtrain.cli", "doctor", *arguments]
+    command = [sys.executable, "-m", "packtrain", "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import encoded, image_set, output_of, picture, shard_bytes, sources, tree
+from helpers.support import encoded, image_set, output_of, picture, shard_bytes, sources, tree
 
-from packtrain.packer import PackOptions, pack
-from packtrain.readers import open_dataset
+from packtrain import PackOptions, open_dataset, pack
 
 from .conftest import Run
 
@@ -188,8 +187,8 @@ class TestProgress:
     def test_a_log_gets_plain_lines(
         self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("packtrain.cli.output._LOG_SECONDS", 0)
-        monkeypatch.setattr("packtrain.packer.shard._REPORT_SECONDS", 0)
+        monkeypatch.setattr("packtrain._cli.output._LOG_SECONDS", 0)
+        monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", 0)
         outcome = run("pack", images, tmp_path / "out", "--format", "tar", "--workers", 1)
         lines = outcome.err.splitlines()
         assert all(re.fullmatch(r"pack: \d+ of 12 \([\d,]+ images/s(, [\d,]+ s left)?\)", line) for line in lines)
@@ -204,14 +203,14 @@ class TestProgress:
         assert not CONTROL.search(outcome.err)
 
     def test_json_is_silent(self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("packtrain.cli.output._LOG_SECONDS", 0)
+        monkeypatch.setattr("packtrain._cli.output._LOG_SECONDS", 0)
         assert run("pack", images, tmp_path / "out", "--format", "tar", "--json", "--workers", 1).err == ""
 
     def test_a_terminal_gets_a_bar(self, images: Path, tmp_path: Path) -> None:
         screen, terminal = pty.openpty()
         termios.tcsetwinsize(terminal, (24, 100))
         words = ["pack", str(images), str(tmp_path / "out"), "--format", "tar"]
-        command = [sys.executable, "-m", "packtrain.cli", *words]
+        command = [sys.executable, "-m", "packtrain", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal) as process:
             os.close(terminal)
             shown = b""

@@ -13,7 +13,7 @@ import pytest
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs ``packtrain ARGUMENTS`` in a process that finds modules in `path` first."""
     environment = {**os.environ, "PYTHONPATH": str(path)}
-    command = [sys.executable, "-m", "packtrain.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "packtrain", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 

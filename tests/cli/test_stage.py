@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import flip, packed, shard_bytes, soon, tree
+from helpers.support import flip, packed, shard_bytes, soon, tree
 
-from packtrain.cli.stage_cmd import parse_seconds, stage_progress
-from packtrain.core.errors import Leased, UsageError
-from packtrain.core.staging import StageProgress, entries, evict
-from packtrain.readers import open_dataset
+from packtrain import StageProgress, open_dataset
+from packtrain._cli.stage_cmd import parse_seconds, stage_progress
+from packtrain.errors import Leased, UsageError
+from packtrain.staging import entries, evict
 
 from .conftest import Run
 
 GIB = 1 << 30
-PROGRAM = (sys.executable, "-m", "packtrain.cli")
+PROGRAM = (sys.executable, "-m", "packtrain")
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ class TestProgress:
     def test_lines_in_a_log(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         """One in ten seconds; what was copied before does not count for the rate."""
         clock = [1000]
-        monkeypatch.setattr("packtrain.cli.output.time.monotonic", lambda: clock[0])
+        monkeypatch.setattr("packtrain._cli.output.time.monotonic", lambda: clock[0])
         with stage_progress(quiet=False) as show:
             for clock[0] in (1000, 1004, 1012, 1013, 1021):
                 show(StageProgress("wait", 0, 0, 0, "process 7 is copying it"))

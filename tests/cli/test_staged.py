@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support import flip, image_set, packed, shard_bytes, tree
+from helpers.support import flip, image_set, packed, shard_bytes, tree
 
-from packtrain.core.staging import Staged, StageOptions, entries, stage
-from packtrain.core.staging.source import Source, allocated_beside
-from packtrain.readers import open_dataset
+from packtrain import Staged, StageOptions, open_dataset, stage
+from packtrain._staging.source import Source, allocated_beside
+from packtrain.staging import entries
 
 from .conftest import Run
 

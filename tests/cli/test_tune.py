@@ -11,10 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from helpers.support import packed, soon
 from PIL import Image
-from support import packed, soon
 
-from packtrain.readers.tuning import Setting, Subject, Trial, TuneOptions, bench
+from packtrain import TuneOptions
+from packtrain._readers.tuning import Setting, Subject, Trial, bench
 
 from .conftest import Outcome, Run
 
@@ -74,8 +75,8 @@ class TestOutput:
         assert best[0].split()[:5] == ["*", "extension", "2", "2", "1,000"]
         assert max(map(len, table.splitlines())) < 110
         assert code.splitlines() == [
-            "from packtrain.readers import Loader, open_dataset",
-            "from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop",
+            "from packtrain import Loader, open_dataset",
+            "from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop",
             "loader = Loader(open_dataset('/data/train', transform=[RandomResizedCrop(224), RandomHorizontalFlip()]), "
             "batch_size=64, num_workers=2, prefetch_factor=2)",
         ]
@@ -127,7 +128,7 @@ class TestInterrupted:
 
     def test_no_process_is_left(self, folder: Path) -> None:
         """Ctrl-C in a terminal goes to all processes of the group."""
-        command = [sys.executable, "-m", "packtrain.cli", "tune", str(folder), "--transform", "rrc20"]
+        command = [sys.executable, "-m", "packtrain", "tune", str(folder), "--transform", "rrc20"]
         with (
             subprocess.Popen(
                 command,
@@ -187,7 +188,7 @@ class TestErrors:
         self, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pillow: str, command: str
     ) -> None:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-        monkeypatch.setattr("packtrain.readers.pillow.pillow_version", lambda: pillow)
+        monkeypatch.setattr("packtrain._codec.pillow.pillow_version", lambda: pillow)
         outcome = run("tune", tmp_path, "--plot", tmp_path / "chart.png")
         assert outcome.code == 1 and command in outcome.err
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import SUFFIXES, flip, packed, shard_bytes, sources
 from PIL import Image
-from support import SUFFIXES, flip, packed, shard_bytes, sources
 
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.packer import verify
+from packtrain import verify
+from packtrain._core.options import LabelSpec, StoreOptions
 
 from .conftest import Run
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support import packed, shard_bytes
+from helpers.support import packed, shard_bytes
 
 from .oracles import Found, Oracle
 

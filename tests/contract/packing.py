@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from crc32c import crc32c
+from helpers.support import encoded, image_set, items, picture, shard_bytes, sources, tree
 from PIL import Image
-from support import encoded, image_set, items, picture, shard_bytes, sources, tree
 
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.packer import verify
-from packtrain.readers import open_dataset
+from packtrain import open_dataset, verify
+from packtrain._core.options import LabelSpec, StoreOptions
 
 from .laws import PER_SHARD, Laws, column, manifest, placed_lines
 

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fusing import decoded, expected, numbers
+from helpers.fusing import decoded, expected, numbers
+from helpers.support import Source, flip, items, sources
 from PIL import Image
-from support import Source, flip, items, sources
 
-from packtrain.core.errors import CorruptRecord, UsageError
-from packtrain.core.options import StoreOptions
-from packtrain.readers import PackedDataset, RecordStore, concat, open_dataset
-from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
+from packtrain import PackedDataset, concat, open_dataset
+from packtrain._core.options import StoreOptions
+from packtrain._readers.dataset.store import RecordStore
+from packtrain.errors import CorruptRecord, UsageError
+from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 from .laws import Laws, column, manifest
 

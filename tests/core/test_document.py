@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.support import packed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import packed
 
-from packtrain.core.document import dump_document, load_document
-from packtrain.core.errors import CorruptFile, DatasetError, UnsupportedVersion
-from packtrain.core.manifest import Manifest
+from packtrain._core.document import dump_document, load_document
+from packtrain._core.manifest import Manifest
+from packtrain.errors import CorruptFile, DatasetError, UnsupportedVersion
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -9,7 +9,7 @@ import re
 import pytest
 from torch._utils import ExceptionWrapper
 
-from packtrain.core import errors
+from packtrain._core import errors
 
 CLASSES = [
     value

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from packtrain.core import files, mounts
-from packtrain.core.cores import available_cores
-from packtrain.core.errors import NoSpace, OutputConflict, PackError, ShardFailed
+from packtrain._core import files, mounts
+from packtrain._core.cores import available_cores
+from packtrain.errors import NoSpace, OutputConflict, PackError, ShardFailed
 
 
 class TestWriteFile:
@@ -110,7 +110,7 @@ class TestLocked:
         path = tmp_path / "plan.json"
         path.touch()
         code = (
-            "import os, sys; from pathlib import Path; from packtrain.core.files import locked\n"
+            "import os, sys; from pathlib import Path; from packtrain._core.files import locked\n"
             "with locked(Path(sys.argv[1])): print('locked', flush=True); input()"
         )
         command = [sys.executable, "-c", code, str(path)]

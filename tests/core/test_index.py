@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from crc32c import crc32c
+from helpers.support import flip
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import flip
 
-from packtrain.core.errors import CorruptFile
-from packtrain.core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter
-from packtrain.core.manifest import ColumnInfo
-from packtrain.core.npy import npy_header
+from packtrain._core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter
+from packtrain._core.manifest import ColumnInfo
+from packtrain._core.npy import npy_header
+from packtrain.errors import CorruptFile
 
 Arrays = dict[str, npt.NDArray[Any]]
 SIZES = [1, 2, ROWS_PER_BLOCK - 1, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 3 * ROWS_PER_BLOCK + 7]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from packtrain.core.memory import MemoryLeft, available_memory, memory_left
-from packtrain.core.mounts import file_system, read_mounts
+from packtrain._core.memory import MemoryLeft, available_memory, memory_left
+from packtrain._core.mounts import file_system, read_mounts
 
 MEMINFO = "MemTotal:       2000 kB\nMemFree:         500 kB\nMemAvailable:   1000 kB\nHugePages_Total:       0\n"
 MACHINE = MemoryLeft(1000 * 1024, 2000 * 1024)
@@ -181,7 +181,7 @@ def test_a_real_group(real_group: tuple[Path, str], tmp_path: Path) -> None:
     group, limiting = real_group
     code = f"""
 import os, tempfile
-from packtrain.core.memory import memory_left
+from packtrain._core.memory import memory_left
 
 def left():
     least = min(memory_left(), key=lambda left: left.bytes)

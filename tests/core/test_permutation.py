@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.core.permutation import Permutation
+from packtrain._core.permutation import Permutation
 
 SIZES = sorted({1, 2, 3, *(2**k + d for k in range(2, 13) for d in (-1, 0, 1))})
 SEEDS = st.integers(-(2**70), 2**70)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import encoded
 from PIL import Image
-from support import encoded
 
-from packtrain.packer import pack
+from packtrain import pack
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 

@@ -15,20 +15,19 @@ import demo
 import numpy as np
 import pytest
 import torch
+from helpers.support import image_set, picture, tree
 from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
 from resnet_ddp.train import TrainOptions as ResNetOptions
-from support import image_set, picture, tree
 
-from packtrain.cli.info_cmd import command as info_command
-from packtrain.cli.pack_cmd import command as pack_command
-from packtrain.cli.stage_cmd import command as stage_command
-from packtrain.cli.tune_cmd import command as tune_command
-from packtrain.cli.verify_cmd import command as verify_command
-from packtrain.core.errors import UsageError
-from packtrain.core.options import LabelSpec
-from packtrain.packer import PackOptions, pack
-from packtrain.readers import PackedDataset, open_dataset
+from packtrain import PackedDataset, PackOptions, open_dataset, pack
+from packtrain._cli.info_cmd import command as info_command
+from packtrain._cli.pack_cmd import command as pack_command
+from packtrain._cli.stage_cmd import command as stage_command
+from packtrain._cli.tune_cmd import command as tune_command
+from packtrain._cli.verify_cmd import command as verify_command
+from packtrain._core.options import LabelSpec
+from packtrain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = 4

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mixup.train import CutMix, Mixup, TrainOptions, count_classes, train
 
-from packtrain.readers import open_dataset
+from packtrain import open_dataset
 
 SCRIPT = Path(__file__).parents[2] / "examples/mixup/train.py"
 LABELS = torch.tensor([2, 0, 1, 3, 3])

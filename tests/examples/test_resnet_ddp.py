@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-import training
-from ranks import in_ranks
+from helpers import training
+from helpers.ranks import in_ranks
 from resnet_ddp.train import Run, TrainOptions, learning_rate, resnet
 
-from packtrain.core.errors import UsageError
-from packtrain.readers import Loader, open_dataset
+from packtrain import Loader, open_dataset
+from packtrain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/resnet_ddp/train.py"
@@ -97,7 +97,9 @@ def test_a_finished_run_has_nothing_left_to_do(options: TrainOptions, tmp_path: 
 def test_torchrun_killed_and_continued(options: TrainOptions, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    endless = torchrun(2, "-m", "training", *arguments(replace(options, epochs=10_000, save_every=3)), notes=notes)
+    endless = torchrun(
+        2, "-m", "helpers.training", *arguments(replace(options, epochs=10_000, save_every=3)), notes=notes
+    )
     try:
         deadline = time.monotonic() + 60
         while not (Path(options.checkpoint) / "last.pt").exists() or len(training.positions(notes, 1)) < IMAGES // 2:

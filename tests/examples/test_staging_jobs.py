@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from jobs import SCRIPTS, Bench, workbench
+from helpers.jobs import SCRIPTS, Bench, workbench
 
 SHELL: Final = sorted(path for path in SCRIPTS.glob("*/*") if path.suffix in {".sh", ".sbatch"})
 PODS: Final = sorted(SCRIPTS.glob("kubernetes/*.yaml"))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from jobs import SCRIPTS, Bench, workbench
-from slurm import Cluster, cluster
+from helpers.jobs import SCRIPTS, Bench, workbench
+from helpers.slurm import Cluster, cluster
 
 pytestmark = pytest.mark.slurm
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.support import soon
 from PIL import Image
-from support import soon
 from two_queues.loader import Sample, TwoQueues, read_list
 
 SCRIPT = Path(__file__).parents[2] / "examples/two_queues/loader.py"

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from faults.cases import WARM_UP, Job
-from faults.harness import FaultServer
+from helpers.faults.cases import WARM_UP, Job
+from helpers.faults.harness import FaultServer
 
 
 @pytest.fixture(scope="session")

@@ -15,24 +15,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FORMATS, image_set, packed, sources
+from helpers.support import FORMATS, image_set, packed, sources
 
-from packtrain.core.document import dump_document
-from packtrain.core.errors import (
-    CorruptFile,
-    CorruptRecord,
-    DatasetError,
-    NotADataset,
-    PacktrainError,
-    UnsupportedVersion,
-)
-from packtrain.core.index import IndexWriter
-from packtrain.core.manifest import VERSION, Manifest
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.packer import PackOptions, verify
-from packtrain.packer.listing import read_list
-from packtrain.packer.plan import outline_plan, plan_shards
-from packtrain.readers import open_dataset
+from packtrain import PackOptions, open_dataset, verify
+from packtrain._core.document import dump_document
+from packtrain._core.index import IndexWriter
+from packtrain._core.manifest import VERSION, Manifest
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._packer.listing import read_list
+from packtrain._packer.plan import outline_plan, plan_shards
+from packtrain.errors import CorruptFile, CorruptRecord, DatasetError, NotADataset, PacktrainError, UnsupportedVersion
 
 STORES = {
     "verbatim": StoreOptions("verbatim"),
@@ -499,7 +491,7 @@ def test_an_index_that_points_elsewhere_is_refused(
 def test_the_command_line_lists_damage_and_fails(plain: Packed) -> None:
     row = plain.rows[3]
     row.shard.write_bytes(flipped(row.offset)(row.shard.read_bytes()))
-    command = [sys.executable, "-m", "packtrain.cli", "verify", str(plain.folder)]
+    command = [sys.executable, "-m", "packtrain", "verify", str(plain.folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert any(row.named_in(line) for line in ended.stdout.splitlines())

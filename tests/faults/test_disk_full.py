@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 import pytest
-from faults.cases import (
+from helpers.faults.cases import (
     CLEAN_ERROR,
     DONE,
     PACK,
@@ -26,10 +26,10 @@ from faults.cases import (
     renewed,
     written,
 )
-from faults.harness import Action, Call, FaultServer, Outcome, points
-from support import tree
+from helpers.faults.harness import Action, Call, FaultServer, Outcome, points
+from helpers.support import tree
 
-from packtrain.core.files import is_temporary, temporary_path
+from packtrain._core.files import is_temporary, temporary_path
 
 LIMITED = f"""
 import contextlib, io, resource
@@ -208,7 +208,7 @@ def test_the_command_line_says_it_in_one_line(small_job: Job, tmp_path: Path, wo
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    command = [sys.executable, "-m", "packtrain.cli", "pack", str(small_job.source), str(tmp_path / "out")]
+    command = [sys.executable, "-m", "packtrain", "pack", str(small_job.source), str(tmp_path / "out")]
     command += ["--format", "tar", "--shard-size", str(small_job.shard_bytes), "--max-rejects", "1", "--json"]
     with file_size(4000):
         ended = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=False)

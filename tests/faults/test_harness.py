@@ -10,7 +10,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from faults.harness import Action, FaultServer, Outcome, points
+from helpers.faults.harness import Action, FaultServer, Outcome, points
 
 # Each step makes exactly one call: what it does, the call's name and bytes, and what half of it does.
 STEPS = [

@@ -14,9 +14,18 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 import pytest
-from faults.cases import DONE, PACK, Job, assert_same, assert_sound_if_finished, finished_shards, renewed, written
-from faults.harness import Action, Call, FaultServer, points
-from support import tree
+from helpers.faults.cases import (
+    DONE,
+    PACK,
+    Job,
+    assert_same,
+    assert_sound_if_finished,
+    finished_shards,
+    renewed,
+    written,
+)
+from helpers.faults.harness import Action, Call, FaultServer, points
+from helpers.support import tree
 
 KILLED = -signal.SIGKILL
 FROM_FINISHED = [

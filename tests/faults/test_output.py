@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.cases import Job, assert_same, finished_shards, renewed, written
-from faults.harness import FaultServer
-from support import FORMATS, flip, image_set, packed, shard_bytes, tree
+from helpers.faults.cases import Job, assert_same, finished_shards, renewed, written
+from helpers.faults.harness import FaultServer
+from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, tree
 
-from packtrain.core.document import dump_document
-from packtrain.core.errors import CorruptFile, OutputConflict, UnsupportedVersion
-from packtrain.core.files import temporary_path
-from packtrain.core.manifest import VERSION
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.packer import PackOptions, PackProgress, pack
+from packtrain import PackOptions, PackProgress, pack
+from packtrain._core.document import dump_document
+from packtrain._core.files import temporary_path
+from packtrain._core.manifest import VERSION
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain.errors import CorruptFile, OutputConflict, UnsupportedVersion
 
 State = dict[str, tuple[int, int]]
 
@@ -158,7 +158,7 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
     """Whether it is in the process of the first or in another."""
     job.run(tmp_path / "undisturbed")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "packtrain.cli", "pack", str(job.source), str(out), "--json"]
+    command = [sys.executable, "-m", "packtrain", "pack", str(job.source), str(out), "--json"]
     command += ["--format", job.format, "--shard-size", str(job.shard_bytes), "--max-rejects", "1"]
     met: list[Any] = []
 
@@ -184,8 +184,8 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
 
 TRIPLETS = """
 import os
-from packtrain.core.errors import OutputConflict
-from packtrain.packer import PackOptions, pack
+from packtrain._core.errors import OutputConflict
+from packtrain._packer import PackOptions, pack
 
 wait, start = os.pipe()
 children = []

@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import pytest
-from faults.cases import assert_same, finished_shards, renewed, written
-from support import encoded, packed, picture, shard_bytes, tree
+from helpers.faults.cases import assert_same, finished_shards, renewed, written
+from helpers.support import encoded, packed, picture, shard_bytes, tree
 
-from packtrain.core.errors import TooManyRejects
-from packtrain.core.files import is_temporary
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, PackProgress, pack
+from packtrain import PackOptions, PackProgress, pack
+from packtrain._core.files import is_temporary
+from packtrain._core.options import StoreOptions
+from packtrain.errors import TooManyRejects
 
 SHARDS, LINES_PER_SHARD = 4, 12
 DEADLINE = 60.0
@@ -83,7 +83,16 @@ class Run:
     left_alone: bool = False
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "packtrain.cli", "pack", str(self.listing), str(self.out), "--check", "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "packtrain",
+            "pack",
+            str(self.listing),
+            str(self.out),
+            "--check",
+            "--json",
+        ]
         command += ["--format", self.format, "--workers", "2"]
         command += ["--shard-size", str(shard_bytes(self.listing, self.records))]
         # Files, not pipes: these would not end before the last orphan does.

@@ -13,15 +13,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from corpus import mutated
-from jpegparts import parsed, with_table
-from jpegs import ARITHMETIC, JFIF, SAMPLINGS, SEGMENTS, Picture, picture, progressive, separate, written
+from helpers.corpus import mutated
+from helpers.jpegparts import parsed, with_table
+from helpers.jpegs import ARITHMETIC, JFIF, SAMPLINGS, SEGMENTS, Picture, picture, progressive, separate, written
 from PIL import Image
 
-from packtrain.core.extension import require_jpeg
-from packtrain.readers.cut import cut, python_cut
-from packtrain.readers.decoders.extension import frame_size
-from packtrain.readers.geometry import Box
+from packtrain._codec.cut import cut, python_cut
+from packtrain._codec.decoders.extension import frame_size
+from packtrain._codec.geometry import Box
+from packtrain._codec.native import require_extension
 
 # Above this, Pillow is not asked: the images are huge only because of damage, and mostly empty.
 MOST_PIXELS = 300_000
@@ -49,7 +49,7 @@ def victims() -> dict[str, bytes]:
     for name, data in ARITHMETIC.items():
         found[f"arithmetic {name}"] = data
     for name in ("4:2:0", "grey", "restarting 4:4:4", "progressive 4:2:0", "arithmetic progressive grey"):
-        found[f"transcoded {name}"] = require_jpeg("Fuzzing").transcode(found[name])
+        found[f"transcoded {name}"] = require_extension("Fuzzing").transcode(found[name])
     return found
 
 
@@ -125,7 +125,7 @@ def examine(data: bytes, random: np.random.Generator, *, pixels: bool = True) ->
     """
     whole = _oracle(data) if pixels else None
     try:
-        record = require_jpeg("Fuzzing").transcode(_alone(data))
+        record = require_extension("Fuzzing").transcode(_alone(data))
     except ValueError:
         pass
     else:
@@ -172,7 +172,7 @@ def _examine_decoder(
 
 def _decode(data: bytes, box: Box, channels: int, scale: int) -> npt.NDArray[np.uint8] | None:
     try:
-        pixels, start, stride = require_jpeg("Fuzzing").decode(_alone(data), box, channels, scale)
+        pixels, start, stride = require_extension("Fuzzing").decode(_alone(data), box, channels, scale)
     except ValueError:
         return None
     rows = np.frombuffer(pixels, np.uint8)[start : start + box.height * stride].reshape(box.height, stride)

@@ -8,9 +8,9 @@ import gc
 import numpy as np
 import pytest
 
-from packtrain.core.extension import jpeg
+from packtrain._codec.native import extension
 
-if jpeg is None:
+if extension is None:
     pytest.skip("packtrain's C extension is not built", allow_module_level=True)
 
 from fuzz import campaign

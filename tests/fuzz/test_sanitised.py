@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support import output_of, tool
+from helpers.support import output_of, tool
 
 pytestmark = pytest.mark.stress
 
@@ -26,10 +26,10 @@ int peek(PyObject *bytes, int at) { return PyBytes_AS_STRING(bytes)[at + 1]; }
 """
 LOAD = """
 import importlib.util, sys
-spec = importlib.util.spec_from_file_location("packtrain.core._jpeg", sys.argv[1])
+spec = importlib.util.spec_from_file_location("packtrain._codec.native._extension", sys.argv[1])
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
-from packtrain.core.extension import jpeg
+from packtrain._codec.native import extension
 assert jpeg.__file__ == sys.argv[1]
 """
 OVERFLOW = LOAD + "import ctypes; ctypes.CDLL(sys.argv[1]).peek(ctypes.py_object(bytes(100)), 100)"

@@ -12,10 +12,10 @@ from typing import Any, Final
 HERE: Final = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]
 
-from support import encoded, packed, picture  # noqa: E402
+from helpers.support import encoded, packed, picture  # noqa: E402
 
-from packtrain.core.manifest import VERSION  # noqa: E402
-from packtrain.core.options import StoreOptions  # noqa: E402
+from packtrain._core.manifest import VERSION  # noqa: E402
+from packtrain._core.options import StoreOptions  # noqa: E402
 
 GOLDEN: Final = HERE / f"v{VERSION}"
 SOURCES: Final = GOLDEN / "sources"

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from contract.oracles import HDF5, LMDB, TAR
 from golden.make import DATASETS, GOLDEN, SOURCES, pack_again
+from helpers.support import items, tree
 from PIL import Image
-from support import items, tree
 
-from packtrain.packer import verify
-from packtrain.readers import open_dataset
-from packtrain.readers.cut import cut
-from packtrain.readers.geometry import Box
+from packtrain import open_dataset, verify
+from packtrain._codec.cut import cut
+from packtrain._codec.geometry import Box
 
 ORACLES = {oracle.format: oracle for oracle in (TAR, HDF5, LMDB)}
 # What train.txt and pixels.txt say, by line.

@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.support import output_of, packed, sources, tool
 from PIL import Image
-from support import output_of, packed, sources, tool
 
-from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain._core.options import LabelSpec, StoreOptions
 
 Arrays = dict[str, npt.NDArray[Any]]
 

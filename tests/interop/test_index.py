@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from support import packed, shard_bytes, sources
+from helpers.support import packed, shard_bytes, sources
 
 
 def test_numpy_and_json_find_every_record(images: Path, tmp_path: Path, format_name: str) -> None:

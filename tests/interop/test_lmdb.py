@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from support import Source, output_of, packed, sources, tool
+from helpers.support import Source, output_of, packed, sources, tool
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import webdataset
-from corpus import ORIENTATION, exif
+from helpers.corpus import ORIENTATION, exif
+from helpers.support import Source, encoded, image_set, output_of, packed, picture, shard_bytes, sources, tool
 from PIL import Image
-from support import Source, encoded, image_set, output_of, packed, picture, shard_bytes, sources, tool
 
-from packtrain.core.options import LabelSpec, StoreOptions
+from packtrain._core.options import LabelSpec, StoreOptions
 
 pytestmark = [
     # webdataset leaves it to the garbage collector to close its files.

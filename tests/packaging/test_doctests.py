@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = [
-    ".".join(("packtrain", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
-    for folder in ("core", "readers", "packer", "cli")
+    ".".join((f"packtrain._{folder}", *path.relative_to(ROOT / folder).with_suffix("").parts)).removesuffix(".__init__")
+    for folder in ("core", "codec", "staging", "readers", "packer", "cli")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if ">>> " in path.read_text()
 ]

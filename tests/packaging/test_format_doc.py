@@ -7,18 +7,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from support import FORMATS
+from helpers.support import FORMATS
 
-from packtrain.core.index import ROW_COLUMNS
-from packtrain.core.manifest import VERSION, Manifest
-from packtrain.packer.plan import Plan
+from packtrain._core.index import ROW_COLUMNS
+from packtrain._core.manifest import VERSION, Manifest
+from packtrain._packer.plan import Plan
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_specification_of_a_container_is_its_readers_docstring(name: str) -> None:
-    docstring = importlib.import_module(f"packtrain.readers.formats.{name}").__doc__
+    docstring = importlib.import_module(f"packtrain._readers.formats.{name}").__doc__
     assert docstring is not None
     assert docstring.strip() in TEXT
 

@@ -27,23 +27,23 @@ def loaded_after(code: str) -> set[str]:
 
 def command(line: str) -> str:
     module = {"packtrain": "main", "pack": "pack_cmd"}[line.split()[0]]
-    return f"import sys\nsys.argv = {line.split()!r}\nfrom packtrain.cli.{module} import main\nmain()"
+    return f"import sys\nsys.argv = {line.split()!r}\nfrom packtrain._cli.{module} import main\nmain()"
 
 
 @pytest.mark.parametrize(
     ("code", "barred"),
     [
-        ("import packtrain.core", TENSORS | CONTAINERS | IMAGES),
-        ("import packtrain.readers", TENSORS | CONTAINERS | IMAGES),
-        ("import packtrain.readers.formats", TENSORS | CONTAINERS),
-        ("import packtrain.packer", TENSORS | CONTAINERS),
-        ("import packtrain.packer.formats", TENSORS | CONTAINERS),
+        ("import packtrain._core", TENSORS | CONTAINERS | IMAGES),
+        ("import packtrain._readers", TENSORS | CONTAINERS | IMAGES),
+        ("import packtrain._readers.formats", TENSORS | CONTAINERS),
+        ("import packtrain._packer", TENSORS | CONTAINERS),
+        ("import packtrain._packer.formats", TENSORS | CONTAINERS),
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain doctor --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain stage --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain staged list --to /nowhere"), TENSORS | CONTAINERS | IMAGES),
-        ("from packtrain.core.staging import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        ("from packtrain._staging import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
     ],
@@ -54,4 +54,4 @@ def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:
 
 def test_a_dataset_loads_torch() -> None:
     """The other side of the law: the name is there, and torch comes with it rather than before."""
-    assert "torch" in loaded_after("from packtrain.readers import open_dataset")
+    assert "torch" in loaded_after("from packtrain import open_dataset")

@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PACKAGES = SETUPTOOLS["packages"]
+FOLDERS = SETUPTOOLS["package-dir"]
+NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info", "__pycache__", "*.so")
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
@@ -28,9 +31,8 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
 def build(folder: Path) -> Path:
     """A wheel, built from a copy of the working tree."""
     # An old build/ would put modules that were deleted since into the wheel.
-    leave = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info", "__pycache__", "*.so")
     copy, out = folder / "tree", folder / "dist"
-    shutil.copytree(ROOT, copy, ignore=leave)
+    shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
     out.mkdir()
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, copy], cwd=out)
     (built,) = out.glob("*.whl")
@@ -64,14 +66,12 @@ def test_ships_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"packtrain", f"packtrain-{version}.dist-info"}
     modules = {name for name in names if name.endswith(".py")}
     in_tree = {
-        f"packtrain/{path.relative_to(ROOT).as_posix()}"
-        for folder in ("core", "readers", "packer", "cli")
+        f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}"
+        for package, folder in FOLDERS.items()
         for path in (ROOT / folder).rglob("*.py")
     }
     assert modules == in_tree
-    assert {name for name in names if name.endswith("py.typed")} == {
-        f"packtrain/{folder}/py.typed" for folder in ("core", "readers", "packer", "cli")
-    }
+    assert [name for name in names if name.endswith("py.typed")] == ["packtrain/py.typed"]
     assert f"packtrain-{version}.dist-info/licenses/LICENSE" in names
 
 
@@ -89,13 +89,25 @@ def test_the_commands_start(python: Path, command: str) -> None:
 
 
 def test_python_dash_m_starts(python: Path) -> None:
-    assert "Usage: python -m packtrain.cli" in run([python, "-m", "packtrain.cli", "--help"], cwd=python.parent)
+    assert "Usage: python -m packtrain " in run([python, "-m", "packtrain", "--help"], cwd=python.parent)
 
 
 def test_a_reader_loads_from_the_wheel(python: Path) -> None:
     """With its dependencies: torch, numpy and the containers."""
-    code = "from packtrain.readers import open_dataset; print(open_dataset.__module__)"
-    assert run([python, "-c", code], cwd=python.parent).startswith("packtrain.readers")
+    code = "from packtrain import open_dataset; print(open_dataset.__module__)"
+    assert run([python, "-c", code], cwd=python.parent).startswith("packtrain._readers")
+
+
+def test_the_installation_wins_over_a_clone_beside_the_script(python: Path, tmp_path: Path) -> None:
+    """As after ``git clone`` and ``pip install ./packtrain``: the clone has no extension."""
+    shutil.copytree(ROOT, tmp_path / "packtrain", ignore=NOT_COPIED)
+    names = ", ".join(f"{package} as m{number}" for number, package in enumerate(PACKAGES))
+    files = ", ".join(f"m{number}.__file__" for number in range(len(PACKAGES)))
+    lines = ("from packtrain import Loader, open_dataset", f"import {names}", f"print({files}, sep='\\n')")
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    places = run([python, "train.py"], cwd=tmp_path).splitlines()
+    assert len(places) == len(PACKAGES)
+    assert [place for place in places if not Path(place).is_relative_to(python.parents[1])] == []
 
 
 def extensions(wheel: Path) -> list[str]:
@@ -113,19 +125,19 @@ def compiles(header: str) -> bool:
 def test_it_holds_the_extension_where_that_can_be_compiled(wheel: Path, python: Path) -> None:
     if not compiles("jpeglib.h"):
         pytest.skip("there is no C compiler, or libjpeg-turbo's headers are missing")
-    assert extensions(wheel) == [f"packtrain/core/_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"]
+    assert extensions(wheel) == [f"packtrain/_codec/native/_extension{sysconfig.get_config_var('EXT_SUFFIX')}"]
     assert not wheel.name.endswith("-any.whl"), "for this Python and platform alone"
-    code = "from packtrain.core import _jpeg; print(_jpeg.__file__, _jpeg.LIBJPEG)"
+    code = "from packtrain._codec.native import _extension; print(_extension.__file__, _extension.LIBJPEG)"
     where, *libjpeg = run([python, "-c", code], cwd=python.parent).split()
     assert Path(where).is_relative_to(python.parents[1]) and libjpeg
 
 
 def test_without_a_compiler_it_is_built_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "false")
-    before = {path: path.stat().st_mtime_ns for path in (ROOT / "core").glob("*.so")}
+    before = {path: path.stat().st_mtime_ns for path in (ROOT / "codec/native").glob("*.so")}
     wheel = build(tmp_path)
     assert extensions(wheel) == []
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert "packtrain/core/extension.py" in names and "packtrain/core/_jpeg.pyi" in names
-    assert {path: path.stat().st_mtime_ns for path in (ROOT / "core").glob("*.so")} == before
+    assert "packtrain/_codec/native/__init__.py" in names
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "codec/native").glob("*.so")} == before

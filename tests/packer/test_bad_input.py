@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import encoded, image_set, items, packed, picture, sources
 from PIL import Image
-from support import encoded, image_set, items, packed, picture, sources
 
-from packtrain.core.errors import ShardFailed, TooManyRejects
-from packtrain.core.manifest import Manifest
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, pack, verify
-from packtrain.packer.merge import read_rejects
-from packtrain.readers import open_dataset
+from packtrain import PackOptions, open_dataset, pack, verify
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import StoreOptions
+from packtrain._packer.merge import read_rejects
+from packtrain.errors import ShardFailed, TooManyRejects
 
 JPEG = encoded(picture(0))
 PNG = encoded(picture(0), "PNG")

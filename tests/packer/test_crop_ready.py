@@ -11,26 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus import decoded, exif, jpegs, mutated, pngs, with_segment
-from fusing import pack_sources, sources
-from jpegparts import parsed
-from jpegs import ARITHMETIC, SAMPLINGS, any_jpeg, written
-from jpegs import picture as coefficients
+from helpers.corpus import decoded, exif, jpegs, mutated, pngs, with_segment
+from helpers.fusing import pack_sources, sources
+from helpers.jpegparts import parsed
+from helpers.jpegs import ARITHMETIC, SAMPLINGS, any_jpeg, written
+from helpers.jpegs import picture as coefficients
+from helpers.support import encoded, packed, picture, real_list, tree
+from helpers.support import sources as listed
 from PIL import Image, features
-from support import encoded, packed, picture, real_list, tree
-from support import sources as listed
 
-from packtrain.core import extension
-from packtrain.core.errors import MissingDependency, PacktrainError, ShardFailed
-from packtrain.core.options import StoreOptions
-from packtrain.packer import verify
-from packtrain.packer.images import Refused, StoredImage, store_image
-from packtrain.readers import open_dataset
-from packtrain.readers.cut import cut, has_table
-from packtrain.readers.geometry import Box
+from packtrain import open_dataset, verify
+from packtrain._codec import native
+from packtrain._codec.cut import cut, has_table
+from packtrain._codec.geometry import Box
+from packtrain._core.options import StoreOptions
+from packtrain._packer.images import Refused, StoredImage, store_image
+from packtrain.errors import MissingDependency, PacktrainError, ShardFailed
 
 pytestmark = [
-    pytest.mark.skipif(extension.jpeg is None, reason="packtrain was built without its C extension"),
+    pytest.mark.skipif(native.extension is None, reason="packtrain was built without its C extension"),
     pytest.mark.filterwarnings("ignore"),  # Pillow warns of most damage
 ]
 
@@ -159,9 +158,9 @@ class TestFiles:
 
     def test_check_keeps_the_source_where_a_pixel_differs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         other = store_image(encoded(picture(9, 70, 50)), StoreOptions()).payload
-        real = extension.jpeg
+        real = native.extension
         assert real is not None
-        monkeypatch.setattr(extension, "jpeg", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=lambda data: other))
+        monkeypatch.setattr(native, "extension", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=lambda data: other))
         assert store_image(JPEG, StoreOptions()).payload == other, "nobody looks"
         assert store_image(JPEG, StoreOptions(check=True)).payload == JPEG
 
@@ -229,40 +228,40 @@ class TestDatasets:
 
     def test_plan_and_manifest_say_what_transcoded(self, tmp_path: Path) -> None:
         out = pack_sources(tmp_path, StoreOptions(), {"a.jpg": JPEG})
-        assert extension.jpeg is not None
-        encoder = f"transcoder 1 ({extension.jpeg.LIBJPEG})"
+        assert native.extension is not None
+        encoder = f"transcoder 1 ({native.extension.LIBJPEG})"
         assert json.loads((out / "plan.json").read_bytes())["encoder"] == encoder
         assert json.loads((out / "manifest.json").read_bytes())["written_by"].endswith(encoder)
 
     def test_without_the_extension_the_way_out_is_named(self, images: Path, tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(extension, "jpeg", None)
+            patch.setattr(native, "extension", None)
             with pytest.raises(MissingDependency) as caught:
                 packed(images, tmp_path / "out", "tar", store=StoreOptions())
-            assert extension.BUILD_COMMAND in str(caught.value) and "--store verbatim" in str(caught.value)
+            assert native.BUILD_COMMAND in str(caught.value) and "--store verbatim" in str(caught.value)
             assert not list(tmp_path.glob("out/*"))
             packed(images, tmp_path / "verbatim", "tar")
 
     def test_a_node_that_transcodes_otherwise_does_not_take_part(
         self, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = extension.jpeg
+        real = native.extension
         assert real is not None
 
         def interrupted(data: Any) -> bytes:
             raise MemoryError
 
         patched = SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=interrupted)
-        monkeypatch.setattr(extension, "jpeg", patched)
+        monkeypatch.setattr(native, "extension", patched)
         with pytest.raises((PacktrainError, MemoryError)):
             packed(images, tmp_path / "out", "tar", store=StoreOptions())
         assert (tmp_path / "out" / "plan.json").exists()
         for other, error in ((None, MissingDependency), (SimpleNamespace(LIBJPEG="libjpeg 6b"), PacktrainError)):
-            monkeypatch.setattr(extension, "jpeg", other)
+            monkeypatch.setattr(native, "extension", other)
             with pytest.raises(error, match=r"C extension|libjpeg 6b") as caught:
                 packed(images, tmp_path / "out", "tar", store=StoreOptions())
             assert not isinstance(caught.value, ShardFailed) or "libjpeg 6b" in str(caught.value)
-        monkeypatch.setattr(extension, "jpeg", real)
+        monkeypatch.setattr(native, "extension", real)
         packed(images, tmp_path / "undisturbed", "tar", store=StoreOptions())
         packed(images, tmp_path / "out", "tar", store=StoreOptions())
         assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
@@ -271,7 +270,7 @@ class TestDatasets:
         self, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With a checksum that is right: it was written so."""
-        real = extension.jpeg
+        real = native.extension
         assert real is not None
         records = []
 
@@ -282,7 +281,7 @@ class TestDatasets:
                 record[record.index(b"packtrain\0") + 28] ^= 1
             return bytes(record)
 
-        monkeypatch.setattr(extension, "jpeg", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=spoilt))
+        monkeypatch.setattr(native, "extension", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=spoilt))
         out = packed(images, tmp_path / "out", "tar", store=StoreOptions(), seed=None)
         monkeypatch.undo()
         opened = open_dataset(out)

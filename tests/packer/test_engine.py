@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fates import OddError, Report, work
+from helpers.fates import OddError, Report, work
 
-from packtrain.core.errors import NoSpace, ShardFailed, UsageError
-from packtrain.packer.engine import run_tasks
+from packtrain._packer.engine import run_tasks
+from packtrain.errors import NoSpace, ShardFailed, UsageError
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
 

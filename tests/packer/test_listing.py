@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.core.errors import ListError, UsageError
-from packtrain.core.options import LabelSpec
-from packtrain.packer.listing import Entry, ImageList, read_list
+from packtrain._core.options import LabelSpec
+from packtrain._packer.listing import Entry, ImageList, read_list
+from packtrain.errors import ListError, UsageError
 
 LISTS: dict[str, tuple[bytes, list[Entry]]] = {
     "path and label": (b"a.jpg 1\n", [Entry(0, "a.jpg", 1)]),

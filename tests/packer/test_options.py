@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from packtrain.core.errors import UsageError
-from packtrain.core.options import LabelSpec, Resize, StoreOptions
-from packtrain.core.sizes import parse_bytes
-from packtrain.packer import PackOptions
-from packtrain.packer.options import reject_limit
+from packtrain import PackOptions
+from packtrain._core.options import LabelSpec, Resize, StoreOptions
+from packtrain._core.sizes import parse_bytes
+from packtrain._packer.options import reject_limit
+from packtrain.errors import UsageError
 
 
 @pytest.mark.parametrize(

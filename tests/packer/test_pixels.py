@@ -7,14 +7,14 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from corpus import exif
+from helpers.corpus import exif
+from helpers.support import encoded, picture
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
-from support import encoded, picture
 
-from packtrain.core.options import Resize, StoreOptions
-from packtrain.packer.images import StoredImage, store_image
+from packtrain._core.options import Resize, StoreOptions
+from packtrain._packer.images import StoredImage, store_image
 
 SIDES = st.integers(1, 3000)
 

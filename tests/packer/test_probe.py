@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 import pytest
-from corpus import ORIENTATION, XMP, decoded, exif, jpegs, mutated, pngs, with_segment
+from helpers.corpus import ORIENTATION, XMP, decoded, exif, jpegs, mutated, pngs, with_segment
+from helpers.support import encoded, picture, real_list, sources
 from PIL import Image
-from support import encoded, picture, real_list, sources
 
-from packtrain.core.options import StoreOptions
-from packtrain.packer.images import Refused, store_image
-from packtrain.packer.probe import Header, probe
+from packtrain._core.options import StoreOptions
+from packtrain._packer.images import Refused, store_image
+from packtrain._packer.probe import Header, probe
 
 CORPUS: Final = [*jpegs(), *pngs()]
 JPEG: Final = encoded(picture(0, 70, 50))

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import encoded, image_set, packed, picture, sources, tree
+from helpers.support import encoded, image_set, packed, picture, sources, tree
 
-from packtrain.core.errors import ListError, PackError, TooManyRejects
-from packtrain.core.options import StoreOptions
-from packtrain.packer import PackOptions, PackProgress, pack
-from packtrain.readers import open_dataset
+from packtrain import PackOptions, PackProgress, open_dataset, pack
+from packtrain._core.options import StoreOptions
+from packtrain.errors import ListError, PackError, TooManyRejects
 
 
 def list_with_bad_lines(folder: Path, good: int, bad: int) -> Path:

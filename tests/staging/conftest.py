@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults.harness import FaultServer
-from staging.children import Child, Children
-from staging.laws import packed_pictures
+from helpers.faults.harness import FaultServer
+from helpers.staging.children import Child, Children
+from helpers.staging.laws import packed_pictures
 
 WARM_UP = """
 import tempfile
 from pathlib import Path
-from packtrain.core.staging import StageOptions, evict, repair, stage
+from packtrain._staging import StageOptions, evict, repair, stage
 
 with tempfile.TemporaryDirectory() as folder:
     staged = stage(args["dataset"], StageOptions(to=Path(folder)))

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.core.crc import combine
+from packtrain._core.crc import combine
 
 CHECKSUMS = st.integers(0, 2**32 - 1)
 LENGTHS = st.integers(0, 2**50)

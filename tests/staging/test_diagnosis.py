@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from packtrain.core.memory import MemoryLeft
-from packtrain.core.mounts import Mount, file_system, mount_of, parse_mounts, read_mounts
-from packtrain.core.staging.diagnosis import private, swapping, too_small, warnings
-from packtrain.core.staging.room import Place
+from packtrain._core.memory import MemoryLeft
+from packtrain._core.mounts import Mount, file_system, mount_of, parse_mounts, read_mounts
+from packtrain._staging.diagnosis import private, swapping, too_small, warnings
+from packtrain._staging.room import Place
 
 GiB = 1 << 30
 HOST = """\
@@ -84,7 +84,7 @@ class TestPrivate:
         place.mkdir()
         source.mkdir()
         code = (
-            "import sys; from pathlib import Path; from packtrain.core.staging.diagnosis import warnings\n"
+            "import sys; from pathlib import Path; from packtrain._staging.diagnosis import warnings\n"
             "print(*warnings(Path(sys.argv[1]), Path(sys.argv[2]), 1000), sep='\\n')"
         )
         environment = {**os.environ, "SLURM_JOB_ID": job or ""}

@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from staging.children import Child, until
-from staging.laws import assert_same, assert_tidy, big_dataset, packed_pictures, root_of, until_pieces_are_noted
+from helpers.staging.children import Child, until
+from helpers.staging.laws import assert_same, assert_tidy, big_dataset, packed_pictures, root_of, until_pieces_are_noted
 
-from packtrain.core.errors import Leased, NoRoom, StagingError
-from packtrain.core.staging import Entry, StageOptions, entries, evict, pin, stage
-from packtrain.core.staging.inventory import scan
-from packtrain.core.staging.notes import write_reservation
-from packtrain.core.staging.root import Root
-from packtrain.readers.store import RecordStore
+from packtrain import StageOptions, stage
+from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging.inventory import scan
+from packtrain._staging.notes import write_reservation
+from packtrain._staging.root import Root
+from packtrain.errors import Leased, NoRoom, StagingError
+from packtrain.staging import Entry, entries, evict, pin
 
 
 def used_at(place: Path, entry: Path, seconds: float) -> None:
@@ -316,7 +317,7 @@ def test_a_reader_that_comes_between_looking_and_evicting_is_seen(
             stores.append(RecordStore(first))
         return known
 
-    monkeypatch.setattr("packtrain.core.staging.eviction.scan", scan_and_open)
+    monkeypatch.setattr("packtrain._staging.eviction.scan", scan_and_open)
     new = stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 2)))
     assert there(place) == {first, new.path}
     assert not second.exists()

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults.harness import Action, Call, FaultServer, points
-from staging.children import Child
-from staging.laws import assert_same, assert_tidy, big_dataset, root_of
-from support import flip, tree
+from helpers.faults.harness import Action, Call, FaultServer, points
+from helpers.staging.children import Child
+from helpers.staging.laws import STAGE, assert_same, assert_tidy, big_dataset, root_of
+from helpers.support import flip, tree
 
-from packtrain.core.staging import StageOptions, entries, evict, repair, stage
+from packtrain import StageOptions, stage
+from packtrain.staging import entries, evict, repair
 
 KILLED = -signal.SIGKILL
 CLEAN_ERROR = 3
@@ -29,25 +30,19 @@ STEP = pytest.mark.parametrize(
 )
 ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
 
-STAGE = """
-from pathlib import Path
-from packtrain.core.staging import StageOptions, stage
-
-stage(args["dataset"], StageOptions(to=Path(args["place"]), **args["options"]))
-"""
 EVICT = """
-from packtrain.core.staging import evict
+from packtrain._staging import evict
 
 evict(args["place"])
 """
 REPAIR = """
-from packtrain.core.staging import repair
+from packtrain._staging import repair
 
 repair(args["entry"], threads=1)
 """
 CLEANLY = f"""
 import sys
-from packtrain.core.errors import NoSpace, StagingError
+from packtrain._core.errors import NoSpace, StagingError
 
 try:
     exec(args["code"])

@@ -13,15 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging.children import Child, Children, until
-from staging.laws import root_of
+from helpers.staging.children import Child, Children, until
+from helpers.staging.laws import root_of
 
-import packtrain.core
-from packtrain.core.errors import Leased, StagingError
-from packtrain.core.staging import Entry, Lease, Staged, StageOptions, entries, evict, lease_on, stage
-from packtrain.core.staging.locks import Lock, is_held, try_lock
-from packtrain.core.staging.root import Root
-from packtrain.readers.store import RecordStore
+import packtrain._core
+from packtrain import Staged, StageOptions, stage
+from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging.locks import Lock, is_held, try_lock
+from packtrain._staging.root import Root
+from packtrain.errors import Leased, StagingError
+from packtrain.staging import Entry, Lease, entries, evict, lease_on
 
 
 def the_entry(place: Path) -> Entry:
@@ -264,7 +265,7 @@ def test_a_lease_file_is_never_removed(staged: Staged, place: Path) -> None:
 
 def test_nothing_is_ever_unlocked() -> None:
     """`flock` locks end when their last descriptor is closed; LOCK_UN in a forked worker would end its parent's."""
-    for package in packtrain.core.__path__:
+    for package in packtrain._core.__path__:
         for path in Path(package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.harness import Action, FaultServer
+from helpers.faults.harness import Action, FaultServer
+from helpers.staging.children import Child, Children, Refused
+from helpers.staging.laws import STAGE, root_of
+from helpers.support import tree
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from staging.children import Child, Children, Refused
-from staging.laws import root_of
-from staging.test_kills import STAGE
-from support import tree
 
-from packtrain.core.errors import Leased, StagingError
-from packtrain.core.staging import StageOptions, entries, evict, pin, stage
+from packtrain import StageOptions, stage
+from packtrain.errors import Leased, StagingError
+from packtrain.staging import entries, evict, pin
 
 GRACE = 3600
 NUMBERS = st.integers(0, 2)

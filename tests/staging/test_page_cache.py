@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from staging.copies import made, noise
-from support import output_of, tool
+from helpers.staging.copies import made, noise
+from helpers.support import output_of, tool
 
-from packtrain.core.mounts import file_system
-from packtrain.core.staging import kernel
-from packtrain.core.staging.source import SourceFile
-from packtrain.core.staging.transfer import check_files, copy_files, warm_files
+from packtrain._core.mounts import file_system
+from packtrain._staging import kernel
+from packtrain._staging.source import SourceFile
+from packtrain._staging.transfer import check_files, copy_files, warm_files
 
 MiB = 1 << 20
 SIZES = (1, 3 * MiB + 77, 40 * MiB, 16 * MiB, 5000)

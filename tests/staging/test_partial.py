@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging.children import Child
-from staging.laws import SHARDS, assert_same, assert_tidy, big_dataset, packed_pictures, root_of
+from helpers.staging.children import Child
+from helpers.staging.laws import SHARDS, assert_same, assert_tidy, big_dataset, packed_pictures, root_of
 
-from packtrain.core.errors import CorruptFile, NoRoom, NotADataset
-from packtrain.core.staging import Staged, StageOptions, entries, evict, repair, stage
-from packtrain.packer import verify
-from packtrain.readers.store import RecordStore
+from packtrain import Staged, StageOptions, stage, verify
+from packtrain._readers.dataset.store import RecordStore
+from packtrain.errors import CorruptFile, NoRoom, NotADataset
+from packtrain.staging import entries, evict, repair
 
 
 def shard_size(dataset: Path) -> int:

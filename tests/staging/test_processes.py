@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging.children import Child, Refused, until
-from staging.laws import assert_same, assert_tidy, big_dataset, digests, root_of, taken, until_pieces_are_noted
-from support import tree
+from helpers.staging.children import Child, Refused, until
+from helpers.staging.laws import assert_same, assert_tidy, big_dataset, digests, root_of, taken, until_pieces_are_noted
+from helpers.support import tree
 
-from packtrain.core.errors import NoRoom, NoSpace
-from packtrain.core.staging import StageOptions, StageProgress, entries, evict, stage
+from packtrain import StageOptions, StageProgress, stage
+from packtrain.errors import NoRoom, NoSpace
+from packtrain.staging import entries, evict
 
 
 def test_eight_stage_the_same_at_once(dataset: Path, place: Path, start: Callable[[], Child]) -> None:
@@ -143,7 +144,7 @@ class TestFullMedium:
         def fill(warning: str) -> None:
             (place / "other").write_bytes(bytes(18 << 20))
 
-        monkeypatch.setattr("packtrain.core.staging.filling.warnings", lambda *_: ["now"])
+        monkeypatch.setattr("packtrain._staging.copying.warnings", lambda *_: ["now"])
         with pytest.raises(NoSpace, match=r"no space left for .*Make room and run the same command again"):
             stage(source, StageOptions(to=place, reserve=0), on_warning=fill)
         assert [entry.state for entry in entries(place)] == ["interrupted"]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from staging.copies import assert_copied, made, noise
-from support import flip, tool
+from helpers.staging.copies import assert_copied, made, noise
+from helpers.support import flip, tool
 
-from packtrain.core.errors import SourceChanged
-from packtrain.core.staging.transfer import CopyReport, copy_files
+from packtrain._staging.transfer import CopyReport, copy_files
+from packtrain.errors import SourceChanged
 
 MiB = 1 << 20
 SIZES = (0, 5, 30 * MiB + 3, 70 * MiB, 4096)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging.children import Child, Refused
-from staging.laws import assert_same, assert_tidy, packed_pictures
-from support import flip
+from helpers.staging.children import Child, Refused
+from helpers.staging.laws import assert_same, assert_tidy, packed_pictures
+from helpers.support import flip
 
-from packtrain.core.errors import DatasetError, SourceChanged, StagingError
-from packtrain.core.staging import Staged, StageOptions, evict, repair, stage
-from packtrain.packer import verify
-from packtrain.readers.store import RecordStore
+from packtrain import Staged, StageOptions, stage, verify
+from packtrain._readers.dataset.store import RecordStore
+from packtrain.errors import DatasetError, SourceChanged, StagingError
+from packtrain.staging import evict, repair
 
 
 @pytest.fixture

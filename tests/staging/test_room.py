@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.core.memory import MemoryLeft
-from packtrain.core.mounts import Mount
-from packtrain.core.staging.room import Place, Room, default_reserve, remount, room, room_in
+from packtrain._core.memory import MemoryLeft
+from packtrain._core.mounts import Mount
+from packtrain._staging.room import Place, Room, default_reserve, remount, room, room_in
 
 GiB = 1 << 30
 DISK = Mount(1, 0, "8:1", Path("/"), Path("/scratch"), "ext4", frozenset())
@@ -185,7 +185,7 @@ class TestThisMachine:
         code = f"""
 import subprocess
 from pathlib import Path
-from packtrain.core.staging.room import default_reserve, room
+from packtrain._staging.room import default_reserve, room
 
 def free():
     return room(Path({str(tmp_path)!r}), budget=None, used=0, promised=0, reserve=None, need=90 << 20)

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from staging.laws import assert_same, assert_tidy, packed_pictures, root_of
-from support import flip, packed, tree
+from helpers.staging.laws import assert_same, assert_tidy, packed_pictures, root_of
+from helpers.support import flip, packed, tree
 
-from packtrain.core.errors import CorruptFile, NoRoom, NotADataset, PacktrainError, SourceChanged, StagingError
-from packtrain.core.staging import StageOptions, StageProgress, entries, evict, lease_on, stage
-from packtrain.readers.store import RecordStore
+from packtrain import StageOptions, StageProgress, stage
+from packtrain._readers.dataset.store import RecordStore
+from packtrain.errors import CorruptFile, NoRoom, NotADataset, PacktrainError, SourceChanged, StagingError
+from packtrain.staging import entries, evict, lease_on
 
 
 class TestCopy:
@@ -201,8 +202,8 @@ class TestRoot:
             refused(dataset, place / name, "is not a folder.*--to")
 
     def test_a_network_file_system(self, dataset: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("packtrain.core.mounts.file_system", lambda path: "nfs4")
-        monkeypatch.setattr("packtrain.core.staging.root.file_system", lambda path: "nfs4")
+        monkeypatch.setattr("packtrain._core.mounts.file_system", lambda path: "nfs4")
+        monkeypatch.setattr("packtrain._staging.root.file_system", lambda path: "nfs4")
         refused(dataset, place, r"network file system \(nfs4\).*--to")
         assert not root_of(place).exists()
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.staging.copies import BUFFER, PIECE, SIZES, assert_copied, journaled, made, noise
+from helpers.support import flip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from staging.copies import BUFFER, PIECE, SIZES, assert_copied, journaled, made, noise
-from support import flip
 
-from packtrain.core.errors import NoSpace, SourceChanged, StagingError
-from packtrain.core.staging import kernel, pieces
-from packtrain.core.staging.source import SourceFile
-from packtrain.core.staging.transfer import CopyProgress, check_files, copy_files, warm_files
+from packtrain._staging import kernel, pieces
+from packtrain._staging.source import SourceFile
+from packtrain._staging.transfer import CopyProgress, check_files, copy_files, warm_files
+from packtrain.errors import NoSpace, SourceChanged, StagingError
 
 
 @pytest.fixture(autouse=True)

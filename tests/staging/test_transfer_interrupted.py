@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from staging.copies import BUFFER, PIECE, SMALL, assert_copied, journaled, made, noise
-from support import soon
+from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, journaled, made, noise
+from helpers.support import soon
 
-from packtrain.core.staging import kernel, pieces
-from packtrain.core.staging.transfer import CopyProgress, copy_files
+from packtrain._staging import kernel, pieces
+from packtrain._staging.transfer import CopyProgress, copy_files
 
 SIZES = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
 PIECES = 1 + 41 + 1 + 90 + 1 + 51
@@ -24,8 +24,8 @@ PIECES = 1 + 41 + 1 + 90 + 1 + 51
 COPY = f"""{SMALL}
 import sys
 from pathlib import Path
-from staging.copies import made, noise
-from packtrain.core.staging.transfer import copy_files
+from helpers.staging.copies import made, noise
+from packtrain._staging.transfer import copy_files
 
 folder = Path(sys.argv[1])
 files = made(folder / "source", noise({SIZES}))

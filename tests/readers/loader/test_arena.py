@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hazards import Numbered
-from support import soon
+from helpers.hazards import Numbered
+from helpers.support import soon
 from torch.utils.dlpack import from_dlpack
 
-from packtrain.core.errors import LoaderError
-from packtrain.readers import Loader
-from packtrain.readers.loader.arena import Arena, Field, Layout, Loan, Slots
+from packtrain import Loader
+from packtrain._readers.loader.arena import Arena, Field, Layout, Loan, Slots
+from packtrain.errors import LoaderError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -359,8 +359,8 @@ def test_memory_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch, num
 
 LIMITED = """
 import os, resource
-from packtrain.core.errors import LoaderError
-from packtrain.readers.loader.arena import Arena, Field, Layout
+from packtrain._core.errors import LoaderError
+from packtrain._readers.loader.arena import Arena, Field, Layout
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from hazards import Numbered, together
-from support import soon
+from helpers.hazards import Numbered, together
+from helpers.support import soon
 
-from packtrain.core.errors import UsageError
-from packtrain.readers import Loader
+from packtrain import Loader
+from packtrain.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

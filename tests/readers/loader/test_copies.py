@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batching import half
-from hazards import quiet
-from support import FORMATS, encoded, flip, packed, picture, soon
+from helpers.batching import half
+from helpers.hazards import quiet
+from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, soon
 
-from packtrain.core.errors import CorruptFile, CorruptRecord, LoaderError
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.readers import Loader, concat, open_dataset, resizing
-from packtrain.readers.crops import Destination
-from packtrain.readers.dataset import ImageDataset, PackedDataset
-from packtrain.readers.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from packtrain import ImageDataset, Loader, PackedDataset, concat, open_dataset
+from packtrain._codec import resizing
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.transforms.batched import Destination
+from packtrain.errors import CorruptFile, CorruptRecord, LoaderError
+from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
-pytest.importorskip("packtrain.core._jpeg", reason="packtrain's C extension is not built")
+pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
 
 LABELS: dict[str, Callable[[int], str]] = {
     "int": lambda number: f"{number % 7}",
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
-    "options", [{}, {"mode": "L"}, {"resize": "26x24"}, {"labels": "none"}, {"labels": "float*2"}], ids=str
+    "options", [{}, {"mode": "L"}, {"resize": "26x24"}, {"labels": "none"}, {"labels": "float*2"}], ids=param_id
 )
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("transform", [CROP, RESIZED], ids=["crop", "resized"])
@@ -128,7 +128,7 @@ def test_they_are_those_of_single_samples(
     assert copies[-3:] == [can] * 3
 
 
-@pytest.mark.parametrize("transform", [[CenterCrop((20, 24))], CROP, [RandomCrop((20, 24))], RESIZED], ids=str)
+@pytest.mark.parametrize("transform", [[CenterCrop((20, 24))], CROP, [RandomCrop((20, 24))], RESIZED], ids=param_id)
 def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], transform: Any) -> None:
     first, second = (open_dataset(raw(format), transform) for format in ("tar", "lmdb"))
     for dataset in (
@@ -270,6 +270,6 @@ def test_records_that_have_to_be_read_are_asked_for_ahead(
 ) -> None:
     """Copying a batch at once would wait for each of them."""
     counts = iter(range(1000))
-    monkeypatch.setattr("packtrain.readers.readahead._blocks_read", lambda: next(counts))
+    monkeypatch.setattr("packtrain._readers.dataset.readahead._blocks_read", lambda: next(counts))
     assert sum(len(batch[1]) for batch in batches(open_dataset(raw(), CROP))) == COUNT
     assert copies == []

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from batching import Fixed, through_json
-from hazards import Numbered
+from helpers.batching import Fixed, through_json
+from helpers.hazards import Numbered
+from helpers.streams import Choice, Device, Inline
+from helpers.support import soon
 from hypothesis import given
 from hypothesis import strategies as st
-from streams import Choice, Device, Inline
-from support import soon
 from torch.utils.data import default_collate
 
-from packtrain.core.errors import LoaderError, UsageError
-from packtrain.readers import Loader
-from packtrain.readers.loader import device as device_module
-from packtrain.readers.loader import engine as engine_module
-from packtrain.readers.loader.finish import Finish, mapped
-from packtrain.readers.loader.randomness import mixed, seed_all
+from packtrain import Loader
+from packtrain._readers.loader import device as device_module
+from packtrain._readers.loader import engine as engine_module
+from packtrain._readers.loader.postprocess import Finish, mapped
+from packtrain._readers.loader.randomness import mixed, seed_all
+from packtrain.errors import LoaderError, UsageError
 
 ROWS, BATCH = 22, 4
 NORMALISED: dict[str, Any] = {"mean": (0.2, 0.4, 0.6), "std": (0.5, 0.25, 0.2)}

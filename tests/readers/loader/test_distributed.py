@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batching import Numbers, steps, through_json
-from ranks import in_ranks
-from resuming import FIELDS, ORDERS, ROWS, SEED, Model, Topology, content, go_on, loader_of, numbers
+from helpers.batching import Numbers, steps, through_json
+from helpers.ranks import in_ranks
+from helpers.resuming import FIELDS, ORDERS, ROWS, SEED, Model, Topology, content, go_on, loader_of, numbers
 from torch.distributed import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
-from packtrain.readers import Loader
+from packtrain import Loader
 
 
 def flat(parts: list[list[list[int]]]) -> list[int]:

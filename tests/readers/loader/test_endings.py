@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-CONSUMER = Path(__file__).parents[2] / "consumer.py"
+TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
 START, DEADLINE = 60.0, 5.0
 """Seconds that are allowed until a program is at work, and from a fault until everything has ended."""
@@ -43,10 +43,10 @@ def wait_until(look: Callable[[], Found | None], what: str, seconds: float = DEA
 
 
 class Consumer:
-    """A run of ``tests/consumer.py`` in a session of its own. A context manager that leaves no process behind."""
+    """A run of ``helpers/consumer.py`` in a session of its own. A context manager that leaves no process behind."""
 
     def __init__(self, **options: Any) -> None:
-        self._command = [sys.executable, str(CONSUMER), json.dumps(options)]
+        self._command = [sys.executable, "-P", str(TESTS / "helpers/consumer.py"), json.dumps(options)]
         self._deed = options.get("deed")
         # All processes that come of it inherit its environment.
         self._mark = f"PACKTRAIN_TEST_RUN={uuid.uuid4()}"
@@ -56,13 +56,14 @@ class Consumer:
         # Files, not pipes: these would not end before the last orphan does.
         self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         name, _, value = self._mark.partition("=")
+        path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=self._stdout,
             stderr=self._stderr,
             start_new_session=True,
-            env={**os.environ, name: value},
+            env={**os.environ, name: value, "PYTHONPATH": os.pathsep.join(path)},
         )
         return self
 

@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
+from helpers.batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
+from helpers.support import FORMATS, encoded, items, packed, param_id, picture, shard_bytes, sources
 from PIL import Image
-from support import FORMATS, encoded, items, packed, picture, shard_bytes, sources
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
-from packtrain.core.errors import LoaderError, UsageError
-from packtrain.core.options import LabelSpec, StoreOptions
-from packtrain.readers import ImageDataset, Loader, concat, open_dataset
-from packtrain.readers.loader import Sequential, Shuffled, Weighted
-from packtrain.readers.loader import arguments as module
-from packtrain.readers.loader.randomness import mixed, preserved, seed_all, uniforms
-from packtrain.readers.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from packtrain import ImageDataset, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.loader import arguments as module
+from packtrain._readers.loader.randomness import mixed, preserved, seed_all, uniforms
+from packtrain.errors import LoaderError, UsageError
+from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 ALL_FIELDS = ("row", "line", "position", "path")
 CROP = [Resize((30, 33)), CenterCrop((28, 26))]
@@ -206,7 +205,7 @@ class TestBatches:
             assert batch.shape[1] == 1 or isinstance(expected[0], np.ndarray)
             assert_same(batch, default_collate([tensor(image) for image in expected]))
 
-    @pytest.mark.parametrize("spec", [LabelSpec("float"), LabelSpec("float", 2), LabelSpec("int", 2)], ids=str)
+    @pytest.mark.parametrize("spec", [LabelSpec("float"), LabelSpec("float", 2), LabelSpec("int", 2)], ids=param_id)
     def test_labels_of_the_list(self, images: Path, tmp_path: Path, spec: LabelSpec) -> None:
         values = "7 " * ((spec.count or 1) - 1)
         (tmp_path / "train.txt").write_text(images.read_text().replace(".jpg ", f".jpg {values}"))
@@ -616,7 +615,7 @@ class TestUsage:
             ({"dataset": Endless()}, "Endless"),
             ({"dataset": None}, "NoneType"),
         ],
-        ids=str,
+        ids=param_id,
     )
     def test_wrong_arguments(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.core.errors import UsageError
-from packtrain.core.permutation import Permutation
-from packtrain.readers.loader import order as module
-from packtrain.readers.loader.order import Ahead, BlockShuffled, Order, Sequential, Shuffled, Weighted
-from packtrain.readers.loader.randomness import mixed, uniforms
+from packtrain import BlockShuffled, Order, Sequential, Shuffled, Weighted
+from packtrain._core.permutation import Permutation
+from packtrain._readers.loader import order as module
+from packtrain._readers.loader.order import Ahead
+from packtrain._readers.loader.randomness import mixed, uniforms
+from packtrain.errors import UsageError
 
 FALSE_ALARM = 1e-6
 """Of each statistic below, all its comparisons together, were the orders truly random. Keys are fixed."""

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import packed, shard_bytes
+from helpers.support import packed, shard_bytes
 
-from packtrain.core.errors import CorruptFile
-from packtrain.readers import concat, open_dataset
-from packtrain.readers.dataset import ImageDataset, PackedDataset
-from packtrain.readers.loader.order import BlockShuffled
+from packtrain import BlockShuffled, ImageDataset, PackedDataset, concat, open_dataset
+from packtrain.errors import CorruptFile
 
 
 @pytest.fixture

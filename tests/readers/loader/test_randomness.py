@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain.readers.loader.randomness import mixed, preserved, seed_all, uniforms
+from packtrain._readers.loader.randomness import mixed, preserved, seed_all, uniforms
 
 FALSE_ALARM = 1e-6
 STATISTICS = 6

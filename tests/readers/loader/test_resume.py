@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from batching import Numbers, jitter, through_json
+from helpers.batching import Numbers, jitter, through_json
+from helpers.resuming import FIELDS, ORDERS, SEED, Run, Topology, numbers
+from helpers.support import FORMATS, image_set, packed, param_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from resuming import FIELDS, ORDERS, SEED, Run, Topology, numbers
-from support import FORMATS, image_set, packed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DistributedSampler, RandomSampler, Sampler, WeightedRandomSampler
 
-from packtrain.core.errors import UsageError
-from packtrain.readers import Loader, concat, open_dataset
-from packtrain.readers.loader import BlockShuffled, Weighted
-from packtrain.readers.transforms import RandomHorizontalFlip, RandomResizedCrop
+from packtrain import BlockShuffled, Loader, Weighted, concat, open_dataset
+from packtrain.errors import UsageError
+from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 # Rows of epoch 2 of 20 rows with seed 7 from position 16 on, and what the three generators give at position 16.
 GOLDEN_ROWS = [6, 2, 16, 1]
@@ -320,7 +319,7 @@ class TestRefusals:
             ({"sampler": {"world_size": 1}}, r"sampler is \{'world_size': 1\}"),
             ({"more": 1}, "more"),
         ],
-        ids=str,
+        ids=param_id,
     )
     def test_a_state_that_is_not_this_loaders(self, changes: dict[str, Any], message: str) -> None:
         loader = loader_of()
@@ -337,7 +336,7 @@ class TestRefusals:
         with pytest.raises(UsageError, match=f"{name}"):
             loader_of().load_state_dict(state)
 
-    @pytest.mark.parametrize("state", [None, [], 5, "state", [("version", 1)]], ids=str)
+    @pytest.mark.parametrize("state", [None, [], 5, "state", [("version", 1)]], ids=param_id)
     def test_what_is_no_state_at_all(self, state: Any) -> None:
         with pytest.raises(UsageError, match="no state of a loader"):
             loader_of().load_state_dict(state)
@@ -478,7 +477,7 @@ class TestStateful:
     def test_it_is_torchs_protocol(self) -> None:
         assert isinstance(loader_of(), Stateful)
 
-    @pytest.mark.parametrize("sampler", [None, Weighted([1] * 20), "own state"], ids=str)
+    @pytest.mark.parametrize("sampler", [None, Weighted([1] * 20), "own state"], ids=param_id)
     def test_a_distributed_checkpoint_of_one_process(self, tmp_path: Path, sampler: Any) -> None:
         def sampler_of() -> Any:
             return SAMPLERS[sampler](0, 1) if isinstance(sampler, str) else sampler

@@ -23,10 +23,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from packtrain.core.errors import UsageError
-from packtrain.readers.loader import sampler as module
-from packtrain.readers.loader.randomness import preserved
-from packtrain.readers.loader.sampler import SamplerOrder
+from packtrain._readers.loader import sampler as module
+from packtrain._readers.loader.randomness import preserved
+from packtrain._readers.loader.sampler import SamplerOrder
+from packtrain.errors import UsageError
 
 ROWS = 40
 KEY = 12345

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from batching import steps
+from helpers.batching import steps
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from packtrain.readers.loader.schedule import Schedule, Step
+from packtrain._readers.loader.schedule import Schedule, Step
 
 LENGTH = st.integers(0, 60)
 BATCH = st.integers(1, 12)

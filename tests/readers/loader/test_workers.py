@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hazards import Numbered, Trap, deadly, init, never, quiet, together, unreadable, unreceivable, unsendable
-from support import flip, packed, shard_bytes, soon
+from helpers.hazards import Numbered, Trap, deadly, init, never, quiet, together, unreadable, unreceivable, unsendable
+from helpers.support import flip, packed, shard_bytes, soon
+from helpers.transforms import to_tensor
 from torch.utils.data import Sampler
-from transforms import to_tensor
 
-from packtrain.core.errors import CorruptFile, CorruptRecord, DatasetError, LoaderError, UsageError
-from packtrain.readers import Loader, open_dataset
-from packtrain.readers.dataset import PackedDataset
-from packtrain.readers.loader.order import Order
+from packtrain import Loader, Order, PackedDataset, open_dataset
+from packtrain.errors import CorruptFile, CorruptRecord, DatasetError, LoaderError, UsageError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -1,0 +1,27 @@
+"""Staged copies of datasets: make one, list them, evict, pin and repair them.
+
+`docs/staging.md` says what can be relied on.
+"""
+
+from packtrain._staging.eviction import evict
+from packtrain._staging.inventory import Entry, entries, pin
+from packtrain._staging.locks import Lease
+from packtrain._staging.options import StageOptions, StageProgress
+from packtrain._staging.repairing import RepairReport, repair
+from packtrain._staging.root import lease_on
+from packtrain._staging.stager import Staged, stage
+
+__all__ = [
+    "Entry",
+    "Lease",
+    "RepairReport",
+    "StageOptions",
+    "StageProgress",
+    "Staged",
+    "entries",
+    "evict",
+    "lease_on",
+    "pin",
+    "repair",
+    "stage",
+]

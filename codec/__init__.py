@@ -1,0 +1,1 @@
+"""JPEGs and pixels: the C extension, the cut, geometry and decoders. Free of torch."""

@@ -1,0 +1,59 @@
+"""Pillow or pillow-simd, whichever is installed: the decoder whose pixels are the measure of all others."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final
+
+from ..pillow import pillow_version, require_pillow
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from PIL.Image import Image
+
+    from ..geometry import Box
+
+# The bytes of an image file.
+Encoded = bytes | bytearray | memoryview
+
+
+class PillowDecoder:
+    """Decodes everything that Pillow reads; see `packtrain._codec.decoders.Decoder`."""
+
+    name: Final = "pillow"
+
+    @property
+    def version(self) -> str:
+        """As ``"pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5"``."""
+        return pillow_version()
+
+    def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
+        """Decodes a rectangle of an image."""
+        image: Image = require_pillow().open(io.BytesIO(data))
+        size = tuple(-(-side // scale) for side in image.size)
+        if scale > 1:
+            # draft() takes the largest scale that leaves at least the size it is given: with fractions exactly ours.
+            # It is not told the mode, for which it would have libjpeg's grey instead of convert()'s.
+            image.draft(None, (image.width / scale, image.height / scale))  # type: ignore[arg-type]
+        image.load()
+        if image.size != size:
+            image = image.convert(mode).reduce(scale)
+        if box is not None:
+            left, top, right, bottom = box.left, box.top, box.left + box.width, box.top + box.height
+            if not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):
+                raise ValueError(f"{box} is not inside an image of {size[0]} x {size[1]} pixels")
+            if (right - left, bottom - top) != size:
+                image = image.crop((left, top, right, bottom))
+        # Converting an image to the mode that it has would copy the pixels once more.
+        return image if image.mode == mode else image.convert(mode)
+
+    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+        """See `packtrain._codec.decoders.Decoder`."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<decoder {self.name}: {self.version}>"
+
+
+DECODER: Final = PillowDecoder()

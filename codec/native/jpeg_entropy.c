@@ -1,0 +1,360 @@
+/* Huffman decoding for libjpeg, with which a cut takes a quarter less time (docs/decisions/0006).
+
+   Entropy decoding is most of the time that a JPEG takes. libjpeg-turbo leaves its fast path as soon as an image has
+   restart markers (jdhuff.c, decode_mcu), as every cut has. This decoder looks up code, run and value of one coefficient or
+   two in one step (after the fast_ac of stb_image), and loads eight bytes at a time unless there is a 0xff among them.
+
+   libjpeg has no interface for this: it calls through the first pointers of a structure that its public headers only
+   declare. They are replaced only if they point into libjpeg. */
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "native.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What jpegint.h says of it. */
+struct jpeg_entropy_decoder {
+    void (*start_pass)(j_decompress_ptr);
+    boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW *);
+};
+
+/* Bits that a table is looked up with. 11 are no faster, 12 slower: the tables leave the first-level cache. */
+#define QUICK 10
+#define LONGEST 16
+
+/* Entries of a table: how many bits to drop, what they are, how far the first coefficient is from the last one, how far
+   the second is from the first, and their values. With one coefficient, the second is the first once more. */
+typedef uint64_t Entry;
+#define BITS(entry) ((int)((entry)&63))
+#define FIRST_BITS(entry) ((int)((entry) >> 10 & 63)) /* of the first coefficient alone */
+#define IS_VALUE 64   /* one or two coefficients */
+#define IS_SYMBOL 128 /* a symbol whose value needs more bits, in place of the first distance */
+#define IS_LAST 256   /* with IS_VALUE: and the end of the block */
+#define STEP(entry) ((int)((entry) >> 16 & 255))
+#define SECOND_STEP(entry) ((int)((entry) >> 24 & 255))
+#define VALUE(entry) ((JCOEF)((entry) >> 32))
+#define SECOND_VALUE(entry) ((JCOEF)((entry) >> 48))
+
+typedef struct {
+    Entry quick[1 << QUICK];
+    int32_t beyond[LONGEST + 2]; /* for each length, the first code (filled up to 16 bits) that is longer */
+    int32_t offset[LONGEST + 1]; /* what to add to a code of this length for its index in values */
+    unsigned char values[256];
+} Table;
+
+struct Entropy {
+    uint64_t bits; /* the next `count` bits, from the top */
+    int count, invented;
+    const unsigned char *in, *end;
+    int64_t left;   /* MCUs of the scan */
+    unsigned to_go; /* of them until the next restart marker */
+    int marker;     /* its number */
+    JCOEF previous[MAX_COMPS_IN_SCAN];
+    Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+};
+
+/* Natural positions in zigzag order (T.81, figure A.6); what lies beyond a block's end is written to its last place, and
+   then found out. */
+static const unsigned char NATURAL[DCTSIZE2 + 32] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34,
+    27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63,
+    63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
+};
+
+/* The value that `size` bits stand for (T.81, F.2.2.1). */
+static inline int extend(uint32_t bits, int size) {
+    return (int)bits - ((((int)1 << size) - 1) & ((int)(bits >> (size - 1)) - 1));
+}
+
+/* --- tables --- */
+
+/* False: the table is no prefix code. libjpeg checks that too, but not for every version of it. */
+static bool build(Table *table, const JHUFF_TBL *source) {
+    memset(table->quick, 0, sizeof table->quick);
+    memcpy(table->values, source->huffval, sizeof table->values);
+    int32_t code = 0;
+    int index = 0;
+    for (int length = 1; length <= LONGEST; length++) {
+        int count = source->bits[length];
+        table->offset[length] = index - code;
+        if (index + count > 256 || code + count > (int32_t)1 << length) {
+            return false;
+        }
+        for (int number = 0; number < count; number++, code++, index++) {
+            if (length > QUICK) {
+                continue;
+            }
+            int symbol = table->values[index], size = symbol & 15, spare = QUICK - length;
+            Entry *entry = table->quick + ((size_t)code << spare);
+            for (uint32_t rest = 0; rest < (uint32_t)1 << spare; rest++) {
+                if (size == 0 || size > spare) {
+                    entry[rest] = (Entry)symbol << 16 | IS_SYMBOL | (Entry)length;
+                } else {
+                    Entry value = (uint16_t)extend(rest >> (spare - size), size);
+                    entry[rest] = value << 48 | value << 32 | (Entry)((symbol >> 4) + 1) << 16 | IS_VALUE |
+                                  (Entry)(length + size) << 10 | (Entry)(length + size);
+                }
+            }
+        }
+        table->beyond[length] = code << (LONGEST - length);
+        code <<= 1;
+    }
+    return true;
+}
+
+/* Adds a second coefficient, or the end of the block, to entries that have bits left for it. */
+static void pair(Table *table) {
+    Entry singles[1 << QUICK];
+    memcpy(singles, table->quick, sizeof singles);
+    for (size_t index = 0; index < 1 << QUICK; index++) {
+        Entry entry = singles[index], next = singles[index << BITS(entry) & ((1 << QUICK) - 1)];
+        int bits = BITS(entry) + BITS(next);
+        if (!(entry & IS_VALUE) || bits > QUICK) {
+            continue;
+        }
+        if (next & IS_VALUE) {
+            table->quick[index] = (next & 0xffffull << 48) | (entry & 0xffffull << 32) | (Entry)STEP(next) << 24 |
+                                  (entry & 0xfffc00) | IS_VALUE | (Entry)bits;
+        } else if ((next & IS_SYMBOL) && STEP(next) == 0) {
+            table->quick[index] = (entry & ~(Entry)63) | IS_LAST | (Entry)bits;
+        }
+    }
+}
+
+/* --- bits --- */
+
+/* The decoder's position, in registers while an MCU is decoded. */
+typedef struct {
+    uint64_t bits;
+    int count, invented;
+    const unsigned char *in, *end;
+} Reader;
+
+static inline uint64_t load(const unsigned char *at) {
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+/* Byte by byte: past stuffed zeros, and with zeros for what would lie behind a marker or the end. */
+__attribute__((noinline)) static Reader refill_slowly(Reader reader) {
+    while (reader.count <= 56) {
+        uint64_t byte = 0;
+        if (reader.in < reader.end && reader.in[0] != 0xff) {
+            byte = *reader.in++;
+        } else if (reader.end - reader.in >= 2 && reader.in[1] == 0) {
+            byte = 0xff;
+            reader.in += 2;
+        } else {
+            reader.invented += 8;
+        }
+        reader.bits |= byte << (56 - reader.count);
+        reader.count += 8;
+    }
+    return reader;
+}
+
+/* Makes sure of at least 56 bits. */
+static inline void refill(Reader *reader) {
+    if (reader->end - reader->in >= 8) {
+        uint64_t word = load(reader->in), inverse = ~word;
+        if (!((inverse - 0x0101010101010101) & word & 0x8080808080808080)) {
+            reader->bits |= word >> reader->count;
+            reader->in += (63 - reader->count) >> 3;
+            reader->count |= 56;
+            return;
+        }
+    }
+    *reader = refill_slowly(*reader);
+}
+
+static inline void drop(Reader *reader, int count) {
+    reader->bits <<= count;
+    reader->count -= count;
+}
+
+/* The next symbol, which is not in the table's quick part; -1 if there is no such code. */
+__attribute__((noinline)) static int long_code(uint64_t bits, const Table *table) {
+    int32_t code = (int32_t)(bits >> (64 - LONGEST));
+    int length = QUICK + 1;
+    while (length <= LONGEST && code >= table->beyond[length]) {
+        length++;
+    }
+    if (length > LONGEST) {
+        return -1;
+    }
+    return table->values[(code >> (LONGEST - length)) + table->offset[length]] | length << 8;
+}
+
+/* The next symbol, for which 16 bits must be there. */
+static inline int next_symbol(Reader *reader, const Table *table, Entry entry) {
+    if (entry & IS_SYMBOL) {
+        drop(reader, BITS(entry));
+        return STEP(entry);
+    }
+    int found = long_code(reader->bits, table);
+    if (found < 0) {
+        return -1;
+    }
+    drop(reader, found >> 8);
+    return found & 255;
+}
+
+static inline int next_value(Reader *reader, int size) {
+    int value = extend((uint32_t)(reader->bits >> (64 - size)), size);
+    drop(reader, size);
+    return value;
+}
+
+/* --- blocks --- */
+
+static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac, JCOEF *previous, JCOEF *block) {
+    int difference;
+    refill(reader);
+    Entry entry = dc->quick[reader->bits >> (64 - QUICK)];
+    if (entry & IS_VALUE) {
+        difference = VALUE(entry);
+        drop(reader, BITS(entry));
+    } else {
+        int size = next_symbol(reader, dc, entry);
+        if (size < 0 || size > 15) {
+            return false;
+        }
+        difference = size ? next_value(reader, size) : 0;
+    }
+    *previous = (JCOEF)(*previous + difference);
+    block[0] = *previous;
+    int position = 0;
+    while (position < DCTSIZE2 - 1) {
+        if (reader->count < 32) {
+            refill(reader);
+        }
+        entry = ac->quick[reader->bits >> (64 - QUICK)];
+        if (entry & IS_VALUE) {
+            int first = position + STEP(entry);
+            position = first + SECOND_STEP(entry);
+            block[NATURAL[first]] = VALUE(entry);
+            block[NATURAL[position]] = SECOND_VALUE(entry);
+            if (first == DCTSIZE2 - 1) {
+                /* The rest of the entry, if any, is of the next block. */
+                block[DCTSIZE2 - 1] = VALUE(entry);
+                drop(reader, FIRST_BITS(entry));
+                return true;
+            }
+            drop(reader, BITS(entry));
+            if (entry & IS_LAST) {
+                break;
+            }
+            continue;
+        }
+        int symbol = next_symbol(reader, ac, entry), size = symbol & 15;
+        if (symbol == 0) {
+            break;
+        }
+        position += (symbol >> 4) + 1;
+        if (symbol < 0 || position >= DCTSIZE2 || (size == 0 && symbol != 0xf0)) {
+            return false;
+        }
+        if (size) {
+            block[NATURAL[position]] = (JCOEF)next_value(reader, size);
+        }
+    }
+    return position < DCTSIZE2;
+}
+
+/* Whether nothing but a marker is left to read: the bits that fill a byte up do not count. */
+static bool at_marker(const Reader *reader) {
+    return reader->invented <= reader->count && reader->count - reader->invented < 8 && reader->end - reader->in >= 2 &&
+           reader->in[0] == 0xff;
+}
+
+/* Goes past a restart marker. False: it is not the next thing, or not the right one. */
+static bool restart(j_decompress_ptr source, Entropy *entropy, Reader *reader) {
+    if (!at_marker(reader) || reader->in[1] != (0xd0 | entropy->marker)) {
+        return false;
+    }
+    *reader = (Reader){.in = reader->in + 2, .end = reader->end};
+    memset(entropy->previous, 0, sizeof entropy->previous);
+    entropy->marker = (entropy->marker + 1) & 7;
+    entropy->to_go = source->restart_interval;
+    return true;
+}
+
+static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
+    Entropy *entropy = source->client_data;
+    Reader reader = {entropy->bits, entropy->count, entropy->invented, entropy->in, entropy->end};
+    bool sound = entropy->left-- > 0;
+    if (sound && source->restart_interval && entropy->to_go-- == 0) {
+        sound = restart(source, entropy, &reader);
+        entropy->to_go--;
+    }
+    for (int number = 0; sound && number < source->blocks_in_MCU; number++) {
+        int index = source->MCU_membership[number];
+        const jpeg_component_info *component = source->cur_comp_info[index];
+        sound = decode_block(&reader, &entropy->dc[component->dc_tbl_no], &entropy->ac[component->ac_tbl_no],
+                             &entropy->previous[index], blocks[number][0]);
+    }
+    if (sound && entropy->left == 0) {
+        sound = at_marker(&reader);
+        source->src->next_input_byte = reader.in;
+        source->src->bytes_in_buffer = (size_t)(reader.end - reader.in);
+    }
+    if (!sound || reader.invented > reader.count) {
+        errors_raise((Errors *)source->err, "coded data that is damaged");
+    }
+    entropy->bits = reader.bits;
+    entropy->count = reader.count;
+    entropy->invented = reader.invented;
+    entropy->in = reader.in;
+    return TRUE;
+}
+
+/* --- libjpeg --- */
+
+static bool is_libjpeg(void (*function)(void)) {
+    Dl_info here, there;
+    return dladdr((void *)(uintptr_t)function, &there) && dladdr((void *)(uintptr_t)jpeg_start_decompress, &here) &&
+           here.dli_fbase == there.dli_fbase;
+}
+
+size_t entropy_size(void) {
+    return sizeof(Entropy);
+}
+
+void entropy_use(j_decompress_ptr source, Entropy *entropy) {
+    struct jpeg_entropy_decoder *libjpeg = source->entropy;
+    memset(entropy, 0, offsetof(Entropy, dc));
+    if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components ||
+        !is_libjpeg((void (*)(void))libjpeg->start_pass) || !is_libjpeg((void (*)(void))libjpeg->decode_mcu)) {
+        return;
+    }
+    for (int index = 0; index < source->comps_in_scan; index++) {
+        const jpeg_component_info *component = source->cur_comp_info[index];
+        int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
+        const jpeg_component_info *before = index ? source->cur_comp_info[index - 1] : NULL;
+        if (before && before->dc_tbl_no == dc && before->ac_tbl_no == ac) {
+            continue;
+        }
+        if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS || !source->dc_huff_tbl_ptrs[dc] ||
+            !source->ac_huff_tbl_ptrs[ac] || !build(&entropy->dc[dc], source->dc_huff_tbl_ptrs[dc]) ||
+            !build(&entropy->ac[ac], source->ac_huff_tbl_ptrs[ac])) {
+            return;
+        }
+        pair(&entropy->ac[ac]);
+    }
+    entropy->in = source->src->next_input_byte;
+    entropy->end = entropy->in + source->src->bytes_in_buffer;
+    entropy->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
+    entropy->to_go = source->restart_interval;
+    source->client_data = entropy;
+    libjpeg->decode_mcu = decode_mcu;
+}

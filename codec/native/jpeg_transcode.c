@@ -1,0 +1,376 @@
+/* Any JPEG of 8 bits with one or three components to a baseline JPEG with restart markers and a table of them, without
+   touching a coefficient: the pixels stay what they are. docs/format.md specifies what comes out. */
+
+#include "native.h"
+#include "jpeg_huffman.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of a segment, without marker and length. */
+#define SEGMENT_MOST 65533
+
+/* The fewest bytes that lie between two restart markers on average: each interval costs about four bytes, and decoding
+   a rectangle takes whole ones. docs/decisions has the measurements. */
+#ifndef INTERVAL_BYTES
+#define INTERVAL_BYTES 700
+#endif
+
+typedef struct {
+    struct jpeg_decompress_struct source;
+    struct jpeg_compress_struct target;
+    struct jpeg_destination_mgr output;
+    struct jpeg_progress_mgr monitor;
+    Errors errors;
+    const unsigned char *data;
+    size_t size;
+    size_t coded; /* bytes of the source behind its first scan header */
+    jvirt_barray_ptr *coefficients;
+    unsigned char *encoded; /* what libjpeg writes */
+    size_t encoded_size;
+    Entropy *entropy;
+    uint32_t *lengths; /* of the restart intervals */
+    unsigned char *result; /* the same with the table in it */
+    size_t result_size;
+} Job;
+
+/* --- what is understood --- */
+
+static void require(Job *job, bool condition, const char *otherwise) {
+    if (!condition) {
+        errors_raise(&job->errors, otherwise);
+    }
+}
+
+static boolean no_data_yet(j_decompress_ptr source) {
+    (void)source;
+    return FALSE;
+}
+
+/* jpeg_read_coefficients, with the faster Huffman decoder. libjpeg sets up its own one and begins to read at once, so it
+   is given nothing at first, and comes back. */
+static jvirt_barray_ptr *read_coefficients(Job *job) {
+    j_decompress_ptr source = &job->source;
+    if (!source->progressive_mode && !source->arith_code) {
+        struct jpeg_source_mgr given = *source->src;
+        source->src->bytes_in_buffer = 0;
+        source->src->fill_input_buffer = no_data_yet;
+        jpeg_read_coefficients(source);
+        *source->src = given;
+        entropy_use(source, job->entropy);
+    }
+    return jpeg_read_coefficients(source);
+}
+
+static void read_source(Job *job) {
+    j_decompress_ptr source = &job->source;
+    jpeg_save_markers(source, JPEG_APP0 + 1, 0xffff);
+    jpeg_save_markers(source, JPEG_APP0 + 2, 0xffff);
+    read_header(source, job->data, job->size);
+    job->coded = source->src->bytes_in_buffer;
+    J_COLOR_SPACE space = source->jpeg_color_space;
+    require(job, space == JCS_GRAYSCALE || space == JCS_YCbCr || space == JCS_RGB, "a colour space other than grey, YCbCr and RGB");
+    require(job, source->data_precision == 8, "samples of other than 8 bits");
+    int blocks = 0;
+    for (int index = 0; index < source->num_components; index++) {
+        jpeg_component_info *component = &source->comp_info[index];
+        blocks += component->h_samp_factor * component->v_samp_factor;
+    }
+    require(job, source->num_components == 1 || blocks <= D_MAX_BLOCKS_IN_MCU, "more than 10 blocks per MCU");
+    limit_scans(source, &job->monitor);
+    job->coefficients = read_coefficients(job);
+    require_complete(source);
+}
+
+/* --- restart intervals --- */
+
+/* MCUs of the target in a row, and in a column. */
+static int columns_of(j_decompress_ptr source) {
+    int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_h_samp_factor;
+    return ((int)source->image_width + mcu - 1) / mcu;
+}
+
+static int rows_of(j_decompress_ptr source) {
+    int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_v_samp_factor;
+    return ((int)source->image_height + mcu - 1) / mcu;
+}
+
+/* MCUs between restart markers: a divisor of the columns, so that every row begins with one. */
+static int interval_of(int columns, int rows, size_t size) {
+    for (int interval = 1; interval < columns; interval++) {
+        size_t count = (size_t)rows * (size_t)(columns / interval);
+        if (columns % interval == 0 && size / count >= INTERVAL_BYTES && TABLE_HEADER + 4 * count <= SEGMENT_MOST) {
+            return interval;
+        }
+    }
+    return columns;
+}
+
+/* --- Huffman tables --- */
+
+/* Counts the symbols of all coefficients: of the first component, and of the others. */
+static void count_symbols(Job *job, int columns, int interval, Histogram dc[2], Histogram ac[2]) {
+    j_compress_ptr target = &job->target;
+    j_common_ptr common = (j_common_ptr)&job->source;
+    for (int index = 0; index < target->num_components; index++) {
+        jpeg_component_info *component = &job->source.comp_info[index];
+        bool alone = target->num_components == 1;
+        int across = alone ? 1 : component->h_samp_factor, down = alone ? 1 : component->v_samp_factor;
+        int last_column = (int)component->width_in_blocks, last_row = (int)component->height_in_blocks;
+        int rows = (last_row + down - 1) / down;
+        for (int row = 0; row < rows; row++) {
+            int here = last_row - row * down < down ? last_row - row * down : down;
+            JBLOCKARRAY lines = job->source.mem->access_virt_barray(
+                common, job->coefficients[index], (JDIMENSION)(row * down), (JDIMENSION)here, FALSE);
+            int previous = 0;
+            for (int mcu = 0; mcu < columns; mcu++) {
+                previous = mcu % interval ? previous : 0;
+                for (int line = 0; line < here; line++) {
+                    for (int column = mcu * across; column < (mcu + 1) * across && column < last_column; column++) {
+                        const JCOEF *block = lines[line][column];
+                        require(job, count_block(block, previous, &dc[index > 0], &ac[index > 0]),
+                                "coefficients out of range");
+                        previous = block[0];
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void set_tables(Job *job, int columns, int interval) {
+    j_compress_ptr target = &job->target;
+    Histogram dc[2] = {0}, ac[2] = {0};
+    count_symbols(job, columns, interval, dc, ac);
+    for (int kind = 0; kind < (target->num_components > 1 ? 2 : 1); kind++) {
+        /* What fills the last MCUs beyond the image. */
+        dc[kind].symbols[0]++;
+        ac[kind].symbols[0]++;
+        make_table(&dc[kind], target->dc_huff_tbl_ptrs[kind]);
+        make_table(&ac[kind], target->ac_huff_tbl_ptrs[kind]);
+    }
+}
+
+/* --- writing --- */
+
+/* libjpeg's own memory destination frees its bytes a second time when memory runs out. */
+static void start_output(j_compress_ptr target) {
+    Job *job = target->client_data;
+    job->encoded_size = job->size + 4096;
+    job->encoded = malloc(job->encoded_size);
+    if (!job->encoded) {
+        ERREXIT1(target, JERR_OUT_OF_MEMORY, 0);
+    }
+    job->output.next_output_byte = job->encoded;
+    job->output.free_in_buffer = job->encoded_size;
+}
+
+static boolean grow_output(j_compress_ptr target) {
+    Job *job = target->client_data;
+    unsigned char *larger = realloc(job->encoded, 2 * job->encoded_size);
+    if (!larger) {
+        ERREXIT1(target, JERR_OUT_OF_MEMORY, 0);
+    }
+    job->encoded = larger;
+    job->output.next_output_byte = larger + job->encoded_size;
+    job->output.free_in_buffer = job->encoded_size;
+    job->encoded_size *= 2;
+    return TRUE;
+}
+
+static void end_output(j_compress_ptr target) {
+    Job *job = target->client_data;
+    job->encoded_size -= job->output.free_in_buffer;
+}
+
+static bool starts_with(jpeg_saved_marker_ptr marker, const char *name, size_t length) {
+    return marker->data_length >= length && memcmp(marker->data, name, length) == 0;
+}
+
+static void write_target(Job *job, bool optimise) {
+    j_compress_ptr target = &job->target;
+    j_decompress_ptr source = &job->source;
+    target->client_data = job;
+    target->dest = &job->output;
+    job->output.init_destination = start_output;
+    job->output.empty_output_buffer = grow_output;
+    job->output.term_destination = end_output;
+    jpeg_copy_critical_parameters(source, target);
+    for (int index = 0; index < target->num_components; index++) {
+        jpeg_component_info *component = &target->comp_info[index];
+        /* These numbers, or an Adobe marker, tell a decoder the colour space. */
+        component->component_id = index + 1;
+        component->dc_tbl_no = component->ac_tbl_no = index > 0;
+        if (target->num_components == 1) {
+            component->h_samp_factor = component->v_samp_factor = 1;
+        }
+    }
+    int columns = columns_of(source), interval = interval_of(columns, rows_of(source), job->coded);
+    target->restart_interval = (unsigned)interval;
+    target->write_JFIF_header = source->saw_JFIF_marker && source->jpeg_color_space != JCS_RGB;
+    target->write_Adobe_marker = FALSE;
+    if (optimise) {
+        set_tables(job, columns, interval);
+    }
+    jpeg_write_coefficients(target, job->coefficients);
+    for (jpeg_saved_marker_ptr marker = source->marker_list; marker; marker = marker->next) {
+        bool exif = marker->marker == JPEG_APP0 + 1;
+        if (starts_with(marker, exif ? "Exif\0" : "ICC_PROFILE", exif ? 6 : 12)) {
+            jpeg_write_marker(target, marker->marker, marker->data, marker->data_length);
+        }
+    }
+    if (source->jpeg_color_space == JCS_RGB) {
+        static const unsigned char no_transform[12] = {'A', 'd', 'o', 'b', 'e', 0, 100, 0, 0, 0, 0, 0};
+        jpeg_write_marker(target, JPEG_APP0 + 14, no_transform, sizeof no_transform);
+    }
+    jpeg_finish_compress(target);
+    jpeg_finish_decompress(source);
+}
+
+/* --- the table --- */
+
+static void put(unsigned char **out, uint32_t value, int bytes) {
+    for (; bytes; bytes--, value >>= 8) {
+        *(*out)++ = (unsigned char)value;
+    }
+}
+
+static size_t next_segment(const unsigned char *data, size_t position) {
+    return position + 2 + ((size_t)data[position + 2] << 8 | data[position + 3]);
+}
+
+/* Where the parts of the encoded image lie. */
+typedef struct {
+    size_t table; /* where the table goes: behind SOI and JFIF */
+    size_t head, frame, scan;
+} Parts;
+
+static Parts find_parts(const unsigned char *encoded) {
+    Parts parts = {2, 0, 0, 0};
+    for (size_t position = 2; !parts.scan; position = next_segment(encoded, position)) {
+        switch (encoded[position + 1]) {
+        case 0xe0:
+            parts.table = next_segment(encoded, position);
+            break;
+        case 0xee:
+        case 0xdb:
+            parts.head = parts.head ? parts.head : position;
+            break;
+        case 0xc0:
+        case 0xc1:
+            parts.frame = position;
+            break;
+        case 0xda:
+            parts.scan = next_segment(encoded, position);
+            break;
+        }
+    }
+    return parts;
+}
+
+/* Notes the length of each of `count` restart intervals, with the marker that ends it. Returns the largest, or 0 if
+   there is another number of them. */
+static size_t measure_intervals(const Job *job, size_t scan, uint32_t *lengths, size_t count) {
+    const unsigned char *start = job->encoded + scan, *end = job->encoded + job->encoded_size, *at = start;
+    size_t found = 0, largest = 0;
+    for (; (at = memchr(at, 0xff, (size_t)(end - at))); at += 2) {
+        if (at[1] != 0) {
+            if (found == count) {
+                return 0;
+            }
+            size_t length = (size_t)(at + 2 - start);
+            largest = length > largest ? length : largest;
+            lengths[found++] = (uint32_t)length;
+            start = at + 2;
+        }
+    }
+    return found == count ? largest : 0;
+}
+
+/* Copies the encoded image to the result, with the table of restart intervals (docs/format.md) in it. */
+static void insert_table(Job *job) {
+    Parts parts = find_parts(job->encoded);
+    size_t count = (size_t)rows_of(&job->source) * (size_t)(columns_of(&job->source) / (int)job->target.restart_interval);
+    job->lengths = malloc(count * sizeof *job->lengths);
+    if (!job->lengths) {
+        ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
+    }
+    size_t largest = measure_intervals(job, parts.scan, job->lengths, count);
+    int wide = largest > 0xffff ? 4 : 2;
+    size_t bytes = TABLE_HEADER + count * (size_t)wide;
+    require(job, largest && bytes <= SEGMENT_MOST, "restart markers that are not where they should be");
+    size_t segment = 4 + bytes;
+    unsigned char *out = job->result = malloc(job->encoded_size + segment);
+    if (!out) {
+        ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
+    }
+    job->result_size = job->encoded_size + segment;
+    memcpy(out, job->encoded, parts.table);
+    out += parts.table;
+    const unsigned char marker[4] = {0xff, TABLE_MARKER, (unsigned char)((bytes + 2) >> 8), (unsigned char)(bytes + 2)};
+    memcpy(out, marker, sizeof marker);
+    memcpy(out + sizeof marker, TABLE_NAME, sizeof TABLE_NAME);
+    out += sizeof marker + sizeof TABLE_NAME;
+    put(&out, (uint32_t)wide, 2);
+    put(&out, (uint32_t)(parts.head + segment), 4);
+    put(&out, (uint32_t)(parts.frame + segment), 4);
+    put(&out, (uint32_t)(parts.scan + segment), 4);
+    put(&out, job->target.restart_interval, 4);
+    for (size_t index = 0; index < count; index++) {
+        put(&out, job->lengths[index], wide);
+    }
+    memcpy(out, job->encoded + parts.table, job->encoded_size - parts.table);
+}
+
+static bool run(Job *job, bool optimise) {
+    job->source.err = job->target.err = errors_init(&job->errors);
+    if (setjmp(job->errors.escape)) {
+        return false;
+    }
+    jpeg_create_decompress(&job->source);
+    jpeg_create_compress(&job->target);
+    read_source(job);
+    write_target(job, optimise);
+    insert_table(job);
+    return true;
+}
+
+PyObject *transcode(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data;
+    int optimise = 1;
+    if (!PyArg_ParseTuple(args, "y*|p:transcode", &data, &optimise)) {
+        return NULL;
+    }
+    Job *job = calloc(1, sizeof *job);
+    Entropy *entropy = malloc(entropy_size());
+    if (!job || !entropy) {
+        free(job);
+        free(entropy);
+        PyBuffer_Release(&data);
+        return PyErr_NoMemory();
+    }
+    job->entropy = entropy;
+    job->data = data.buf;
+    job->size = (size_t)data.len;
+    bool done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run(job, optimise);
+    jpeg_destroy_decompress(&job->source);
+    jpeg_destroy_compress(&job->target);
+    Py_END_ALLOW_THREADS
+    PyObject *result = NULL;
+    if (done) {
+        result = PyBytes_FromStringAndSize((const char *)job->result, (Py_ssize_t)job->result_size);
+    } else {
+        errors_set(&job->errors);
+    }
+    free(job->entropy);
+    free(job->encoded);
+    free(job->lengths);
+    free(job->result);
+    free(job);
+    PyBuffer_Release(&data);
+    return result;
+}

@@ -1,0 +1,60 @@
+"""Pillow or pillow-simd: two distributions of one package, of which a user installs exactly one."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+from types import ModuleType
+
+from packtrain._core.errors import MissingDependency
+
+_INSTALL = (
+    "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or, faster, "
+    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (built here: needs a C compiler, zlib and libjpeg headers)"
+)
+
+
+@functools.cache
+def require_pillow() -> ModuleType:
+    """The module `PIL.Image`.
+
+    Raises:
+        MissingDependency: Neither Pillow nor pillow-simd is installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependency(f"neither Pillow nor pillow-simd can be imported ({error}): {_INSTALL}") from error
+    return Image
+
+
+def pillow_version() -> str:
+    """Which of the two is installed and what it decodes with, as ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
+    require_pillow()
+    import PIL
+    from PIL import features
+
+    name = "pillow-simd" if "post" in PIL.__version__ else "Pillow"
+    turbo = features.version("libjpeg_turbo")
+    return (
+        f"{name} {PIL.__version__}, {f'libjpeg-turbo {turbo}' if turbo else 'libjpeg ' + str(features.version('jpg'))}"
+    )
+
+
+def pillow_conflict() -> str | None:
+    """A warning when Pillow and pillow-simd are both installed, else None: they overwrite each other's files."""
+    found = [name for name in ("pillow", "pillow-simd") if _is_installed(name)]
+    if len(found) < 2:
+        return None
+    return (
+        "Pillow and pillow-simd are both installed and have overwritten each other's files. Keep one: "
+        "`pip uninstall -y pillow pillow-simd`, then " + _INSTALL
+    )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

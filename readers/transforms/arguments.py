@@ -1,0 +1,83 @@
+"""The parameters of transforms, as torchvision takes them: checked, and brought to one form."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, cast, get_args
+
+from packtrain._codec.geometry import FILTERS, PadMode
+from packtrain._core.errors import UsageError
+
+
+def integers(name: str, value: int | Sequence[int], lengths: Sequence[int], *, least: int) -> tuple[int, ...]:
+    """A whole number, or as many as one of `lengths` says, from `least` on."""
+    try:
+        numbers = tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
+    except TypeError:
+        numbers = ()
+    if len(numbers) not in lengths or min(numbers) < least:
+        plural = "s" if lengths[-1] > 1 else ""
+        raise UsageError(f"{name}={value!r}: expected {' or '.join(map(str, lengths))} whole number{plural} >= {least}")
+    return numbers
+
+
+def size(value: int | Sequence[int]) -> tuple[int, int]:
+    """(height, width)."""
+    sides = integers("size", value, (1, 2), least=1)
+    return sides[0], sides[-1]
+
+
+def bounds(name: str, value: Sequence[float], *, zero: bool) -> tuple[float, float]:
+    """(least, greatest), both positive; the least may be 0 if `zero`."""
+    try:
+        low, high = map(float, value)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not (low <= high < math.inf and high > 0 and (low > 0 or (zero and low == 0))):
+        raise UsageError(f"{name}={value!r}: expected (least, greatest), both positive")
+    return low, high
+
+
+def probability(name: str, value: float) -> float:
+    """A number from 0 to 1."""
+    if not 0 <= value <= 1:
+        raise UsageError(f"{name}={value!r}: a probability lies between 0 and 1")
+    return value
+
+
+def interpolation(value: Any) -> str:
+    """One of the names in `FILTERS`, for a name, a member of an enumeration of names or of Pillow's, or its value."""
+    name = getattr(value, "value", value)
+    if type(name) is int:
+        name = next((known for known, number in FILTERS.items() if number == name), None)
+    if not isinstance(name, str) or name not in FILTERS:
+        raise UsageError(f"interpolation {value!r}: expected one of {', '.join(FILTERS)}")
+    return name
+
+
+def antialias(value: bool | None) -> bool | None:
+    """Anything but False."""
+    if value not in (True, None):
+        raise UsageError(
+            f"antialias={value!r}: the pixels are those of PIL images, which are always antialiased; leave it out"
+        )
+    return value
+
+
+def fill(value: float | Sequence[float] | None) -> int | tuple[int, ...]:
+    """One value for all channels, or one for each, as whole numbers."""
+    try:
+        if not isinstance(value, str):
+            return tuple(map(int, value)) if isinstance(value, Iterable) else int(value or 0)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"fill={value!r}: expected a number, or one for each channel")
+
+
+def pad_mode(value: str) -> PadMode:
+    """One of the modes of `Pad`."""
+    if value not in get_args(PadMode):
+        raise UsageError(f"padding_mode {value!r}: expected one of {', '.join(get_args(PadMode))}")
+    return cast(PadMode, value)

@@ -1,0 +1,400 @@
+"""Geometric transforms with torchvision's names, parameters, defaults and pixels, known before an image is decoded.
+
+A transform turns the size of an image and some random numbers into steps (`packtrain._codec.geometry`). The steps say
+which part of the image has to be decoded at all; `open_dataset(path, transform=RandomResizedCrop(224))` makes use of
+that. As plain callables on PIL images the same objects do what torchvision's do, under torchvision's ``Compose`` too.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Pad, Scale, Step, size_after
+from packtrain._codec.geometry import apply as apply_steps
+from packtrain._codec.pillow import require_pillow
+from packtrain._core.errors import UsageError
+
+from . import arguments
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ATTEMPTS: Final = 10
+
+
+class Transform(ABC):
+    """A geometric transform: a function of an image's size and of `draws` random numbers.
+
+    Called with a PIL image it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
+    """
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many random numbers `steps` takes, whatever the image."""
+
+    @abstractmethod
+    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
+        """What the transform comes down to for one image.
+
+        Args:
+            width: Pixels.
+            height: Pixels.
+            random: Uniform in [0, 1), Python floats [draws].
+
+        Raises:
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+
+    def __call__(self, image: Image) -> Image:
+        """Transforms a PIL image.
+
+        Raises:
+            TypeError: It is something else.
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+        return _drawn(self, image)
+
+
+class RandomResizedCrop(Transform):
+    """Crops a part of random area and aspect ratio and resizes it to `size`.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+        scale: Least and greatest area of the part, relative to that of the image.
+        ratio: Least and greatest width / height of the part; its logarithm is uniform.
+        interpolation: ``"nearest"``, ``"nearest-exact"``, ``"bilinear"``, ``"bicubic"``, ``"box"``, ``"hamming"`` or
+            ``"lanczos"``, torchvision's ``InterpolationMode``, or a value of `PIL.Image.Resampling`.
+        antialias: Always on, as for all PIL images.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 2 * _ATTEMPTS + 2
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        interpolation: Any = "bilinear",
+        antialias: bool | None = True,
+    ) -> None:
+        self.size: Final = arguments.size(size)
+        self.scale: Final = arguments.bounds("scale", scale, zero=True)
+        self.ratio: Final = arguments.bounds("ratio", ratio, zero=False)
+        self.interpolation: Final = arguments.interpolation(interpolation)
+        self.antialias: Final = arguments.antialias(antialias)
+        self._scaled: Final = Scale(self.size[1], self.size[0], FILTERS[self.interpolation])
+        # Everything that is the same for all images, so that `steps` unpacks it at once.
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        self._uniform: Final = (self.scale[0], self.scale[1] - self.scale[0], low, high - low)
+
+    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
+        """See `Transform.steps`."""
+        least, spread, log_least, log_spread = self._uniform
+        for attempt in range(0, 2 * _ATTEMPTS, 2):
+            area = width * height * (least + spread * random[attempt])
+            ratio = math.exp(log_least + log_spread * random[attempt + 1])
+            crop_width = round(math.sqrt(area * ratio))
+            crop_height = round(math.sqrt(area / ratio))
+            if 0 < crop_width <= width and 0 < crop_height <= height:
+                left = int(random[2 * _ATTEMPTS] * (width - crop_width + 1))
+                top = int(random[2 * _ATTEMPTS + 1] * (height - crop_height + 1))
+                return Crop(Box(left, top, crop_width, crop_height)), self._scaled
+        return Crop(self._central(width, height)), self._scaled
+
+    def _central(self, width: int, height: int) -> Box:
+        """The largest part of an allowed ratio, in the middle; for images too long to find one by chance."""
+        crop_width, crop_height = width, height
+        if width / height < self.ratio[0]:
+            crop_height = max(1, round(width / self.ratio[0]))
+        elif width / height > self.ratio[1]:
+            crop_width = max(1, round(height * self.ratio[1]))
+        return Box((width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height)
+
+    def __repr__(self) -> str:
+        scale, ratio = (tuple(round(bound, 4) for bound in pair) for pair in (self.scale, self.ratio))
+        return (
+            f"{type(self).__name__}(size={self.size}, scale={scale}, ratio={ratio}, "
+            f"interpolation={self.interpolation}, antialias={self.antialias})"
+        )
+
+
+class Resize(Transform):
+    """Resizes the whole image.
+
+    Args:
+        size: Pixels of the short side, or (height, width).
+        interpolation: As for `RandomResizedCrop`.
+        max_size: Pixels that the long side may have; where it would have more, the short side becomes less than `size`
+            (but never 0, at which torchvision fails).
+        antialias: Always on, as for all PIL images.
+
+    Raises:
+        UsageError: A parameter is out of its range, or `max_size` comes with two sides.
+    """
+
+    draws: Final = 0
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: Any = "bilinear",
+        max_size: int | None = None,
+        antialias: bool | None = True,
+    ) -> None:
+        sides = arguments.integers("size", size, (1, 2), least=1)
+        self.size: Final = sides[0] if len(sides) == 1 else sides
+        self.interpolation: Final = arguments.interpolation(interpolation)
+        self.max_size: Final = max_size
+        self.antialias: Final = arguments.antialias(antialias)
+        if max_size is not None:
+            if len(sides) == 2:
+                raise UsageError(f"max_size={max_size} with size={sides}: it limits the long side of size=<short side>")
+            if arguments.integers("max_size", max_size, (1,), least=1)[0] <= sides[0]:
+                raise UsageError(f"max_size={max_size} must be greater than the short side, size={sides[0]}")
+
+    def steps(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Step, ...]:
+        """See `Transform.steps`; none if the size stays."""
+        size = self._size_for(width, height)
+        return () if size == (width, height) else (Scale(*size, FILTERS[self.interpolation]),)
+
+    def _size_for(self, width: int, height: int) -> tuple[int, int]:
+        if isinstance(self.size, tuple):
+            return self.size[1], self.size[0]
+        new_short, new_long = self.size, int(self.size * max(width, height) / min(width, height))
+        if self.max_size is not None and new_long > self.max_size:
+            new_short, new_long = max(1, int(self.max_size * new_short / new_long)), self.max_size
+        return (new_short, new_long) if width <= height else (new_long, new_short)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(size={self.size}, interpolation={self.interpolation}, max_size={self.max_size}, "
+            f"antialias={self.antialias})"
+        )
+
+
+class CenterCrop(Transform):
+    """Crops the middle of the image; around an image smaller than that, pixels are 0.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+
+    Raises:
+        UsageError: `size` is out of its range.
+    """
+
+    draws: Final = 0
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size: Final = arguments.size(size)
+
+    def steps(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Step, ...]:
+        """See `Transform.steps`."""
+        crop_height, crop_width = self.size
+        return (Crop(Box(_middle(width, crop_width), _middle(height, crop_height), crop_width, crop_height)),)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self.size})"
+
+
+class RandomCrop(Transform):
+    """Crops a part of `size` at a random place.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+        padding: Pixels added before: on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
+        pad_if_needed: Where the image is smaller than the part, add what is missing, on both sides of the image.
+        fill: Value of the pixels added by the padding mode ``"constant"``: one for all channels or one for each.
+        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 2
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] | None = None,
+        pad_if_needed: bool = False,
+        fill: float | Sequence[float] | None = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self.size: Final = arguments.size(size)
+        self.padding: Final = padding
+        self.pad_if_needed: Final = pad_if_needed
+        self.fill: Final = fill
+        self.padding_mode: Final = arguments.pad_mode(padding_mode)
+        self._style: Final = (arguments.fill(fill), self.padding_mode)
+        sides = () if padding is None else arguments.integers("padding", padding, (1, 2, 4), least=0)
+        self._padding: Final = (sides * 4)[:4]
+        self.pads: Final = any(self._padding)
+
+    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
+        """See `Transform.steps`."""
+        crop_height, crop_width = self.size
+        steps = self._pads(width, height)
+        width, height = size_after(steps, width, height)
+        if width < crop_width or height < crop_height:
+            raise UsageError(
+                f"a crop of {crop_width} x {crop_height} pixels (width x height) from an image of {width} x {height}: "
+                "set pad_if_needed=True, or put a Resize before it"
+            )
+        left = int(random[0] * (width - crop_width + 1))
+        top = int(random[1] * (height - crop_height + 1))
+        return *steps, Crop(Box(left, top, crop_width, crop_height))
+
+    def _pads(self, width: int, height: int) -> list[Step]:
+        # One after the other as in torchvision, since a reflection of a reflection is not one wider reflection.
+        pads: list[Step] = []
+        if self.pads:
+            left, top, right, bottom = self._padding
+            pads.append(Pad(left, top, right, bottom, *self._style))
+            width, height = pads[0].size_after(width, height)
+        if self.pad_if_needed and width < self.size[1]:
+            pads.append(Pad(self.size[1] - width, 0, self.size[1] - width, 0, *self._style))
+        if self.pad_if_needed and height < self.size[0]:
+            pads.append(Pad(0, self.size[0] - height, 0, self.size[0] - height, *self._style))
+        return pads
+
+    def __repr__(self) -> str:
+        # torchvision's shows the first two alone.
+        defaults = {"size": (), "padding": (), "pad_if_needed": False, "fill": 0, "padding_mode": "constant"}
+        shown = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class _RandomFlip(Transform):
+    draws: Final = 1
+    _horizontal: bool
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p: Final = arguments.probability("p", p)
+
+    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
+        """See `Transform.steps`; none if the image stays."""
+        return (Flip(self._horizontal),) if random[0] < self.p else ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(p={self.p})"
+
+
+class RandomHorizontalFlip(_RandomFlip):
+    """Swaps left and right with probability `p`.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    _horizontal = True
+
+
+class RandomVerticalFlip(_RandomFlip):
+    """Swaps top and bottom with probability `p`.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    _horizontal = False
+
+
+class Compose:
+    """Transforms one after the other, in one flat list.
+
+    Attributes:
+        fused: The transforms of this module at the beginning; their steps are known before the image is decoded.
+        rest: The callables from the first foreign one on.
+
+    Args:
+        transforms: Transforms, any callables, lists or `Compose` of them; torchvision's `Compose` is taken apart too.
+
+    Raises:
+        UsageError: One of them is none of these.
+    """
+
+    def __init__(self, transforms: Iterable[Any]) -> None:
+        flat = list(_flat(transforms))
+        foreign = next((i for i, transform in enumerate(flat) if not isinstance(transform, Transform)), len(flat))
+        self.fused: Final[tuple[Transform, ...]] = tuple(flat[:foreign])
+        self.rest: Final[tuple[Callable[[Any], Any], ...]] = tuple(flat[foreign:])
+        self.draws: Final = sum(transform.draws for transform in self.fused)
+
+    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
+        """The steps of `fused`; see `Transform.steps`."""
+        if len(self.fused) == 1:
+            return self.fused[0].steps(width, height, random)
+        done: tuple[Step, ...] = ()
+        for transform in self.fused:
+            steps = transform.steps(width, height, random[: transform.draws])
+            width, height = size_after(steps, width, height)
+            random = random[transform.draws :]
+            done += steps
+        return done
+
+    def __call__(self, image: Any) -> Any:
+        """Transforms a PIL image (whatever `rest` takes, if nothing is fused).
+
+        Raises:
+            TypeError: It is something else.
+            UsageError: A transform cannot be applied to an image of this size.
+        """
+        if self.fused:
+            image = _drawn(self, image)
+        for transform in self.rest:
+            image = transform(image)
+        return image
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n    {transform}" for transform in (*self.fused, *self.rest))
+        return f"{type(self).__name__}({lines}\n)"
+
+
+def compose(transform: Any) -> Compose:
+    """One transform, any callable, or a list of them, as a `Compose`.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    return transform if isinstance(transform, Compose) else Compose([transform])
+
+
+def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            yield from transform.fused
+            yield from transform.rest
+        elif isinstance(transform, list | tuple):
+            yield from _flat(transform)
+        elif type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision."):
+            yield from _flat(transform.transforms)
+        elif callable(transform):
+            yield transform
+        else:
+            raise UsageError(f"{transform!r} is not a transform: expected a callable or a list of callables")
+
+
+def _drawn(transform: Transform | Compose, image: Any) -> Image:
+    """The fused part on a PIL image, with random numbers from torch's default generator."""
+    if not isinstance(image, require_pillow().Image):
+        raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
+    random: list[float] = []
+    if transform.draws:
+        # Only who calls a transform for himself asks for torch; a loader hands the numbers in.
+        import torch
+
+        random = torch.rand(transform.draws, dtype=torch.float64).tolist()
+    width, height = image.size
+    return apply_steps(image, transform.steps(width, height, random))
+
+
+def _middle(side: int, crop: int) -> int:
+    """Where a crop from the middle begins; negative if it is larger than the image."""
+    return -((crop - side) // 2) if crop > side else round((side - crop) / 2)

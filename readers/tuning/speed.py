@@ -1,0 +1,118 @@
+"""How fast a decoder is on this machine: short measurements on a picture made on the spot."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from packtrain._codec import native, resizing
+from packtrain._codec.cut import cut
+from packtrain._codec.geometry import FILTERS, Box, Scale
+from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pixels import array_resized
+
+if TYPE_CHECKING:
+    from packtrain._codec.decoders import Decoder
+
+# The size and, at this quality, the bytes of a usual ImageNet file.
+SIZE: Final = (500, 375)
+_QUALITY: Final = 90
+# A tenth to nine tenths of the area, all as likely, as RandomResizedCrop takes.
+BOXES: Final = (
+    Box(300, 40, 158, 119),
+    Box(30, 150, 274, 205),
+    Box(110, 20, 354, 265),
+    Box(50, 40, 418, 314),
+    Box(20, 10, 474, 356),
+)
+TARGET: Final = 224
+_FEWEST_RUNS: Final = 5
+_BILINEAR: Final = FILTERS["bilinear"]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a decoder takes for one image on one core: medians, in microseconds.
+
+    Attributes:
+        decode: To decode a JPEG of `SIZE` pixels as a whole.
+        cut: To cut a rectangle out of a crop-ready record and decode it, the mean of all `BOXES`; None if no such
+            record can be made here.
+        resize: To resize it to `TARGET` x `TARGET` pixels.
+    """
+
+    decode: float
+    cut: float | None
+    resize: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Random crops per second and core, out of crop-ready records if there can be any."""
+        return 1e6 / ((self.cut or self.decode) + self.resize)
+
+
+def measure(decoder: Decoder, seconds: float = 0.2) -> Speed:
+    """Measures a decoder, for `seconds` on each of the three figures."""
+    jpeg = photograph()
+    record = crop_ready(jpeg)
+    style = resizing.style() if decoder.pixels(jpeg) is not None else None
+    # What a dataset would do: packtrain resizes itself what the decoder gives as plain pixels.
+    decode: Callable[..., Any] = partial(decoder.decode, mode="RGB") if style is None else decoder.pixels
+    crops = [decode(jpeg, box=box) for box in BOXES]
+
+    def cut_all() -> None:
+        if record is not None:
+            for box in BOXES:
+                part = cut(record, box)
+                assert part is not None
+                decode(part.data, box=box._replace(left=box.left - part.left, top=box.top - part.top))
+
+    def resize_all() -> None:
+        for crop in crops:
+            if style is None:
+                crop.resize((TARGET, TARGET), _BILINEAR)
+            else:
+                array_resized(crop, Scale(TARGET, TARGET, _BILINEAR), style)
+
+    return Speed(
+        decode=_median(lambda: decode(jpeg), seconds),
+        cut=None if record is None else _median(cut_all, seconds) / len(BOXES),
+        resize=_median(resize_all, seconds) / len(BOXES),
+    )
+
+
+def photograph() -> bytes:
+    """A JPEG that takes as long to decode as a photograph: detail of all sizes, a hundred kilobytes."""
+    pillow = require_pillow()
+    random = np.random.default_rng(0)
+    total = np.zeros((SIZE[1], SIZE[0], 3))
+    for detail, contrast in ((100, 50), (25, 40), (6, 30), (2, 30), (1, 15)):
+        shape = (-(-SIZE[1] // detail), -(-SIZE[0] // detail), 3)
+        coarse = pillow.fromarray(random.integers(0, 256, shape, np.uint8))
+        total += (np.asarray(coarse.resize(SIZE, FILTERS["bicubic"]), float) / 127.5 - 1) * contrast
+    buffer = io.BytesIO()
+    pillow.fromarray((128 + total).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()
+
+
+def crop_ready(jpeg: bytes) -> memoryview | None:
+    """The JPEG as a crop-ready record; None without the C extension."""
+    return None if native.extension is None else memoryview(native.extension.transcode(jpeg))
+
+
+def _median(call: Callable[[], object], seconds: float) -> float:
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6

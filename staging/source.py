@@ -1,0 +1,111 @@
+"""What there is to copy: the files that a dataset's manifest names, and the identity of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from crc32c import crc32c
+
+from packtrain._core.errors import CorruptFile, SourceChanged
+from packtrain._core.manifest import INDEX, PLAN, Manifest
+
+BLOCK: Final = 4096
+"""Files take whole blocks of this size, on tmpfs as on most file systems of disks."""
+KEY_DIGITS: Final = 16
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file to copy.
+
+    Attributes:
+        name: Path relative to the dataset.
+        bytes: Its size.
+        crc32c: Checksum of all its bytes.
+        shard: Number of the shard that it is or belongs to; None for files that every reader needs.
+    """
+
+    name: str
+    bytes: int
+    crc32c: int
+    shard: int | None = None
+
+    @property
+    def allocated(self) -> int:
+        """Bytes it takes on a file system."""
+        return -(-self.bytes // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that is to be staged.
+
+    Attributes:
+        path: Its folder, absolute.
+        manifest: Its manifest.
+        key: Identity of its content: the first 16 hexadecimal digits of the manifest's SHA-256. The manifest holds the
+            checksums of everything else.
+        files: What belongs to it, but for the manifest: what every reader needs first, then shard by shard.
+    """
+
+    path: Path
+    manifest: Manifest
+    key: str
+    files: tuple[SourceFile, ...]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """Reads the manifest of the dataset in `folder`.
+
+        Raises:
+            NotADataset: There is none.
+            UnsupportedVersion: A newer packtrain wrote it.
+            CorruptFile: It is damaged.
+            SourceChanged: plan.json is not the one that the dataset was packed by.
+        """
+        path = Path(folder).resolve()
+        manifest = Manifest.load(path)
+        return cls(path, manifest, key_of(manifest), (_plan(path, manifest), *_files(manifest)))
+
+    @property
+    def entry_name(self) -> str:
+        """What a copy's folder is called: the dataset's folder, for people, and the key."""
+        safe = re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-")[:40] or "dataset"
+        return f"{safe}-{self.key}"
+
+
+def key_of(manifest: Manifest) -> str:
+    """Identity of a dataset's content; see `Source.key`."""
+    return hashlib.sha256(manifest.dump()).hexdigest()[:KEY_DIGITS]
+
+
+def allocated_beside(manifest: Manifest) -> int:
+    """Bytes that an entry takes beside the files of `Source.files`: manifest, note, journal of the copy, folders."""
+    journal = 64 * (manifest.bytes // (1 << 20) + 4 * len(manifest.shards) + len(manifest.columns))
+    return -(-(len(manifest.dump()) + journal) // BLOCK) * BLOCK + 8 * BLOCK
+
+
+def _plan(path: Path, manifest: Manifest) -> SourceFile:
+    try:
+        data = (path / PLAN).read_bytes()
+    except OSError as error:
+        raise CorruptFile(f"{path}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
+    if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:
+        raise SourceChanged(f"{path}: {PLAN} is not the plan that the dataset was packed by", file=PLAN)
+    return SourceFile(PLAN, len(data), crc32c(data))
+
+
+def _files(manifest: Manifest) -> Iterator[SourceFile]:
+    rejects = manifest.rejects_file
+    yield SourceFile(rejects.name, rejects.bytes, rejects.crc32c)
+    for column in manifest.columns:
+        yield SourceFile(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
+    for number, shard in enumerate(manifest.shards):
+        for info in (shard, *shard.sidecars):
+            yield SourceFile(info.name, info.bytes, info.crc32c, number)

@@ -1,0 +1,301 @@
+"""Laws of the cut: a small JPEG with the pixels of the full decode, and no answer where the table is not sound."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from helpers.jpegparts import Parsed, parsed, with_table
+from helpers.jpegs import JFIF, NO_TRANSFORM, SAMPLINGS, any_jpeg, picture, rectangles, written
+from helpers.pixels import noise
+from helpers.support import encoded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from packtrain._codec.cut import Cut, cut, python_cut
+from packtrain._codec.geometry import Box
+from packtrain._codec.native import extension
+
+SEEDS = st.integers(0, 2**32 - 1)
+IMPLEMENTATIONS: list[Callable[[bytes | memoryview, Box], Cut | None]] = [cut, python_cut]
+
+needs_transcoder = pytest.mark.skipif(extension is None, reason="packtrain's C extension is not built")
+
+
+def transcoded(data: bytes) -> bytes:
+    """A record."""
+    assert extension is not None
+    record: bytes = extension.transcode(data)
+    return record
+
+
+def pixels(data: bytes | bytearray) -> npt.NDArray[np.uint8]:
+    """What Pillow decodes."""
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def both(record: bytes, box: Box) -> Cut | None:
+    """What both implementations say."""
+    ours, theirs = cut(record, box), python_cut(record, box)
+    assert (ours is None) == (theirs is None)
+    if ours is not None and theirs is not None:
+        assert (bytes(ours.data), *ours[1:]) == (bytes(theirs.data), *theirs[1:])
+    return ours
+
+
+def check(record: bytes, box: Box, whole: npt.NDArray[np.uint8]) -> None:
+    """The cut is sound, its pixels are right, and it is no larger than it needs to be."""
+    left, top, width, height = box
+    found = both(record, box)
+    assert found is not None
+    part = pixels(found.data)
+    inner = part[top - found.top :, left - found.left :][:height, :width]
+    np.testing.assert_array_equal(inner, whole[top : top + height, left : left + width])
+    assert found.left >= 0 and found.top >= 0
+    parts, source = parsed(bytes(found.data)), parsed(record)
+    assert {each.marker for each in parts.segments} <= {0xC0, 0xC1, 0xC4, 0xDA, 0xDB, 0xDD, 0xEE}
+    assert parts.markers == [0xD0 | number % 8 for number in range(len(parts.markers) - 1)] + [0xD9]
+    mcu_width, mcu_height, interval = grid(source)
+    step = mcu_width * interval
+    assert left - found.left < step + mcu_width and top - found.top < 2 * mcu_height
+    assert found.left + part.shape[1] - left - width < 2 * step + mcu_width
+    assert found.top + part.shape[0] - top - height < 2 * mcu_height
+
+
+def grid(parts: Parsed) -> tuple[int, int, int]:
+    """Pixels of an MCU, across and down, and MCUs of an interval."""
+    (frame,) = parts.bodies(0xC0, 0xC1)
+    (interval,) = parts.bodies(0xDD)
+    factors = [frame[7 + 3 * number] for number in range(frame[5])] if frame[5] > 1 else [0x11]
+    across, down = max(factor >> 4 for factor in factors), max(factor & 15 for factor in factors)
+    return 8 * across, 8 * down, int.from_bytes(interval)
+
+
+def check_transcoded(seed: int, most: int, count: int) -> None:
+    random = np.random.default_rng(seed)
+    source, data = any_jpeg(random, most)
+    record, whole = transcoded(data), pixels(data)
+    for box in rectangles(random, source.width, source.height, count):
+        check(record, Box(*box), whole)
+
+
+def handmade(random: np.random.Generator, most: int) -> bytes:
+    """A record with an interval that the transcoder might not choose."""
+    width, height = (int(random.integers(1, random.choice([16, most]) + 1)) for _ in range(2))
+    source = picture(random, width, height, list(SAMPLINGS)[random.integers(len(SAMPLINGS))])
+    columns = source.mcus[0]
+    interval = int(random.choice([number for number in range(1, columns + 1) if columns % number == 0]))
+    segments = [[JFIF], [NO_TRANSFORM], []][random.integers(3)]
+    data = written(source, random, restart=interval, segments=segments)
+    return with_table(data, interval, int(random.choice([2, 4])))
+
+
+def check_handmade(seed: int, most: int, count: int) -> None:
+    random = np.random.default_rng(seed)
+    record = handmade(random, most)
+    whole = pixels(record)
+    for box in rectangles(random, whole.shape[1], whole.shape[0], count):
+        check(record, Box(*box), whole)
+
+
+class TestPixels:
+    @needs_transcoder
+    @given(SEEDS)
+    @settings(max_examples=120)
+    def test_any_record(self, seed: int) -> None:
+        check_transcoded(seed, 150, 6)
+
+    @given(SEEDS)
+    @settings(max_examples=120)
+    def test_any_interval(self, seed: int) -> None:
+        check_handmade(seed, 90, 6)
+
+    @pytest.mark.stress
+    @needs_transcoder
+    @given(SEEDS)
+    @settings(max_examples=1500)
+    def test_any_record_at_length(self, seed: int) -> None:
+        check_transcoded(seed, 300, 12)
+
+    @pytest.mark.stress
+    @given(SEEDS)
+    @settings(max_examples=3000)
+    def test_any_interval_at_length(self, seed: int) -> None:
+        check_handmade(seed, 120, 12)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS)
+    def test_every_pixel_of_a_small_image(self, sampling: str) -> None:
+        """With intervals of one MCU; the last column is one pixel wide, and the last row one high."""
+        random = np.random.default_rng(len(sampling))
+        across, down = picture(random, 1, 1, sampling).mcu
+        source = picture(random, 2 * across + 1, 2 * down + 1, sampling, density=0.1)
+        record = with_table(written(source, random, restart=1), 1)
+        whole = pixels(record)
+        for top in range(source.height):
+            for left in range(source.width):
+                check(record, Box(left, top, 1, 1), whole)
+
+    @pytest.mark.parametrize("sampling", ["4:2:0", "4:2:2", "4:1:1", "mixed", "only chroma is wide"])
+    def test_a_last_column_of_every_width(self, sampling: str) -> None:
+        """libjpeg does not interpolate chroma of two samples; a cut must not have so few unless the image has."""
+        random = np.random.default_rng(0)
+        across = picture(random, 1, 1, sampling).mcu[0]
+        for last in range(1, across + 1):
+            source = picture(random, 2 * across + last, 20, sampling, density=0.1)
+            record = with_table(written(source, random, restart=1), 1)
+            whole = pixels(record)
+            for left in range(source.width - last - 2, source.width):
+                check(record, Box(left, 3, source.width - left, 9), whole)
+
+    @needs_transcoder
+    @pytest.mark.parametrize("size", [(65500, 24), (24, 65500)])
+    @pytest.mark.parametrize("mode", ["RGB", "L"])
+    def test_the_longest_sides(self, size: tuple[int, int], mode: str) -> None:
+        data = encoded(noise(1, *size, mode))
+        record, whole, random = transcoded(data), pixels(data), np.random.default_rng(0)
+        width, height = size
+        for place in (0, 32750, 65480):
+            box = Box(place, 3, 17, 11) if width > height else Box(3, place, 11, 17)
+            check(record, box, whole)
+        for rectangle in rectangles(random, width, height, 1):
+            check(record, Box(*rectangle), whole)
+
+    @needs_transcoder
+    def test_intervals_of_more_than_65535_bytes(self) -> None:
+        data = encoded(noise(0, 8 * 8167, 20, "L"), quality=100)
+        record, whole = transcoded(data), pixels(data)
+        for top in range(20):
+            check(record, Box(40000, top, 3, 1), whole)
+
+    def test_a_record_in_a_mapped_file(self) -> None:
+        random = np.random.default_rng(0)
+        record = handmade(random, 90)
+        width, height = Image.open(io.BytesIO(record)).size
+        mapped = memoryview(b"??" + record + b"?")[2:-1]
+        for implementation in IMPLEMENTATIONS:
+            found, wanted = (implementation(each, Box(0, 0, width, height)) for each in (mapped, record))
+            assert found is not None and wanted is not None and bytes(found.data) == bytes(wanted.data)
+
+
+RANDOM = np.random.default_rng(9)
+RECORD = with_table(written(picture(RANDOM, 50, 40, density=0.3), RANDOM, restart=2), 2)
+TABLE = RECORD.index(b"packtrain\0")
+ENTRIES = TABLE + 28
+
+
+def put(place: int, *values: int, form: str = "<H") -> bytes:
+    """The record with other bytes at some place."""
+    data = bytearray(RECORD)
+    for number, value in enumerate(values):
+        struct.pack_into(form, data, place + number * struct.calcsize(form), value)
+    return bytes(data)
+
+
+def entries() -> tuple[int, ...]:
+    return struct.unpack_from("<6H", RECORD, ENTRIES)
+
+
+def longer_table() -> bytes:
+    """One more entry, of no bytes."""
+    end = ENTRIES + 12
+    data = bytearray(RECORD[:end] + bytes(2) + RECORD[end:])
+    struct.pack_into(">H", data, TABLE - 2, 2 + 28 + 14)
+    for place in (12, 16, 20):
+        struct.pack_into("<I", data, TABLE + place, struct.unpack_from("<I", data, TABLE + place)[0] + 2)
+    return bytes(data)
+
+
+def frame_at_the_end() -> bytes:
+    """A frame header, of which half is left."""
+    data = put(TABLE + 16, len(RECORD) - 10, 2**32 - 1, form="<I")
+    return data[:-10] + b"\xff\xc0\0\x11\x08\0\x28\0\x32\3"
+
+
+UNSOUND = {
+    "nothing": b"",
+    "no JPEG": b"\xff\xd8\xff\xe9\0\x40packtrain\0" + bytes(60),
+    "no table": encoded(noise(0, 30, 30), restart_marker_rows=1),
+    "one byte less": RECORD[:-1],
+    "one byte more": RECORD + b"\0",
+    "only the header": RECORD[: ENTRIES + 12],
+    "the name": put(TABLE, ord("P"), form="B"),
+    "the size of entries": put(TABLE + 10, 3),
+    "no size of entries": put(TABLE + 10, 0),
+    "another size of entries": put(TABLE + 10, 4),
+    "the head lies in the table": put(TABLE + 12, TABLE, form="<I"),
+    "the head lies behind the frame": put(TABLE + 12, struct.unpack_from("<I", RECORD, TABLE + 16)[0] + 1, form="<I"),
+    "the frame is far away": put(TABLE + 16, 2**32 - 1, form="<I"),
+    "the frame is elsewhere": put(TABLE + 16, struct.unpack_from("<I", RECORD, TABLE + 12)[0], form="<I"),
+    "the scan is far away": put(TABLE + 20, 2**32 - 1, form="<I"),
+    "the scan is elsewhere": put(TABLE + 20, struct.unpack_from("<I", RECORD, TABLE + 20)[0] + 1, form="<I"),
+    "the frame lies at the end": frame_at_the_end(),
+    "the scan lies before the frame": put(TABLE + 20, 10, form="<I"),
+    "no interval": put(TABLE + 24, 0, form="<I"),
+    "a longer interval": put(TABLE + 24, 4, form="<I"),
+    "a huge interval": put(TABLE + 24, 2**32 - 2, form="<I"),
+    "another interval": put(TABLE + 24, 1, form="<I"),
+    "an interval of no bytes": put(ENTRIES, 0, entries()[0] + entries()[1]),
+    "shifted intervals": put(ENTRIES, entries()[0] - 1, entries()[1] + 1),
+    "a wrong sum": put(ENTRIES, entries()[0] + 1),
+    "one entry more": longer_table(),
+    "the table ends early": put(TABLE - 2, 2 + 28 + 10, form=">H"),
+    "the table does not end": put(TABLE - 2, 65535, form=">H"),
+    "progressive": RECORD.replace(b"\xff\xc0\0\x11", b"\xff\xc2\0\x11"),
+    "two components": RECORD.replace(b"\xff\xc0\0\x11\x08\0\x28\0\x32\3", b"\xff\xc0\0\x11\x08\0\x28\0\x32\2"),
+    "another height": RECORD.replace(b"\x08\0\x28\0\x32\3", b"\x08\0\x18\0\x32\3"),
+    "another width": RECORD.replace(b"\x08\0\x28\0\x32\3", b"\x08\0\x28\0\x72\3"),
+    "no width": RECORD.replace(b"\x08\0\x28\0\x32\3", b"\x08\0\x28\0\0\3"),
+    "no height": RECORD.replace(b"\x08\0\x28\0\x32\3", b"\x08\0\0\0\x32\3"),
+    "another sampling": RECORD.replace(b"\x01\x22\x00\x02", b"\x01\x11\x00\x02"),
+    "no sampling": RECORD.replace(b"\x01\x22\x00\x02", b"\x01\x00\x00\x02"),
+}
+
+
+@pytest.mark.parametrize("kind", UNSOUND)
+def test_without_a_sound_table_there_is_no_cut(kind: str) -> None:
+    assert both(RECORD, Box(0, 0, 1, 1)) is not None
+    assert UNSOUND[kind] != RECORD
+    assert both(UNSOUND[kind], Box(0, 0, 1, 1)) is None
+
+
+def test_damage_outside_the_rectangle_is_not_seen() -> None:
+    """Of the coded data, nothing beyond the chosen intervals is looked at."""
+    random = np.random.default_rng(1)
+    record = bytearray(with_table(written(picture(random, 80, 80, "4:4:4"), random, restart=1), 1))
+    box = Box(3, 5, 2, 2)
+    before = both(bytes(record), box)
+    assert before is not None
+    record[-3] ^= 0xFF
+    assert both(bytes(record), box) == before
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (-1, 0, 2, 2),
+        (0, -1, 2, 2),
+        (0, 0, 51, 1),
+        (0, 0, 1, 41),
+        (50, 0, 1, 1),
+        (0, 40, 1, 1),
+        (0, 0, 0, 1),
+        (0, 0, 1, 0),
+        (5, 5, -1, 1),
+        (5, 5, 1, -1),
+        (2**62, 0, 2**62, 1),
+        (1, 1, 2**63 - 1, 1),
+        (1, 2**63 - 1, 1, 2**63 - 1),
+        (-(2**63), 0, 1, 1),
+    ],
+)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_rectangle_that_is_not_inside_is_refused(
+    implementation: Callable[[bytes, Box], Cut | None], box: tuple[int, int, int, int]
+) -> None:
+    with pytest.raises(ValueError, match="is not inside an image of 50 x 40 pixels"):
+        implementation(RECORD, Box(*box))

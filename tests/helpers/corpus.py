@@ -1,0 +1,126 @@
+"""Encoded pictures of many kinds, and what can happen to them."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from helpers.support import encoded, picture
+from PIL import Image
+
+ORIENTATION: Final = 0x0112
+XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
+
+
+def exif(orientation: int, order: str = "<", *entries: tuple[int, int, int, int]) -> bytes:
+    """An EXIF segment's body, made by hand.
+
+    Args:
+        orientation: Its value.
+        order: Byte order, as `struct` names it.
+        entries: Further (tag, type, count, value), placed in front.
+    """
+    directory = [*(struct.pack(f"{order}HHII", *entry) for entry in entries)]
+    directory.append(struct.pack(f"{order}HHIHH", ORIENTATION, 3, 1, orientation, 0))
+    magic = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    head = struct.pack(f"{order}IH", 8, len(directory))
+    return b"Exif\0\0" + magic + head + b"".join(directory) + bytes(4)
+
+
+def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
+    """A JPEG file with one more segment, in front of all others."""
+    return jpeg[:2] + struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body + jpeg[2:]
+
+
+def jpegs() -> Iterator[bytes]:
+    """JPEG files of every kind that is common, and some that are not."""
+    for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
+        for progressive in (False, True):
+            yield encoded(picture(1, 70, 50), quality=80, subsampling=subsampling, progressive=progressive)
+    for progressive in (False, True):
+        yield encoded(picture(2, 70, 50, "L"), progressive=progressive)
+    yield encoded(picture(3, 70, 50), restart_marker_rows=1, optimize=True)
+    yield encoded(picture(4, 70, 50), comment=b"hello", dpi=(72, 72), icc_profile=bytes(200))
+    yield encoded(picture(5, 33, 17), keep_rgb=True)
+    for orientation in range(10):
+        for order in "<>":
+            yield encoded(picture(orientation, 40, 30), exif=exif(orientation, order))
+    yield with_segment(encoded(picture(6)), 0xE1, XMP + b'<x tiff:Orientation="6"/>')
+
+
+def pngs() -> Iterator[bytes]:
+    """PNG files of every mode."""
+    for mode in ("RGB", "L", "P", "RGBA", "1", "LA"):
+        yield encoded(picture(7, 40, 30, mode), "PNG")
+    yield encoded(Image.fromarray(np.asarray(picture(8, 40, 30, "L")).astype(np.uint16) * 257), "PNG")
+    tags = Image.Exif()
+    tags[ORIENTATION] = 6
+    yield encoded(picture(9, 40, 30), "PNG", exif=tags)
+
+
+def mutated(data: bytes, random: np.random.Generator) -> bytes:
+    """The same file after one to three accidents, most of them in its headers."""
+    changed = bytearray(data)
+    header = max(data.find(b"\xff\xda"), 60)
+    for _ in range(random.integers(1, 4)):
+        end = min(header, len(changed)) if random.random() < 0.6 else len(changed)
+        ACCIDENTS[random.integers(len(ACCIDENTS))](changed, int(random.integers(2, max(3, end))), random)
+    return bytes(changed)
+
+
+def _set(data: bytearray, at: int, random: np.random.Generator) -> None:
+    data[at : at + 1] = random.bytes(1)
+
+
+def _flip(data: bytearray, at: int, random: np.random.Generator) -> None:
+    if at < len(data):
+        data[at] ^= 1 << int(random.integers(8))
+
+
+def _clear(data: bytearray, at: int, random: np.random.Generator) -> None:
+    data[at : at + 64] = bytes(len(data[at : at + 64]))
+
+
+def _mark(data: bytearray, at: int, random: np.random.Generator) -> None:
+    data[at : at + 2] = bytes([0xFF, random.integers(0xC0, 0x100)])
+
+
+def _delete(data: bytearray, at: int, random: np.random.Generator) -> None:
+    del data[at : at + int(random.choice([1, 2, 4, 16, 100]))]
+
+
+def _insert(data: bytearray, at: int, random: np.random.Generator) -> None:
+    data[at:at] = random.bytes(int(random.choice([1, 2, 8])))
+
+
+def _repeat(data: bytearray, at: int, random: np.random.Generator) -> None:
+    start = int(random.integers(len(data) + 1))
+    data[at:at] = data[start : start + int(random.choice([2, 20, 200]))]
+
+
+def _cut(data: bytearray, at: int, random: np.random.Generator) -> None:
+    ending = bytes(data[-12:] if random.random() < 0.5 else b"")
+    data[at:] = ending
+
+
+ACCIDENTS: Final[list[Callable[[bytearray, int, np.random.Generator], None]]] = [
+    _set,
+    _flip,
+    _clear,
+    _mark,
+    _delete,
+    _insert,
+    _repeat,
+    _cut,
+]
+
+
+def decoded(data: bytes) -> Image.Image | None:
+    """What training code gets of a file, or None where Pillow refuses it."""
+    try:
+        return Image.open(io.BytesIO(data)).convert("RGB")
+    except Exception:
+        return None

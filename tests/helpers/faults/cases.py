@@ -1,0 +1,160 @@
+"""What the fault tests share: a small list with one bad file, packed by a process in which something goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from helpers.faults.harness import Action, FaultServer, Outcome
+from helpers.support import image_set, tree
+
+from packtrain import PackOptions, PackReport, pack, verify
+
+DONE, CLEAN_ERROR = 0, 3
+"""Exit codes of `PACK`; anything else is a crash or an error that packtrain did not mean to raise."""
+
+PACK = f"""
+from packtrain._core.errors import PacktrainError
+from packtrain._packer import PackOptions, pack
+
+options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
+try:
+    pack(args["source"], args["out"], options, max_rejects="1", retry_rejects=args["retry_rejects"])
+except PacktrainError as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+    raise SystemExit({CLEAN_ERROR}) from error
+"""
+
+WARM_UP = f"""
+import tempfile
+for format in ("tar", "hdf5", "lmdb"):
+    with tempfile.TemporaryDirectory() as folder:
+        args |= {{"format": format, "out": folder + "/out"}}
+        exec({PACK!r}, {{"args": args}})
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pack of six images into three shards, where line 2 is refused until its file is mended."""
+
+    source: Path
+    shard_bytes: int
+    format: str = "tar"
+    retry_rejects: bool = False
+
+    @classmethod
+    def make(cls, folder: Path) -> Self:
+        source = image_set(folder, 6)
+        images = list(folder.glob("*.jpg"))
+        (folder / "image 2.jpg").write_bytes(b"<html>404</html>")
+        mean = sum(path.stat().st_size for path in images) // len(images)
+        return cls(source, 2 * mean + 1)
+
+    def mended(self, folder: Path) -> Self:
+        """The same list, where the file of line 2 is an image; finished datasets of both have the same plan."""
+        return replace(self, source=image_set(folder, 6), retry_rejects=True)
+
+    def run(self, out: Path) -> PackReport:
+        """Packs in this process."""
+        options = PackOptions(format=self.format, shard_bytes=self.shard_bytes)
+        return pack(self.source, out, options, max_rejects="1", retry_rejects=self.retry_rejects)
+
+    def args(self, out: Path) -> dict[str, Any]:
+        """What `PACK` sees."""
+        return {
+            "source": os.fspath(self.source),
+            "out": os.fspath(out),
+            "format": self.format,
+            "shard_bytes": self.shard_bytes,
+            "retry_rejects": self.retry_rejects,
+        }
+
+    def run_under(
+        self, faults: FaultServer, out: Path, action: Action = Action.COUNT, at: int = 0, error: int = 0
+    ) -> Outcome:
+        """Packs in a process of its own, where the `at`-th change to `out` goes wrong."""
+        return faults.run(PACK, self.args(out), out, action, at, error)
+
+    def runs_under(
+        self,
+        faults: FaultServer,
+        folder: Path,
+        cases: Iterable[tuple[Action, int]],
+        error: int = 0,
+        model: Path | None = None,
+    ) -> Iterator[tuple[tuple[Action, int], Path, Outcome]]:
+        """Each case with the folder that it left; while that is looked at, the next one runs in another folder.
+
+        Args:
+            faults: Runs them.
+            folder: Holds the folders.
+            cases: What goes wrong, and at which change.
+            error: See `FaultServer.run`.
+            model: What each run finds.
+        """
+        begun: tuple[tuple[Action, int], Path, Callable[[], Outcome]] | None = None
+        try:
+            for number, (action, at) in enumerate(cases):
+                before = begun and (*begun[:2], begun[2]())
+                begun = None
+                out = renewed(folder / f"out {number % 2}", model)
+                begun = (action, at), out, faults.start(PACK, self.args(out), out, action, at, error)
+                if before:
+                    yield before
+        finally:
+            # The server is not to be left with an answer that nobody takes.
+            last = begun and (*begun[:2], begun[2]())
+        if last:
+            yield last
+
+
+def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:
+    """The folder holds exactly these files, so no temporary ones, no notes, and what `verify` calls sound."""
+    found = tree(out)
+    assert sorted(found) == sorted(expected), case
+    assert [name for name in found if found[name] != expected[name]] == [], case
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["index"], case
+    assert_sound(out, found, case)
+
+
+def assert_sound_if_finished(out: Path, case: object) -> None:
+    """What a reader may find at any moment: no dataset, or a sound one."""
+    if (out / "manifest.json").exists():
+        assert_sound(out, tree(out), case)
+
+
+_sound: set[bytes] = set()
+
+
+def assert_sound(out: Path, files: dict[str, bytes], case: object) -> None:
+    """`verify` has nothing to say of `out`, which holds these files. It is asked once about the same ones."""
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).digest()
+    if digest not in _sound:
+        assert verify(out).problems == (), case
+        _sound.add(digest)
+
+
+def finished_shards(out: Path) -> dict[str, tuple[int, int]]:
+    """The shards that have a completion note, and what tells whether they have been written again."""
+    notes = (out / "parts").glob("[!.]*.npz")
+    return {note.stem: written(out / note.stem) for note in notes}
+
+
+def written(path: Path) -> tuple[int, int]:
+    """Changes when a file is written again."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def renewed(out: Path, model: Path | None = None) -> Path:
+    """`out`, made anew as a copy of `model`, or missing."""
+    shutil.rmtree(out, ignore_errors=True)
+    if model is not None:
+        shutil.copytree(model, out)
+    return out

@@ -1,0 +1,190 @@
+"""Data sets and transforms that go wrong in a loader's workers.
+
+In a module of its own, since spawned processes import it by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from helpers.transforms import to_tensor
+from PIL.Image import Image
+from torch.utils.data import Dataset
+
+
+class Numbered(Dataset[tuple[torch.Tensor, int]]):
+    """Images that hold their row number and nothing else.
+
+    Args:
+        rows: How many.
+        deeds: What is done when a row is asked for: names in `DEEDS` by row number.
+    """
+
+    def __init__(self, rows: int, deeds: dict[int, str] | None = None) -> None:
+        self._rows = rows
+        self._deeds = deeds or {}
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        if row in self._deeds:
+            DEEDS[self._deeds[row]]()
+        return self.image(row), row
+
+    @staticmethod
+    def image(row: int) -> torch.Tensor:
+        """uint8 [3, 6, 8]."""
+        return torch.full((3, 6, 8), row % 256, dtype=torch.uint8)
+
+
+@dataclass(frozen=True)
+class Trap:
+    """`to_tensor`, but something happens at one line of a `support.image_set`.
+
+    Attributes:
+        line: The line; its image is known by its width.
+        deed: A name in `DEEDS`.
+    """
+
+    line: int
+    deed: str
+
+    def __call__(self, image: Image) -> torch.Tensor:
+        if image.width == 40 + 3 * self.line:
+            DEEDS[self.deed]()
+        return to_tensor(image)
+
+
+class OddError(Exception):
+    """Cannot be made from its message, nor sent to another process."""
+
+    def __init__(self, code: int, *, what: str) -> None:
+        super().__init__(f"{what} ({code})")
+        self.handle = lambda: code
+
+
+class Unreceivable:
+    """Can be sent to another process, where something happens when it arrives.
+
+    Args:
+        deed: A name in `DEEDS`; "" kills the sender.
+    """
+
+    def __init__(self, deed: str) -> None:
+        self.state = os.getpid(), deed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return arrive, self.state
+
+
+def arrive(sender: int, deed: str) -> None:
+    if deed:
+        DEEDS[deed]()
+    else:
+        os.kill(sender, signal.SIGKILL)
+        os.waitid(os.P_PID, sender, os.WEXITED | os.WNOWAIT)
+
+
+def fail() -> None:
+    raise ValueError("no such luck")
+
+
+def fail_oddly() -> None:
+    raise OddError(7, what="something odd")
+
+
+def fail_to_read() -> None:
+    raise OSError("not readable today")
+
+
+def kill(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def read_nothing() -> None:
+    ctypes.string_at(0)
+
+
+def read_past_the_end() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x")
+        file.flush()
+        pages = mmap.mmap(file.fileno(), 0)
+        os.ftruncate(file.fileno(), 0)
+        bytes(pages)
+
+
+def spin() -> None:
+    print("begun", flush=True)
+    while True:
+        pass
+
+
+def sleep() -> None:
+    print("begun", flush=True)
+    time.sleep(60)
+
+
+DEEDS: dict[str, Callable[[], None]] = {
+    "fail": fail,
+    "fail oddly": fail_oddly,
+    "fail to read": fail_to_read,
+    "SIGKILL": kill(signal.SIGKILL),
+    "SIGRTMIN+5": kill(signal.SIGRTMIN + 5),
+    "SIGSEGV": read_nothing,
+    "SIGBUS": read_past_the_end,
+    "sys.exit": lambda: sys.exit(3),
+    "os._exit": lambda: os._exit(0),
+    "sleep": sleep,
+    "nap": lambda: time.sleep(1),
+    "spin": spin,
+}
+"""What can go wrong."""
+
+
+def init(worker: int) -> None:
+    """A `worker_init_fn` that fails in the second worker."""
+    if worker == 1:
+        raise RuntimeError("not today")
+
+
+def quiet(worker: int) -> None:
+    """A `worker_init_fn` for workers that crash: what pytest would print of it is no failure."""
+    faulthandler.disable()
+
+
+def together(samples: list[Any]) -> dict[str, Any]:
+    """A `collate_fn` for images of any shape."""
+    return {"images": [sample[0] for sample in samples], "labels": torch.tensor([sample[1] for sample in samples])}
+
+
+def never(samples: list[Any]) -> Any:
+    raise ValueError("no such luck")
+
+
+def unsendable(samples: list[Any]) -> Any:
+    return lambda: samples
+
+
+def unreceivable(samples: list[Any]) -> Any:
+    return Unreceivable("fail")
+
+
+def unreadable(samples: list[Any]) -> Any:
+    return Unreceivable("fail to read")
+
+
+def deadly(samples: list[Any]) -> Any:
+    return Unreceivable(""), torch.zeros(5)

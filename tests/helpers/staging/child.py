@@ -1,0 +1,149 @@
+"""Processes that stage, read and evict when `children.py` tells them to; free of torch, so that they start at once.
+
+Started as ``python -P child.py SOCKET`` it forks a process for each line on its stdin, and those that fork themselves
+when they are told to. Each connects to SOCKET, says its number, and then answers requests, a line of JSON each, until
+the connection ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from packtrain import Staged, StageOptions
+from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging import stager
+from packtrain.errors import NoRoom, PacktrainError
+from packtrain.staging import entries as list_entries
+from packtrain.staging import evict as evict_entries
+
+kept: dict[str, Staged | RecordStore] = {}
+"""What this process has open, under names that its requests give."""
+
+
+def stage(dataset: str, to: str, name: str | None = None, **options: Any) -> dict[str, Any]:
+    staged = stager.stage(dataset, StageOptions(to=Path(to), **options))
+    if name is not None:
+        kept[name] = staged
+    return {"path": str(staged.path), "copied": staged.copied, "local": staged.local_shards, "shards": staged.shards}
+
+
+def open_store(path: str, name: str) -> int:
+    store = RecordStore(path, io="pread")
+    kept[name] = store
+    return len(store)
+
+
+def records(name: str) -> str:
+    store = kept[name]
+    assert isinstance(store, RecordStore)
+    store.close()  # so that every shard is opened anew
+    sums = [hashlib.sha256(store.record(row)).digest() for row in range(len(store))]
+    return hashlib.sha256(b"".join(sums)).hexdigest()
+
+
+def drop(name: str) -> None:
+    del kept[name]
+
+
+def content(path: str) -> dict[str, str]:
+    """A digest of every file below a folder."""
+    files = sorted(file for file in Path(path).rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def evict(to: str, ids: list[str] | None = None) -> list[str]:
+    return [entry.id for entry in evict_entries(to, ids)]
+
+
+def entries(to: str) -> list[str]:
+    return [entry.id for entry in list_entries(to)]
+
+
+def compete(datasets: dict[str, dict[str, str]], to: str, budget: int, rounds: int, seed: int) -> dict[str, int]:
+    """Stages one dataset after the other, and looks a few times whether what it leases stays as it is.
+
+    Args:
+        datasets: Digests of what is in them, by path.
+        to: Where to.
+        budget: For all together.
+        rounds: How often.
+        seed: Which dataset first.
+    """
+    done = {"copied": 0, "waited": 0}
+    for number in range(rounds):
+        dataset, expected = list(datasets.items())[(seed + number * (1 + seed % 3)) % len(datasets)]
+        while True:
+            try:
+                staged = stager.stage(dataset, StageOptions(to=Path(to), budget=budget))
+                break
+            except NoRoom:
+                done["waited"] += 1
+                time.sleep(0.002)
+        done["copied"] += staged.copied > 0
+        for _ in range(3):
+            found = content(str(staged.path))
+            found.pop("staged.json")
+            assert found == expected, f"{staged.path} changed under its reader"
+            time.sleep(0.001)
+        staged.lease.close()
+    return done
+
+
+def fork(address: str) -> None:
+    """A process that has open what this one has."""
+    if os.fork() == 0:
+        serve(address)
+
+
+REQUESTS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (stage, open_store, records, drop, content, evict, entries, compete, fork)
+}
+
+
+def serve(address: str) -> None:
+    """Answers requests until the connection ends, and ends the process."""
+    global connection
+    status = 1
+    with suppress(BrokenPipeError, ConnectionResetError):
+        if connection is not None:
+            os.close(connection.detach())  # the parent's, which a stream keeps open
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        with connection.makefile("rw") as stream:
+            print(os.getpid(), file=stream, flush=True)
+            for line in stream:
+                request = json.loads(line)
+                print(json.dumps(answer(request.pop("do"), request)), file=stream, flush=True)
+        status = 0
+    os._exit(status)
+
+
+def answer(do: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"result": REQUESTS[do](**arguments)}
+    except PacktrainError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    except BaseException as error:
+        return {"error": repr(error), "message": ""}
+
+
+connection: socket.socket | None = None
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for _ in sys.stdin:
+        if os.fork() == 0:
+            # The number of those that wait at the door is the parent's affair.
+            os.close(0)
+            serve(sys.argv[1])

@@ -1,0 +1,35 @@
+"""What is asked in worker processes, which import it by this name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from packtrain.staging import entries, evict
+
+
+def leased(place: Path) -> bool:
+    """Whether somebody reads the one entry there is."""
+    (entry,) = entries(place)
+    return entry.leased
+
+
+class InWorkers:
+    """A transform that asks, in a worker, whether somebody reads what is staged, and tries to evict it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        return torch.tensor([os.getpid(), leased(self.place), len(evict(self.place))])
+
+
+def to_bytes(image: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(image.tobytes()[:16]), dtype=torch.uint8)
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    return torch.zeros(1)

@@ -1,0 +1,145 @@
+"""What several tests share: image sets made on the spot, folder contents, external tools."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packtrain import PackOptions, pack
+from packtrain._core.options import StoreOptions
+
+FORMATS = ("tar", "hdf5", "lmdb")
+SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
+
+
+def picture(seed: int, width: int = 48, height: int = 36, mode: str = "RGB") -> Image.Image:
+    """A smooth picture with some noise, different for every seed."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (5, 7, 3), np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    noisy = smooth + random.integers(-8, 9, smooth.shape, np.int16)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).convert(mode)
+
+
+def encoded(image: Image.Image, format: str = "JPEG", **options: object) -> bytes:
+    """The image as the bytes of a file."""
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def image_set(folder: Path, count: int = 12, *, classes: int = 3) -> Path:
+    """Writes `count` JPEGs of several sizes, some of them grey, and a train.txt. Returns the list."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(count):
+        image = picture(number, 40 + 3 * number, 60 - 2 * (number % 20), "L" if number % 5 == 4 else "RGB")
+        (folder / f"image {number}.jpg").write_bytes(encoded(image))
+        lines.append(f"image {number}.jpg {number % classes}\n")
+    (folder / "train.txt").write_text("".join(lines))
+    return folder / "train.txt"
+
+
+class Source(NamedTuple):
+    """A line of an `image_set` list, read without packtrain."""
+
+    name: str
+    data: bytes
+    label: int
+
+
+def sources(listing: Path) -> list[Source]:
+    """The lines of an `image_set` list."""
+    fields = (line.rsplit(" ", 1) for line in listing.read_text().splitlines())
+    return [Source(name, (listing.parent / name).read_bytes(), int(label)) for name, label in fields]
+
+
+def shard_bytes(listing: Path, records: int) -> int:
+    """The shard size at which every shard of this list, stored verbatim, holds `records` records."""
+    sizes = [len(source.data) for source in sources(listing)]
+    return records * (sum(sizes) // len(sizes))
+
+
+def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", workers: int = 1, **options: Any) -> Path:
+    """Packs a list with these `PackOptions`, verbatim unless they say otherwise. Returns `out`."""
+    options = {"store": StoreOptions("verbatim"), **options}
+    pack(listing, out, PackOptions(format=format, **options), workers=workers, max_rejects=max_rejects)
+    return out
+
+
+def items(dataset: Any) -> list[tuple[Any, Any]]:
+    """All (image, label) pairs of a dataset, by iterating over it."""
+    return list(dataset)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Content of every file below `folder`, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def flip(path: Path, offset: int) -> None:
+    """Changes one byte of a file; always to a different value."""
+    with path.open("r+b") as file:
+        file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x55]))
+
+
+@contextmanager
+def soon(seconds: float = 5.0) -> Iterator[None]:
+    """What is done here ends within so many seconds, or the test fails at once: for what must not hang."""
+
+    def fail(number: int, frame: object) -> None:
+        pytest.fail(f"it takes more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def tool(name: str, package: str) -> str:
+    """Path of an external program. Without it the test is skipped, or fails where PACKTRAIN_REQUIRE_TOOLS=1 is set."""
+    path = shutil.which(name)
+    if path is None:
+        message = f"{name} is not installed: apt-get install {package}"
+        if os.environ.get("PACKTRAIN_REQUIRE_TOOLS") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+def output_of(*command: str | os.PathLike[str]) -> str:
+    """Standard output of a program that succeeds and complains of nothing."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done.stdout}"
+    return done.stdout
+
+
+def real_list() -> Path:
+    """The list of real photographs that PACKTRAIN_IMAGES names; the test is skipped without it."""
+    name = os.environ.get("PACKTRAIN_IMAGES")
+    if not name:
+        pytest.skip("PACKTRAIN_IMAGES names no list of real images")
+    return Path(name)
+
+
+def param_id(value: object) -> str:
+    """A parameter's name in the id of a test: without addresses, since each process of pytest-xdist has its own."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

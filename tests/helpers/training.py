@@ -1,0 +1,54 @@
+"""The ResNet example with a note of what it trains on.
+
+Also as a program, for torchrun: ``-m helpers.training ARGUMENTS``.
+
+Each rank appends a line to a file of its own in the folder NOTES for each of its batches: the loader's epoch and
+consumed, and the positions in the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from resnet_ddp import train as example
+
+from packtrain import Loader
+
+
+class Noted(Loader):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, fields=("position",))
+
+    def __iter__(self) -> Iterator[Any]:
+        with (Path(os.environ["NOTES"]) / f"rank {self.rank}").open("a", buffering=1) as notes:
+            for images, labels, positions in super().__iter__():
+                state = self.state_dict()
+                notes.write(json.dumps([state["epoch"], state["consumed"], positions.tolist()]) + "\n")
+                yield images, labels
+
+
+def train(rank: int, world: int, options: example.TrainOptions, notes: Path) -> None:
+    """Trains in a process of `ranks.in_ranks`."""
+    os.environ |= {"NOTES": str(notes), "LOCAL_WORLD_SIZE": str(world)}
+    vars(example)["Loader"] = Noted
+    example.train(options, torch.device("cpu"))
+
+
+def positions(notes: Path, epoch: int, most: int | None = None) -> list[int]:
+    """What all ranks trained on in an epoch, sorted; no steps beyond `most` consumed positions."""
+    found = []
+    for line in "".join(path.read_text() for path in notes.iterdir()).splitlines():
+        at, consumed, batch = json.loads(line)
+        if at == epoch and (most is None or consumed <= most):
+            found += batch
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    vars(example)["Loader"] = Noted
+    example.main()
