@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from packtrain._packer import PackOptions, PackProgress, PackReport, Problem, VerifyProgress, VerifyReport
     from packtrain._packer import pack as pack
     from packtrain._packer import verify as verify
-    from packtrain._readers.dataset.base import ImageDataset
-    from packtrain._readers.dataset.combined import Concat, Subset, concat
-    from packtrain._readers.dataset.packed import PackedDataset, open_dataset
+    from packtrain._readers.dataset.image_dataset import ImageDataset, PackedDataset, concat, open_dataset
     from packtrain._readers.loader import BlockShuffled, Loader, Order, Sequential, Shuffled, Weighted
     from packtrain._readers.monitoring.monitor import watch
     from packtrain._readers.tuning import TuneOptions, TuneResult, tune
@@ -30,9 +28,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "._readers.dataset.base": ("ImageDataset",),
-    "._readers.dataset.combined": ("Concat", "Subset", "concat"),
-    "._readers.dataset.packed": ("PackedDataset", "open_dataset"),
+    "._readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "._readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),
     "._readers.monitoring.monitor": ("watch",),
     "._readers.tuning": ("TuneOptions", "TuneResult", "tune"),
@@ -53,7 +49,6 @@ _MODULES = ("errors", "staging", "transforms")
 
 __all__ = [
     "BlockShuffled",
-    "Concat",
     "ImageDataset",
     "Loader",
     "Order",
@@ -67,7 +62,6 @@ __all__ = [
     "StageOptions",
     "StageProgress",
     "Staged",
-    "Subset",
     "TuneOptions",
     "TuneResult",
     "VerifyProgress",

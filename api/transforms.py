@@ -1,14 +1,14 @@
 """Transforms with torchvision's names, parameters and pixels that see an image before it is decoded."""
 
+from packtrain._readers.transforms.base import Transform
+from packtrain._readers.transforms.compose import Compose
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
-    Compose,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
-    Transform,
 )
 
 __all__ = [

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from packtrain import PackedDataset, PackOptions, open_dataset, pack
-from packtrain._codec.geometry import Step, apply
+from packtrain._codec.geometry import Operation, apply
 from packtrain._core.options import StoreOptions
-from packtrain._readers.transforms.geometric import compose
+from packtrain._readers.transforms.compose import compose
 from packtrain.transforms import CenterCrop, Compose, RandomResizedCrop, Resize
 
 SEED: Final = 0
@@ -42,7 +42,7 @@ def packed(path: Path, transform: Compose, **options: Any) -> Callable[[], float
 
 
 def plain(
-    load: Callable[[Any], Image.Image], items: Iterable[Any], steps: Iterable[tuple[Step, ...]]
+    load: Callable[[Any], Image.Image], items: Iterable[Any], steps: Iterable[tuple[Operation, ...]]
 ) -> Callable[[], float]:
     """A case: load an image, transform it, make a tensor of it; random numbers are drawn beforehand."""
     work = list(zip(items, steps, strict=True))
@@ -60,13 +60,13 @@ def tensor(image: Image.Image) -> torch.Tensor:
     return torch.as_tensor(np.array(image, copy=True)).permute(2, 0, 1)
 
 
-def drawn_steps(dataset: PackedDataset, transform: Compose) -> list[tuple[Step, ...]]:
+def drawn_steps(dataset: PackedDataset, transform: Compose) -> list[tuple[Operation, ...]]:
     """What `transform` comes down to for each image in a case made by `packed`."""
     torch.manual_seed(SEED)
     drawn = []
     for width, height in zip(dataset.store.index["width"], dataset.store.index["height"], strict=True):
         random = torch.rand(transform.draws, dtype=torch.float64).tolist() if transform.draws else ()
-        drawn.append(transform.steps(int(width), int(height), random))
+        drawn.append(transform.operations(int(width), int(height), random))
     return drawn
 
 

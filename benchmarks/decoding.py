@@ -38,7 +38,7 @@ from benchmarks.measure import (
 from packtrain import open_dataset
 from packtrain._codec.cut import cut
 from packtrain._codec.decoders import decoder
-from packtrain._codec.geometry import Crop, Step
+from packtrain._codec.geometry import Crop, Operation
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.transforms import Compose
@@ -119,7 +119,7 @@ def _pipeline(folder: Path, images: Path, transform: Compose) -> dict[str, Calla
     return cases
 
 
-def _cuts(store: RecordStore, steps: Iterable[tuple[Step, ...]]) -> list[bytes]:
+def _cuts(store: RecordStore, steps: Iterable[tuple[Operation, ...]]) -> list[bytes]:
     cuts = []
     for row, (crop, *_) in enumerate(steps):
         assert isinstance(crop, Crop)

@@ -32,7 +32,7 @@ from benchmarks.measure import (
 )
 from benchmarks.transcoding import transcodable
 from packtrain._codec.cut import cut
-from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.decoders.extension import frame_size
 from packtrain._codec.geometry import Box, Crop
@@ -118,7 +118,7 @@ def _boxes(files: Sequence[bytes]) -> list[tuple[int, int, Box]]:
     boxes = []
     for data in files:
         width, height = frame_size(data)
-        crop, _ = TRAIN.steps(width, height, torch.rand(TRAIN.draws, dtype=torch.float64).tolist())
+        crop, _ = TRAIN.operations(width, height, torch.rand(TRAIN.draws, dtype=torch.float64).tolist())
         assert isinstance(crop, Crop)
         boxes.append((width, height, crop.box))
     return boxes
@@ -126,7 +126,7 @@ def _boxes(files: Sequence[bytes]) -> list[tuple[int, int, Box]]:
 
 def _region(records: RecordDecoder, work: tuple[memoryview, tuple[int, int, Box]]) -> object:
     record, (width, height, box) = work
-    return records.region(record, width, height, box)
+    return records.region(EncodedImage(record, width, height), box)
 
 
 def _cut_bytes(records: Sequence[memoryview], boxes: Sequence[tuple[int, int, Box]]) -> int:

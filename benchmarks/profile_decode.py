@@ -24,13 +24,13 @@ CONTESTANTS: Final = {
 }
 """Store mode and decoder."""
 STAGES: Final = {
-    "record": ["_readers.dataset.store:RecordStore.image_record"],
+    "record": ["_readers.dataset.store:RecordStore.image"],
     "checksum": ["_readers.dataset.store:crc32c"],
-    "random numbers, steps": ["_readers.transforms.fused:FusedTransform.steps"],
+    "random numbers, steps": ["_readers.transforms.executors:Pipeline.plan"],
     "cut": ["_codec.decode:cut"],
-    "decode": [f"_codec.decode:RecordDecoder.{name}" for name in ("rgb", "region", "pixels")],
-    "resize": ["_readers.transforms.fused:array_resized", "_codec.geometry:Scale.apply"],
-    "tensor": ["_readers.transforms.fused:FusedTransform.finish"],
+    "decode": [f"_codec.decode:RecordDecoder.{name}" for name in ("rgb", "region", "raw_pixels")],
+    "resize": ["_readers.transforms.executors:array_resized", "_codec.geometry:Scale.apply"],
+    "tensor": ["_readers.transforms.executors:_Array.finish"],
 }
 """To decode is to decode the cut, and with Pillow to crop that; of a raw record, to find the crop. packtrain's own
 resize writes to the tensor, Pillow's to an image."""

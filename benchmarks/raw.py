@@ -40,7 +40,7 @@ from benchmarks.measure import (
 from packtrain import open_dataset
 from packtrain._codec.geometry import Crop
 from packtrain._core.options import StoreOptions
-from packtrain._readers.transforms.geometric import compose
+from packtrain._readers.transforms.compose import compose
 from packtrain.transforms import Compose, RandomCrop
 
 REPETITIONS: Final = 15

@@ -203,7 +203,7 @@ def _work(
     disk.enter()
     torch.set_num_threads(1)
     dataset = open_dataset(path, [RandomResizedCrop(224), RandomHorizontalFlip()], io=io)
-    through: Callable[[Sequence[int]], Iterable[int]] = ReadAhead(dataset.will_need).through if ahead else iter
+    through: Callable[[Sequence[int]], Iterable[int]] = ReadAhead(dataset.store.will_need).through if ahead else iter
     barrier.wait()
     while (number := _next(taken)) < len(batches):
         for row in through(batches[number]):

@@ -1,9 +1,9 @@
-"""From stored bytes to a PIL image: of a whole record, or of a rectangle of it."""
+"""From stored bytes to pixels: of a whole image, or of a rectangle of it."""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,26 +22,43 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+class EncodedImage(NamedTuple):
+    """An image as it is stored.
+
+    Attributes:
+        data: The record's bytes.
+        width: Width in pixels, from the index.
+        height: Height in pixels, from the index.
+    """
+
+    data: memoryview
+    width: int
+    height: int
+
+    @property
+    def box(self) -> Box:
+        """The rectangle of the whole image."""
+        return Box(0, 0, self.width, self.height)
+
+
 class RecordDecoder:
-    """Decodes the records of a dataset.
+    """Decodes the images of a dataset.
 
     Args:
         store: How the dataset stores pixels.
-        decoder: Decodes what is not raw.
+        decoder: Decodes all store modes but raw.
     """
 
     def __init__(self, store: StoreOptions, decoder: Decoder) -> None:
         self.store = store
         self.decoder = decoder
 
-    def image(self, record: memoryview, width: int, height: int, on_stage: OnStage = untimed) -> Image:
-        """Decodes a record.
+    def image(self, encoded: EncodedImage, on_stage: OnStage = untimed) -> Image:
+        """Decodes a whole image.
 
         Args:
-            record: Its stored bytes.
-            width: Pixels, from the index.
-            height: Likewise.
-            on_stage: Is told of each stage.
+            encoded: The image.
+            on_stage: Called at the end of each stage.
 
         Returns:
             An image in the dataset's pixel mode.
@@ -50,92 +67,89 @@ class RecordDecoder:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
-        image = self.region(record, width, height, Box(0, 0, width, height), on_stage=on_stage)
-        return ordinary(self.with_info(image, record))
+        image = self.region(encoded, encoded.box, on_stage=on_stage)
+        return ordinary(self.with_info(image, encoded))
 
-    def region(
-        self, record: memoryview, width: int, height: int, box: Box, scale: int = 1, on_stage: OnStage = untimed
-    ) -> Image:
-        """Decodes a rectangle of a record, and as little of the rest as can be.
+    def region(self, encoded: EncodedImage, box: Box, scale: int = 1, on_stage: OnStage = untimed) -> Image:
+        """Decodes a rectangle of an image, and as little of the rest as possible.
 
         Args:
-            record: Its stored bytes.
-            width: Pixels of the whole image, from the index.
-            height: Likewise.
-            box: A rectangle inside the image.
-            scale: 1, 2, 4 or 8: decode to so many times smaller an image. Each side of `box` then becomes the smallest
-                number of whole pixels that cover it. Of no effect on raw records.
-            on_stage: Is told of each stage.
+            encoded: The image.
+            box: A rectangle inside it.
+            scale: 1, 2, 4 or 8: decode to an image so many times smaller. Each side of `box` then becomes the smallest
+                number of whole pixels that cover it. Has no effect on raw records.
+            on_stage: Called at the end of each stage.
 
         Returns:
-            An image in the dataset's pixel mode, or RGBX in place of RGB, perhaps over memory that is not its own.
+            An image in the dataset's pixel mode, or RGBX instead of RGB. Its memory may belong to something else.
 
         Raises:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
         if self.store.store == "raw":
-            return self._raw_region(record, width, height, box)
-        if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, width)) != box:
+            return self._raw_region(encoded, box)
+        if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, encoded.width)) != box:
             left = box.left - aligned.left
-            image = self.region(record, width, height, aligned, on_stage=on_stage)
+            image = self.region(encoded, aligned, on_stage=on_stage)
             return image.crop((left, 0, left + box.width, box.height))
-        whole = box == (0, 0, width, height)
-        part = None if whole else cut(record, box)
+        whole = box == encoded.box
+        part = None if whole else cut(encoded.data, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
             image = self.decoder.decode(part.data, self.store.mode, shrunk(box, scale), scale)
         else:
-            image = self.decoder.decode(record, self.store.mode, None if whole else shrunk(box, scale), scale)
+            image = self.decoder.decode(encoded.data, self.store.mode, None if whole else shrunk(box, scale), scale)
         on_stage(DECODE)
         if whole and image.size != shrunk(box, scale)[2:]:
-            raise ValueError(f"it holds an image of {image.width} x {image.height} pixels, not of {width} x {height}")
+            raise ValueError(
+                f"it holds an image of {image.width} x {image.height} pixels, not of {encoded.width} x {encoded.height}"
+            )
         return image
 
-    def with_info(self, image: Image, record: memoryview) -> Image:
-        """The image of a record with what Pillow's `info` says of it, EXIF and ICC profile above all.
+    def with_info(self, image: Image, encoded: EncodedImage) -> Image:
+        """Adds what Pillow's `info` says of the record, above all EXIF and the ICC profile.
 
-        Whoever gets the image may ask for it, to turn it upright for instance, and does not know who decoded it.
+        Code that gets the image may ask for it, to turn the image upright for instance, whatever decoded it.
         """
         if self.store.store != "raw" and self.decoder.name != "pillow":
-            image.info = require_pillow().open(io.BytesIO(record)).info
+            image.info = require_pillow().open(io.BytesIO(encoded.data)).info
         return image
 
-    def pixels(self, record: memoryview, width: int, height: int, box: Box) -> npt.NDArray[np.uint8]:
+    def raw_pixels(self, encoded: EncodedImage, box: Box) -> npt.NDArray[np.uint8]:
         """A rectangle of a raw record: a read-only view of its pixels, uint8 [height, width, channels].
 
         Raises:
             ValueError: The record does not hold an image of this size.
         """
         channels = self.store.channels
-        pixels = raw_pixels(record, height, width, channels)
+        pixels = raw_pixels(encoded.data, encoded.height, encoded.width, channels)
         left, top, wide, high = box
-        row = width * channels
+        row = encoded.width * channels
         return np.ndarray((high, wide, channels), np.uint8, pixels, top * row + left * channels, (row, channels, 1))
 
-    def rgb(
-        self, record: memoryview, width: int, height: int, box: Box, on_stage: OnStage = untimed
-    ) -> npt.NDArray[np.uint8] | None:
-        """A rectangle of a record, uint8 [height, width, 3]: what `region` gives at scale 1 in mode RGB.
+    def rgb(self, encoded: EncodedImage, box: Box, on_stage: OnStage = untimed) -> npt.NDArray[np.uint8] | None:
+        """A rectangle of an image, uint8 [height, width, 3]: the pixels of `region` at scale 1 in mode RGB.
 
-        Its rows may lie apart. None where it takes `region` to tell what becomes of the record.
+        There may be other bytes between its rows. None if only `region` can tell what becomes of the record.
         """
         if self.store.mode != "RGB":
             return None
         if self.store.store == "raw":
-            return self.pixels(record, width, height, box)
-        whole = box == (0, 0, width, height)
-        part = None if whole else cut(record, box)
+            return self.raw_pixels(encoded, box)
+        whole = box == encoded.box
+        part = None if whole else cut(encoded.data, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
-        pixels = self.decoder.pixels(record if part is None else part.data, None if whole else box)
+        pixels = self.decoder.pixels(encoded.data if part is None else part.data, None if whole else box)
         on_stage(DECODE)
         return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
 
-    def _raw_region(self, record: memoryview, width: int, height: int, box: Box) -> Image:
-        pixels = raw_pixels(record, height, width, self.store.channels)
+    def _raw_region(self, encoded: EncodedImage, box: Box) -> Image:
+        width = encoded.width
+        pixels = raw_pixels(encoded.data, encoded.height, width, self.store.channels)
         if self.store.mode == "RGB":
             return rgb_from_pixels(pixels, width, box)
         rows = pixels[box.top * width : (box.top + box.height) * width]
@@ -144,7 +158,7 @@ class RecordDecoder:
 
 
 def ordinary(image: Image) -> Image:
-    """An image of a common mode in memory of its own: Pillow 12 crashes where another one is exported."""
+    """The image in an ordinary mode and in its own memory: Pillow 12 crashes when it exports any other."""
     if image.mode == "RGBX":
         return image.convert("RGB")
     return image.copy() if image.readonly else image
@@ -160,9 +174,9 @@ def shrunk(box: Box, scale: int) -> Box:
 
 
 def _aligned(box: Box, width: int) -> Box:
-    """A box that is widened to the pixels with which those in it are converted to grey.
+    """`box` widened to whole groups of the pixels that are converted to grey together.
 
-    pillow-simd converts four at a time, and those that are left over at the right with other rounding.
+    pillow-simd converts four pixels at a time, and rounds the ones left over at the right edge differently.
     """
     left, right = box.left & ~3, min((box.left + box.width + 3) & ~3, width)
     return Box(left, box.top, right - left, box.height)

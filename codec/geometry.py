@@ -1,8 +1,8 @@
-"""Steps that a geometric transform comes down to for one image, and what they ask of the source.
+"""The geometric operations that transforms are made of, and which part of the source they need.
 
-A step says nothing about how pixels are come by: `apply` carries steps out on a whole PIL image, and `needed` tells
-which rectangle of the source they depend on, so that a decoder may leave the rest out. Every step gives, bit for bit,
-what torchvision gives for PIL images.
+An operation does not say where the pixels come from. `apply` runs operations on a whole PIL image, and `needed` tells
+which rectangle of the source their result depends on, so that a decoder may skip the rest. Every operation gives, bit
+for bit, what torchvision gives for PIL images.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ FILTERS: Final = {
     "lanczos": 1,
 }
 _NEAREST: Final = 0
-# How far each reaches to either side, in source pixels at scale 1 (`struct filter` in src/libImaging/Resample.c).
+# How far each filter reaches to either side, in source pixels at scale 1 (`struct filter` in Pillow's
+# src/libImaging/Resample.c).
 _SUPPORT: Final = {1: 3.0, 2: 1.0, 3: 2.0, 4: 0.5, 5: 1.0}
-# Pixels. Far more than Pillow's arithmetic can differ from ours: a build may fuse a multiplication with an addition,
-# and the nearest filter sums up its positions.
+# In pixels. Far more than Pillow's arithmetic can differ from ours: a build may fuse a multiplication with an addition,
+# and the nearest filter adds up its positions.
 _ROUNDING: Final = 1 / 1024
 
 
-# The steps are named tuples and not dataclasses since they are made for every image, in a third of the time.
+# Operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
 class Box(NamedTuple):
     """A rectangle, in pixels."""
 
@@ -48,12 +49,12 @@ class Box(NamedTuple):
 
 
 class Crop(NamedTuple):
-    """The rectangle `box`; where it lies outside the image, the pixels are 0."""
+    """Takes the rectangle `box`; pixels outside the image are 0."""
 
     box: Box
 
     def size_after(self, width: int, height: int) -> tuple[int, int]:
-        """Size of the result for an image of `width` x `height`."""
+        """Width and height of the result for an image of `width` x `height` pixels."""
         return self.box[2:]
 
     def source(self, box: Box, width: int, height: int) -> Box:
@@ -61,7 +62,7 @@ class Crop(NamedTuple):
         return Box(box.left + self.box.left, box.top + self.box.top, box.width, box.height)
 
     def apply(self, image: Image) -> Image:
-        """Carries the step out."""
+        """Runs the operation on a PIL image."""
         left, top, width, height = self.box
         return image.crop((left, top, left + width, top + height))
 
@@ -74,7 +75,7 @@ class Scale(NamedTuple):
     resample: int
 
     def size_after(self, width: int, height: int) -> tuple[int, int]:
-        """Size of the result for an image of `width` x `height`."""
+        """Width and height of the result for an image of `width` x `height` pixels."""
         return self.width, self.height
 
     def source(self, box: Box, width: int, height: int) -> Box:
@@ -84,7 +85,7 @@ class Scale(NamedTuple):
         return Box(left, top, right - left, bottom - top)
 
     def apply(self, image: Image) -> Image:
-        """Carries the step out."""
+        """Runs the operation on a PIL image."""
         return image.resize((self.width, self.height), self.resample)
 
 
@@ -94,7 +95,7 @@ class Flip(NamedTuple):
     horizontal: bool
 
     def size_after(self, width: int, height: int) -> tuple[int, int]:
-        """Size of the result for an image of `width` x `height`."""
+        """Width and height of the result for an image of `width` x `height` pixels."""
         return width, height
 
     def source(self, box: Box, width: int, height: int) -> Box:
@@ -104,15 +105,15 @@ class Flip(NamedTuple):
         return box._replace(top=height - box.top - box.height)
 
     def apply(self, image: Image) -> Image:
-        """Carries the step out."""
+        """Runs the operation on a PIL image."""
         methods = require_pillow().Transpose
         return image.transpose(methods.FLIP_LEFT_RIGHT if self.horizontal else methods.FLIP_TOP_BOTTOM)
 
 
 class Pad(NamedTuple):
-    """Adds so many pixels on each side.
+    """Adds pixels on each side.
 
-    `fill` is the value of the new pixels, for all channels or for each, in the mode ``"constant"``; the other modes are
+    In mode ``"constant"``, `fill` is the value of the new pixels, for all channels or for each. The other modes are
     those of `numpy.pad`.
     """
 
@@ -124,7 +125,7 @@ class Pad(NamedTuple):
     mode: PadMode = "constant"
 
     def size_after(self, width: int, height: int) -> tuple[int, int]:
-        """Size of the result for an image of `width` x `height`."""
+        """Width and height of the result for an image of `width` x `height` pixels."""
         return self.left + width + self.right, self.top + height + self.bottom
 
     def source(self, box: Box, width: int, height: int) -> Box:
@@ -135,10 +136,10 @@ class Pad(NamedTuple):
         return Box(0, 0, width, height)
 
     def apply(self, image: Image) -> Image:
-        """Carries the step out.
+        """Runs the operation on a PIL image.
 
         Raises:
-            ValueError: `fill` has not as many values as the image has channels.
+            ValueError: The number of values in `fill` differs from the image's channels.
         """
         if self.mode == "constant":
             require_pillow()
@@ -148,66 +149,54 @@ class Pad(NamedTuple):
         pixels = np.asarray(image)
         margins = [(self.top, self.bottom), (self.left, self.right), (0, 0)][: pixels.ndim]
         size = self.size_after(*image.size)
-        # Not Image.fromarray, which would take four channels for RGBA and palette indices for grey.
+        # Not Image.fromarray: it would read four channels as RGBA and palette indices as grey.
         result: Image = require_pillow().frombytes(image.mode, size, np.pad(pixels, margins, self.mode).tobytes())
         if image.mode == "P":
             result.putpalette(image.getpalette() or b"")
         return result
 
 
-Step = Crop | Scale | Flip | Pad
+Operation = Crop | Scale | Flip | Pad
 
 
-def size_after(steps: Sequence[Step], width: int, height: int) -> tuple[int, int]:
-    """Width and height of the result of `steps` for an image of `width` x `height` pixels.
+def size_after(operations: Sequence[Operation], width: int, height: int) -> tuple[int, int]:
+    """Width and height of the result of `operations` for an image of `width` x `height` pixels.
 
     >>> size_after([Scale(341, 256, FILTERS["bilinear"]), Crop(Box(58, 16, 224, 224))], 500, 375)
     (224, 224)
     """
-    for step in steps:
-        width, height = step.size_after(width, height)
+    for operation in operations:
+        width, height = operation.size_after(width, height)
     return width, height
 
 
-def first_crop(steps: tuple[Step, ...], width: int, height: int) -> tuple[Box, tuple[Step, ...]]:
-    """The rectangle that crops at the beginning leave, and the other steps."""
-    box = Box(0, 0, width, height)
-    while steps and type(steps[0]) is Crop:
-        left, top, wide, high = steps[0].box
-        if left < 0 or top < 0 or left + wide > box.width or top + high > box.height:
-            break
-        box = Box(box.left + left, box.top + top, wide, high)
-        steps = steps[1:]
-    return box, steps
-
-
-def apply(image: Image, steps: Sequence[Step]) -> Image:
-    """The result of `steps`; `image` itself if there are none.
+def apply(image: Image, operations: Sequence[Operation]) -> Image:
+    """The result of `operations`; `image` itself if there are none.
 
     Raises:
         ValueError: A `Pad` does not suit the image's mode.
     """
-    for step in steps:
-        image = step.apply(image)
+    for operation in operations:
+        image = operation.apply(image)
     return image
 
 
-def needed(steps: Sequence[Step], width: int, height: int) -> Box:
-    """The rectangle that the result of `steps` can depend on in an image of `width` x `height` pixels.
+def needed(operations: Sequence[Operation], width: int, height: int) -> Box:
+    """The rectangle that the result of `operations` can depend on in an image of `width` x `height` pixels.
 
-    It lies inside the image and is not empty: of a result that depends on no pixel of the source it is any one pixel.
-    It is exact for crops, flips and constant padding; for a scale it is what Pillow's filter reads or a little more.
+    It lies inside the image and is never empty: if the result depends on no pixel of the source, it is a single pixel.
+    It is exact for crops, flips and constant padding. For a scale it is what Pillow's filter reads, or a little more.
 
     >>> needed([Crop(Box(400, 300, 224, 224)), Scale(64, 64, FILTERS["bilinear"])], 500, 375)
     Box(left=400, top=300, width=100, height=75)
     """
     sizes = [(width, height)]
-    for step in steps:
-        sizes.append(step.size_after(*sizes[-1]))
+    for operation in operations:
+        sizes.append(operation.size_after(*sizes[-1]))
     box = Box(0, 0, *sizes.pop())
-    for step in reversed(steps):
+    for operation in reversed(operations):
         width, height = sizes.pop()
-        box = _clipped(step.source(box, width, height), width, height)
+        box = _clipped(operation.source(box, width, height), width, height)
         if box.width <= 0 or box.height <= 0:
             return Box(0, 0, 1, 1)
     return box
@@ -223,18 +212,18 @@ def _clipped(box: Box, width: int, height: int) -> Box:
 
 
 def _window(first: int, end: int, source: int, target: int, resample: int) -> tuple[int, int]:
-    """The source pixels that the result pixels `first` to `end` - 1 of one axis are made of; may reach outside.
+    """The source pixels from which the result pixels `first` to `end` - 1 of one axis are made; may reach outside.
 
-    `xmin` of the first and `xmax` of the last pixel as in `precompute_coeffs` of Pillow's src/libImaging/Resample.c;
-    pillow-simd has the same.
+    These are `xmin` of the first and `xmax` of the last pixel in `precompute_coeffs` of Pillow's
+    src/libImaging/Resample.c; pillow-simd has the same.
     """
     if source == target:
-        # Pillow leaves out the pass over an axis that keeps its size.
+        # Pillow skips the pass over an axis that keeps its size.
         return first, end
     if end - first == target:
         return 0, source
     scale = source / target
-    # The nearest filter takes the pixel that the centre lies in: a box of one pixel.
+    # The nearest filter takes the pixel that contains the centre: a box of one pixel.
     support = 0.5 if resample == _NEAREST else _SUPPORT[resample] * max(scale, 1.0)
     low = (first + 0.5) * scale - support + 0.5
     high = (end - 0.5) * scale + support + 0.5
@@ -242,12 +231,12 @@ def _window(first: int, end: int, source: int, target: int, resample: int) -> tu
 
 
 def _color(fill: int | tuple[int, ...], image: Image) -> int | tuple[int, ...]:
-    """`fill` as Pillow asks for it, which would take a single number for red alone."""
+    """`fill` in the form that Pillow wants; it would take a single number as the value of red only."""
     channels = len(image.getbands())
     if isinstance(fill, int):
         return fill if channels == 1 else (fill,) * channels
     if image.mode == "RGBX" and len(fill) == 3:
-        # An RGB picture with a byte between its pixels, which means nothing.
+        # An RGB picture with an unused byte after each pixel.
         return (*fill, 255)
     if len(fill) not in (1, channels):
         raise ValueError(f"a fill of {len(fill)} values for an image of {channels} channels ({image.mode})")

@@ -16,7 +16,7 @@ import numpy as np
 from crc32c import crc32c
 
 from packtrain._codec.cut import cut, has_table
-from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency
@@ -273,7 +273,7 @@ class _ShardRows:
 
     def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
         try:
-            self._decoder.image(record, width, height)
+            self._decoder.image(EncodedImage(record, width, height))
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:

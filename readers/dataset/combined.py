@@ -1,4 +1,4 @@
-"""Datasets over other datasets: chosen rows of one, and several one after the other."""
+"""Samples of other samples: chosen rows of a dataset, and several datasets one after the other."""
 
 from __future__ import annotations
 
@@ -11,174 +11,185 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
 from ..transforms.batched import Destination
-from .base import ImageDataset, Transform
-from .packed import PackedDataset
+from .samples import PackedSamples, Samples, TransformLike
 from .store import RecordStore
 
 
-class Subset(ImageDataset):
-    """Chosen rows of another dataset; `ImageDataset.subset` makes one."""
+class SubsetSamples(Samples):
+    """Chosen rows of other samples, in the given order.
 
-    def __init__(self, dataset: ImageDataset, rows: Iterable[int]) -> None:
-        self._dataset = dataset
+    Args:
+        samples: The samples to choose from.
+        rows: Row numbers, negative ones counted from the end, or a boolean array [rows] that is True for those to take.
+
+    Raises:
+        IndexError: A row is outside `samples`.
+    """
+
+    def __init__(self, samples: Samples, rows: Iterable[int]) -> None:
+        self._samples = samples
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            if rows.shape != (len(dataset),):
-                raise IndexError(f"a mask of shape {rows.shape} for a dataset of {len(dataset)} rows")
+            if rows.shape != (len(samples),):
+                raise IndexError(f"a mask of shape {rows.shape} for a dataset of {len(samples)} rows")
             rows = np.flatnonzero(rows)
         # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
         self._rows = np.fromiter(rows, np.int64)
-        if len(self._rows) and not (-len(dataset) <= self._rows.min() and self._rows.max() < len(dataset)):
-            raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(dataset)} rows")
-        self._rows[self._rows < 0] += len(dataset)
+        if len(self._rows) and not (-len(samples) <= self._rows.min() and self._rows.max() < len(samples)):
+            raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(samples)} rows")
+        self._rows[self._rows < 0] += len(samples)
 
+    @override
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _locate(self, row: int) -> tuple[PackedDataset, int]:
-        return self._dataset._locate(int(self._rows[row]))
+    @override
+    def locate(self, row: int) -> tuple[PackedSamples, int]:
+        return self._samples.locate(int(self._rows[row]))
 
+    @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
-        """See `ImageDataset.copy_rows`."""
-        return _inside(rows, len(self)) and self._dataset.copy_rows(self._rows[rows], into)
+        return _inside(rows, len(self)) and self._samples.copy_rows(self._rows[rows], into)
 
     @property
+    @override
     def classes(self) -> tuple[str, ...] | None:
-        """Class names by label, or None."""
-        return self._dataset.classes
+        return self._samples.classes
 
     @property
+    @override
     def draws(self) -> int:
-        """See `ImageDataset.draws`."""
-        return self._dataset.draws
+        return self._samples.draws
 
     @property
+    @override
     def foreign(self) -> bool:
-        """See `ImageDataset.foreign`."""
-        return self._dataset.foreign
+        return self._samples.foreign
 
     @property
+    @override
     def stores(self) -> tuple[RecordStore, ...]:
-        """See `ImageDataset.stores`."""
-        return self._dataset.stores
+        return self._samples.stores
 
     @cached_property
     def _by_place(self) -> npt.NDArray[np.int64]:
-        return np.argsort(self._dataset.places_of(self._rows), kind="stable")
+        return np.argsort(self._samples.places_of(self._rows), kind="stable")
 
+    @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.rows_at`; a row that was chosen several times lies at as many places."""
+        # A row that was chosen several times has as many places.
         return self._by_place[places]
 
+    @override
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.places_of`."""
         places = np.empty(len(self), np.int64)
         places[self._by_place] = np.arange(len(self))
         return places[rows]
 
-    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
-        """See `ImageDataset.with_transform`."""
+    @override
+    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         other = copy.copy(self)
-        other._dataset = self._dataset.with_transform(transform)
+        other._samples = self._samples.with_transform(transform)
         return other
 
 
-class Concat(ImageDataset):
-    """Datasets one after the other; `concat` makes one."""
+class ConcatSamples(Samples):
+    """Samples one after the other, each with its own transforms.
 
-    def __init__(self, datasets: Sequence[ImageDataset]) -> None:
-        if not datasets:
-            raise UsageError("concat needs at least one dataset")
-        names = {dataset.classes for dataset in datasets}
-        if len(names) > 1:
-            raise UsageError("the datasets have different class names, so that one label would mean two things")
-        self._datasets = tuple(datasets)
-        self._ends = list(accumulate(len(dataset) for dataset in datasets))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def _locate(self, row: int) -> tuple[PackedDataset, int]:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of a dataset of {len(self)} rows")
-        row %= len(self)
-        number = bisect_right(self._ends, row)
-        return self._datasets[number]._locate(row - (self._ends[number - 1] if number else 0))
-
-    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
-        """See `ImageDataset.copy_rows`."""
-        if not _inside(rows, len(self)):
-            return False
-        numbers = np.searchsorted(self._ends, rows, side="right")
-        inner = rows - np.array([0, *self._ends])[numbers]
-        # The same dataset several times makes a longer epoch; it is asked once.
-        firsts = np.array([self._datasets.index(dataset) for dataset in self._datasets])[numbers]
-        for first in np.unique(firsts).tolist():
-            mine = firsts == first
-            if not self._datasets[first].copy_rows(inner[mine], into._replace(at=into.at[mine])):
-                return False
-        return True
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Class names by label, or None."""
-        return self._datasets[0].classes
-
-    @property
-    def draws(self) -> int:
-        """See `ImageDataset.draws`."""
-        return max(dataset.draws for dataset in self._datasets)
-
-    @property
-    def foreign(self) -> bool:
-        """See `ImageDataset.foreign`."""
-        return any(dataset.foreign for dataset in self._datasets)
-
-    @property
-    def stores(self) -> tuple[RecordStore, ...]:
-        """See `ImageDataset.stores`."""
-        return tuple(dict.fromkeys(store for dataset in self._datasets for store in dataset.stores))
-
-    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.rows_at`."""
-        return self._in_each(places, lambda dataset, inner: dataset.rows_at(inner))
-
-    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See `ImageDataset.places_of`."""
-        return self._in_each(rows, lambda dataset, inner: dataset.places_of(inner))
-
-    def _in_each(
-        self,
-        numbers: npt.NDArray[np.int64],
-        function: Callable[[ImageDataset, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
-    ) -> npt.NDArray[np.int64]:
-        """Applies a function to those of the numbers that fall into each dataset."""
-        found = np.empty_like(numbers)
-        start = 0
-        for dataset, end in zip(self._datasets, self._ends, strict=True):
-            mine = (start <= numbers) & (numbers < end)
-            if mine.any():
-                found[mine] = start + function(dataset, numbers[mine] - start)
-            start = end
-        return found
-
-    def with_transform(self, transform: Transform | Sequence[Transform] | None) -> Self:
-        """See `ImageDataset.with_transform`."""
-        other = copy.copy(self)
-        other._datasets = tuple(dataset.with_transform(transform) for dataset in self._datasets)
-        return other
-
-
-def concat(datasets: Sequence[ImageDataset]) -> Concat:
-    """Datasets one after the other, as one; each keeps its own transforms.
+    Args:
+        parts: The samples to put together.
 
     Raises:
         UsageError: There are none, or their class names differ.
     """
-    return Concat(datasets)
+
+    def __init__(self, parts: Sequence[Samples]) -> None:
+        if not parts:
+            raise UsageError("concat needs at least one dataset")
+        names = {part.classes for part in parts}
+        if len(names) > 1:
+            raise UsageError("the datasets have different class names, so that one label would mean two things")
+        self._parts = tuple(parts)
+        self._ends = list(accumulate(len(part) for part in parts))
+
+    @override
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @override
+    def locate(self, row: int) -> tuple[PackedSamples, int]:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of a dataset of {len(self)} rows")
+        row %= len(self)
+        number = bisect_right(self._ends, row)
+        return self._parts[number].locate(row - (self._ends[number - 1] if number else 0))
+
+    @override
+    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
+        if not _inside(rows, len(self)):
+            return False
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        inner = rows - np.array([0, *self._ends])[numbers]
+        # A dataset that is there several times, to make an epoch longer, is asked once.
+        firsts = np.array([self._parts.index(part) for part in self._parts])[numbers]
+        for first in np.unique(firsts).tolist():
+            mine = firsts == first
+            if not self._parts[first].copy_rows(inner[mine], into._replace(at=into.at[mine])):
+                return False
+        return True
+
+    @property
+    @override
+    def classes(self) -> tuple[str, ...] | None:
+        return self._parts[0].classes
+
+    @property
+    @override
+    def draws(self) -> int:
+        return max(part.draws for part in self._parts)
+
+    @property
+    @override
+    def foreign(self) -> bool:
+        return any(part.foreign for part in self._parts)
+
+    @property
+    @override
+    def stores(self) -> tuple[RecordStore, ...]:
+        return tuple(dict.fromkeys(store for part in self._parts for store in part.stores))
+
+    @override
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._in_each(places, lambda part, inner: part.rows_at(inner))
+
+    @override
+    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self._in_each(rows, lambda part, inner: part.places_of(inner))
+
+    def _in_each(
+        self,
+        numbers: npt.NDArray[np.int64],
+        function: Callable[[Samples, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    ) -> npt.NDArray[np.int64]:
+        """Applies a function to the numbers that fall into each part."""
+        found = np.empty_like(numbers)
+        start = 0
+        for part, end in zip(self._parts, self._ends, strict=True):
+            mine = (start <= numbers) & (numbers < end)
+            if mine.any():
+                found[mine] = start + function(part, numbers[mine] - start)
+            start = end
+        return found
+
+    @override
+    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
+        other = copy.copy(self)
+        other._parts = tuple(part.with_transform(transform) for part in self._parts)
+        return other
 
 
 def _inside(rows: npt.NDArray[np.int64], length: int) -> bool:

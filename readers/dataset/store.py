@@ -1,4 +1,4 @@
-"""Records by row, straight from the shards' bytes. Free of torch."""
+"""Records by row, straight from the bytes of the shards. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from packtrain._codec.decode import EncodedImage
 from packtrain._codec.native import extension
 from packtrain._codec.stages import CHECK, READ, OnStage, untimed
 from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, UsageError
@@ -28,24 +29,24 @@ from packtrain._staging.root import lease_on
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ..transforms.batched import Crops
+    from ..transforms.batched import BatchPlan
 
 IO: Final = ("auto", "mmap", "pread")
 
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
 """Label of every row of a dataset without labels, as in torchvision's unlabelled STL10."""
-# What Linux reads ahead by default; on no device it cuts shorter than that unless read-ahead was turned down there.
+# What Linux reads ahead by default. No device cuts a request shorter than that, unless its read-ahead was turned down.
 _PIECE: Final = 128 << 10
 
 
 class RecordStore:
     """The records of a dataset, by row.
 
-    Where `path` is a staged copy, this keeps it from being evicted.
+    If `path` is a staged copy, it is not evicted while this object lives.
 
-    Pickles as its arguments, and may be used on both sides of a fork: nothing it holds has a state that two processes
-    could disturb.
+    Pickles as its arguments, and may be used on both sides of a fork: it holds no state that two processes could
+    disturb.
 
     Args:
         path: The dataset's folder.
@@ -64,7 +65,7 @@ class RecordStore:
         if io not in IO:
             raise UsageError(f"io {io!r}: expected one of {', '.join(IO)}")
         self.path: Final = Path(path)
-        # Held as long as this object lives, and by the processes that are forked from this one.
+        # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
         self.manifest: Final = Manifest.load(self.path)
         self.io: Final[Literal["mmap", "pread"]] = (
@@ -73,10 +74,10 @@ class RecordStore:
         self.check: Final = check
         self.index: Final = Index(self.path / INDEX, self.manifest.columns, self.manifest.records)
         self.read_bytes = 0
-        """Of records, since this was opened."""
+        """Bytes of records read since this was opened."""
         self._length = self.manifest.records
         self._check_row = self.index.check
-        # A memoryview gives a Python int in a third of the time that a numpy scalar takes.
+        # A memoryview yields a Python int in a third of the time that a numpy scalar takes.
         self._shard = _native(self.index["shard"]).data
         self._offset = _native(self.index["offset"]).data
         self._size = _native(self.index["length"]).data
@@ -100,33 +101,33 @@ class RecordStore:
         """
         return self._read(self.checked_row(row))
 
-    def image_record(self, row: int, on_stage: OnStage = untimed) -> tuple[memoryview, int, int]:
-        """The stored bytes of `row`, and width and height in pixels of the image in them; raises as `record` does."""
+    def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage:
+        """The image of `row` as it is stored; raises what `record` raises."""
         row = self.checked_row(row)
-        return self._read(row, on_stage), self._width[row], self._height[row]
+        return EncodedImage(self._read(row, on_stage), self._width[row], self._height[row])
 
     def copy_crops(
         self,
         rows: npt.NDArray[np.int64],
-        crops: Crops,
+        plan: BatchPlan,
         out: npt.NDArray[np.uint8],
         at: npt.NDArray[np.int64],
         names: npt.NDArray[np.int64],
         current: Buffer,
     ) -> bool:
-        """Copies a rectangle of each of some raw records, resized if need be.
+        """Runs a plan on raw records: copies a rectangle of each, resized if the plan says so.
 
         Args:
-            rows: Of the records, int64 [records], for which `check_rows` was called.
-            crops: The rectangles.
-            out: uint8 [any, height, width, channels].
-            at: Where in it they go, int64 [records].
-            names: What `current` is to say of each, int64 [records].
-            current: int64 [1]: gets the name of the record that is being read.
+            rows: Rows of the records, int64 [records]; `check_rows` must have been called for them.
+            plan: The rectangles.
+            out: The results, uint8 [any, height, width, channels].
+            at: Index in `out` for each record, int64 [records].
+            names: Number by which the caller knows each record, int64 [records].
+            current: int64 [1]; the number of the record that is being read is written here.
 
         Returns:
-            Whether all were copied. If not, there is something wrong with one of them, which `record` will tell, or it
-            cannot be done at once.
+            True if all records were copied. False if something is wrong with one of them, which `record` will name, or
+            if records cannot be copied this way here.
         """
         if extension is None or self.io != "mmap":
             return False
@@ -136,9 +137,9 @@ class RecordStore:
         except DatasetError:
             return False
         columns = (self.index[name][rows] for name in ("offset", "length", "crc32c", "width", "height"))
-        places = np.column_stack((np.stack((at, names, shards, *columns), axis=1, dtype=np.int64), crops.boxes))
+        places = np.column_stack((np.stack((at, names, shards, *columns), axis=1, dtype=np.int64), plan.boxes))
         views = [shard.read(0, shard.bytes) for shard in opened]
-        if not extension.copy_records(views, places, self.check, crops.resample, crops.style, out, current):
+        if not extension.copy_records(views, places, self.check, plan.resample, plan.style, out, current):
             return False
         self.read_bytes += int(self.index["length"][rows].sum())
         return True
@@ -147,7 +148,7 @@ class RecordStore:
         """Asks the system to read the record of `row` into memory, without waiting for it.
 
         Returns:
-            The record's size in bytes; 0 where it cannot be asked for. Why that is so, `record` raises.
+            The record's size in bytes; 0 if it cannot be read, in which case `record` raises the reason.
         """
         try:
             shard, offset, size = self._place(self.checked_row(row))
@@ -167,7 +168,7 @@ class RecordStore:
         return data
 
     def _place(self, row: int) -> tuple[_MappedShard | _OpenShard, int, int]:
-        """Shard, offset and size of a record."""
+        """Shard, offset and size in bytes of a record."""
         number = self._shard[row]
         shard = self._shards.get(number) or self._open_shard(number, row)
         offset, size = self._offset[row], self._size[row]
@@ -178,7 +179,7 @@ class RecordStore:
         return shard, offset, size
 
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """The labels of several rows, [rows] or [rows, K]; see `label`. For rows that `check_rows` was called for."""
+        """The labels of several rows, [rows] or [rows, K]; `check_rows` must have been called for them."""
         return np.full(len(rows), NO_LABEL) if self._labels is None else self.index["label"][rows]
 
     def label(self, row: int) -> Label:
@@ -191,7 +192,7 @@ class RecordStore:
         return value.copy() if isinstance(value, np.ndarray) else value
 
     def checked_row(self, row: int) -> int:
-        """`row`, negative ones counted from the end, once its part of the index is known to be sound.
+        """Checks the row number and its part of the index; a negative row is counted from the end.
 
         Raises:
             IndexError: There is no such row.
@@ -205,7 +206,7 @@ class RecordStore:
         return row
 
     def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """What `checked_row` does, for several rows, none of them negative.
+        """Checks several row numbers, none of them negative, and their parts of the index.
 
         Raises:
             IndexError: There is no such row.
@@ -221,7 +222,7 @@ class RecordStore:
         return f"row {row} (line {line}, {self.index.text('path', row)!r}, in {self._info(self._shard[row]).name})"
 
     def corrupt(self, row: int, how: str) -> CorruptRecord:
-        """The error that says how `row` is damaged."""
+        """The error that says how the record of `row` is damaged."""
         try:
             what = self.describe(row)
         except DatasetError:
@@ -236,7 +237,7 @@ class RecordStore:
         )
 
     def close(self) -> None:
-        """Lets go of the shards. Views handed out stay valid; reading again opens them again."""
+        """Closes the shards. Views that were handed out stay valid; the next read opens the shards again."""
         self._shards = {}
 
     def __enter__(self) -> Self:
@@ -251,7 +252,7 @@ class RecordStore:
         return _reopen, (os.fspath(self.path), self.io, self.check)
 
     def _on_network(self) -> bool:
-        # Of a dataset that is staged in part, the last shards are links to the source.
+        # If a dataset is staged in part, its last shards are links to the source.
         last = [self.path / shard.name for shard in self.manifest.shards[-1:]]
         return is_network(self.path) or any(path.is_symlink() and is_network(path) for path in last)
 
@@ -304,7 +305,7 @@ class _MappedShard:
 
 
 class _OpenShard:
-    """A shard read with pread; closed when it is dropped, which no other thread's read can be in the middle of."""
+    """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -326,7 +327,7 @@ class _OpenShard:
 
 
 def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Whole pages around a range, in pieces that the kernel reads ahead in full; of longer ones it takes the head."""
+    """Whole pages around a range, in pieces that the kernel reads ahead in full; it truncates longer requests."""
     end = offset + size
     for start in range(offset - offset % mmap.PAGESIZE, end, _PIECE):
         yield start, min(_PIECE, end - start)
@@ -346,6 +347,6 @@ def _labels(index: Index) -> Any:
 
 
 def _descriptor_budget() -> int:
-    """How many shards may be open at once: half of the descriptors this process may have (a map holds one too)."""
+    """How many shards may be open at once: half of the descriptors this process may have (each map holds one)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 16 if soft == resource.RLIM_INFINITY else max(16, soft // 2)

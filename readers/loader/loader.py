@@ -13,7 +13,7 @@ import numpy as np
 
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
-from ..dataset.base import ImageDataset
+from ..dataset.image_dataset import ImageDataset
 from ..monitoring.stats import Meter, setting_of
 from .arena import Layout
 from .arguments import context_of, order_of, place_in_world, require, require_functions, workers_of

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from packtrain._core.errors import UsageError
 from packtrain._core.permutation import Permutation
 
+from ..dataset.image_dataset import ImageDataset, samples_of
 from .randomness import mixed, uniforms
 
 Rows = npt.NDArray[np.int64]
@@ -117,16 +118,17 @@ class BlockShuffled(Order):
         UsageError: The dataset does not know where its records lie, or `block` or `window` is less than 1.
     """
 
-    def __init__(self, dataset: Placed, *, block: int = 64, window: int = 128) -> None:
-        if not hasattr(dataset, "rows_at"):
+    def __init__(self, dataset: ImageDataset | Placed, *, block: int = 64, window: int = 128) -> None:
+        placed = samples_of(dataset) or dataset
+        if not hasattr(placed, "rows_at"):
             raise UsageError(
                 f"a {type(dataset).__name__} does not know where its records lie on disk: give BlockShuffled what "
                 "open_dataset or concat returned, or a subset of that; or use Shuffled"
             )
         if block < 1 or window < 1:
             raise UsageError(f"block and window must be at least 1, got {block} and {window}")
-        self._dataset: Final = dataset
-        self._rows: Final = len(dataset)
+        self._placed: Final = placed
+        self._rows: Final = len(placed)
         self._block: Final = block
         self._whole_blocks: Final = self._rows // block
         self._windows: Final = max(1, -(-self._whole_blocks // window))
@@ -136,7 +138,7 @@ class BlockShuffled(Order):
 
     def rows(self, key: int, start: int, stop: int) -> Rows:
         """See `Order.rows`."""
-        return self._dataset.rows_at(self.places(key, start, stop))
+        return self._placed.rows_at(self.places(key, start, stop))
 
     def places(self, key: int, start: int, stop: int) -> Rows:
         """The places of the records at positions `start` to `stop`; as `rows` otherwise."""

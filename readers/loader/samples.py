@@ -12,7 +12,7 @@ import numpy.typing as npt
 from packtrain._codec.stages import TRANSFORM, OnStage, untimed
 from packtrain._core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
-from ..dataset.base import ImageDataset
+from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
@@ -41,7 +41,7 @@ class SampleMaker:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UsageError(f"a {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__")
         self._dataset = dataset
-        self._packed = dataset if isinstance(dataset, ImageDataset) else None
+        self._packed = samples_of(dataset)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
@@ -117,7 +117,7 @@ class SampleMaker:
             position: Of the sample in the epoch.
             row: Of the sample in the dataset.
             numbers: Its own of what `random` returned.
-            into: Where the image may be written, see `ImageDataset.item`.
+            into: Where the image may be written, see `Samples.make`.
             on_stage: Is told of each stage.
 
         Returns:
@@ -132,7 +132,7 @@ class SampleMaker:
             if self.seeds:
                 seed_all(key, position)
             if self._packed is not None:
-                return self._packed.item(row, numbers, into, on_stage)
+                return self._packed.make(row, numbers, into, on_stage)
             image, label = self._dataset[row]
             on_stage(TRANSFORM)
             return image, label

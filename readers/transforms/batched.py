@@ -1,4 +1,4 @@
-"""Rectangles of many images at once: what `Compose.steps` says for each, where that is a crop, a resize and a flip."""
+"""Plans of many images at once, where they are a crop, a resize and a mirroring."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._codec import resizing
-from packtrain._codec.geometry import Flip, Scale, first_crop
 from packtrain._core.errors import UsageError
 
-from .geometric import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from .compose import Compose
+from .geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _COPIES: Final = {RandomCrop, CenterCrop, RandomHorizontalFlip}
 _RESIZES: Final = _COPIES | {RandomResizedCrop, Resize}
-_MIRROR: Final = Flip(horizontal=True)
 
 Numbers = npt.NDArray[np.int64]
 
 
-class Crops(NamedTuple):
-    """A rectangle of each of some images, to be resized to the size of the result, if it is of another one.
+class BatchPlan(NamedTuple):
+    """A plan for each of some images, whose results all have one size.
 
     Attributes:
-        boxes: int64 [images, 5]: left, top, width and height in pixels, and whether left and right are to be exchanged.
-        resample: The filter, as in `PIL.Image.Resampling`; -1 if none is needed.
-        style: Whose filter it is, see `packtrain._codec.resizing`.
+        boxes: int64 [images, 5]: left, top, width and height of the rectangle in pixels, and 1 if it is mirrored.
+        resample: Filter of the resize, a value of `PIL.Image.Resampling`; -1 if nothing is resized.
+        style: Whose arithmetic the filter follows, see `packtrain._codec.resizing`.
     """
 
     boxes: Numbers
@@ -38,15 +37,15 @@ class Crops(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Where in a batch `ImageDataset.copy_rows` writes samples, and what it needs to know of them.
+    """Where in a batch samples are written, and what is needed to make them.
 
     Attributes:
         images: uint8 [batch, height, width, channels].
         labels: [batch, ...].
-        rows: Of the samples, as the caller calls them, int64 [batch].
-        random: Uniform in [0, 1), `draws` for each sample, float64 [batch, draws].
-        at: The samples of the batch that are meant, int64 [samples].
-        current: int64 [1]: gets the one of `rows` that is being read.
+        rows: Rows of all samples of the batch, as the caller numbers them, int64 [batch].
+        random: Random numbers of each sample, uniform in [0, 1), float64 [batch, draws].
+        at: Which samples of the batch to make, int64 [samples].
+        current: int64 [1]; the row that is being read is written here.
     """
 
     images: npt.NDArray[np.uint8]
@@ -57,34 +56,34 @@ class Destination(NamedTuple):
     current: Buffer
 
 
-def crops_of(
+def plan_batch(
     compose: Compose, size: tuple[int, int], widths: Numbers, heights: Numbers, random: npt.NDArray[np.float64]
-) -> Crops | None:
-    """The rectangles that a transform comes down to.
+) -> BatchPlan | None:
+    """What a transform makes of some images.
 
     Args:
         compose: The transform.
-        size: (height, width) of the result.
-        widths: Pixels of the images, int64 [images].
-        heights: Likewise.
+        size: (height, width) of the results in pixels.
+        widths: Widths of the images in pixels, int64 [images].
+        heights: Heights of the images in pixels, int64 [images].
         random: Uniform in [0, 1), float64 [images, `compose.draws` or more].
 
     Returns:
-        None if the transform is of another kind, or results are of another size, or one of the images is too small.
+        None if the transform is of another kind, if results have another size, or if one of the images is too small.
     """
-    # Who derives from a transform may have changed what it does.
+    # By type, not by isinstance: a derived class may do something else.
     kinds = {type(transform) for transform in compose.fused}
-    if compose.rest or not kinds <= _RESIZES:
+    if compose.foreign or not kinds <= _RESIZES:
         return None
     if kinds <= _COPIES:
-        return _copies(compose, size, widths, heights, random)
+        return _plan_copies(compose, size, widths, heights, random)
     style = resizing.style()
-    return None if style is None else _one_by_one(compose, size, widths, heights, random, style)
+    return None if style is None else _plan_one_by_one(compose, size, widths, heights, random, style)
 
 
-def _copies(
+def _plan_copies(
     compose: Compose, size: tuple[int, int], widths: Numbers, heights: Numbers, random: npt.NDArray[np.float64]
-) -> Crops | None:
+) -> BatchPlan | None:
     crop: RandomCrop | CenterCrop | None = None
     flip: RandomHorizontalFlip | None = None
     for transform in compose.fused:
@@ -109,31 +108,31 @@ def _copies(
         boxes[:, 0], boxes[:, 1] = np.rint(right / 2), np.rint(bottom / 2)
     boxes[:, 2], boxes[:, 3] = width, height
     boxes[:, 4] = 0 if flip is None else random[:, compose.draws - 1] < flip.p
-    return Crops(boxes)
+    return BatchPlan(boxes)
 
 
-def _one_by_one(
+def _plan_one_by_one(
     compose: Compose,
     size: tuple[int, int],
     widths: Numbers,
     heights: Numbers,
     random: npt.NDArray[np.float64],
     style: int,
-) -> Crops | None:
-    """With the very arithmetic of `Compose.steps`: numpy's exponential function may differ in the last digit."""
+) -> BatchPlan | None:
+    """By `Compose.plan` itself: numpy's exponential function may differ from Python's in the last digit."""
     boxes, resamples = [], set[int]()
+    wanted = size[::-1]
     for width, height, numbers in zip(widths.tolist(), heights.tolist(), random.tolist(), strict=True):
         try:
-            box, steps = first_crop(compose.steps(width, height, numbers), width, height)
+            plan = compose.plan(width, height, numbers)
         except UsageError:
             return None
-        after = (box.width, box.height)
-        if steps and type(steps[0]) is Scale:
-            resamples.add(steps[0].resample)
-            after, steps = steps[0][:2], steps[1:]
-        if after != size[::-1] or steps not in ((), (_MIRROR,)):
+        box, resize, mirrored, rest = plan
+        if rest or plan.size != wanted:
             return None
-        boxes.append((*box, bool(steps)))
+        if resize is not None:
+            resamples.add(resize.resample)
+        boxes.append((*box, mirrored))
     if len(resamples) > 1 or not resamples <= resizing.RESAMPLES:
         return None
-    return Crops(np.array(boxes, np.int64), next(iter(resamples), -1), style)
+    return BatchPlan(np.array(boxes, np.int64), next(iter(resamples), -1), style)

@@ -1,65 +1,34 @@
-"""Geometric transforms with torchvision's names, parameters, defaults and pixels, known before an image is decoded.
+"""Geometric transforms with torchvision's names, parameters, defaults and pixels.
 
-A transform turns the size of an image and some random numbers into steps (`packtrain._codec.geometry`). The steps say
-which part of the image has to be decoded at all; `open_dataset(path, transform=RandomResizedCrop(224))` makes use of
-that. As plain callables on PIL images the same objects do what torchvision's do, under torchvision's ``Compose`` too.
+Their operations are known before an image is decoded, so they say which part of it has to be decoded at all;
+`open_dataset(path, transform=RandomResizedCrop(224))` makes use of that. Called with PIL images, the same objects do
+what torchvision's do, also in torchvision's ``Compose``.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
-from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Pad, Scale, Step, size_after
-from packtrain._codec.geometry import apply as apply_steps
-from packtrain._codec.pillow import require_pillow
+from typing_extensions import override
+
+from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, Scale, size_after
 from packtrain._core.errors import UsageError
 
 from . import arguments
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from .base import Transform
 
 _ATTEMPTS: Final = 10
 
 
-class Transform(ABC):
-    """A geometric transform: a function of an image's size and of `draws` random numbers.
+class GeometricTransform(Transform):
+    """A transform that moves pixels and keeps their values, but for the filter of a resize."""
 
-    Called with a PIL image it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
-    """
-
-    @property
-    @abstractmethod
-    def draws(self) -> int:
-        """How many random numbers `steps` takes, whatever the image."""
-
-    @abstractmethod
-    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
-        """What the transform comes down to for one image.
-
-        Args:
-            width: Pixels.
-            height: Pixels.
-            random: Uniform in [0, 1), Python floats [draws].
-
-        Raises:
-            UsageError: The transform cannot be applied to an image of this size.
-        """
-
-    def __call__(self, image: Image) -> Image:
-        """Transforms a PIL image.
-
-        Raises:
-            TypeError: It is something else.
-            UsageError: The transform cannot be applied to an image of this size.
-        """
-        return _drawn(self, image)
+    geometric: ClassVar[bool] = True
 
 
-class RandomResizedCrop(Transform):
+class RandomResizedCrop(GeometricTransform):
     """Crops a part of random area and aspect ratio and resizes it to `size`.
 
     Args:
@@ -90,12 +59,12 @@ class RandomResizedCrop(Transform):
         self.interpolation: Final = arguments.interpolation(interpolation)
         self.antialias: Final = arguments.antialias(antialias)
         self._scaled: Final = Scale(self.size[1], self.size[0], FILTERS[self.interpolation])
-        # Everything that is the same for all images, so that `steps` unpacks it at once.
+        # Everything that is the same for all images, so that `operations` unpacks it at once.
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         self._uniform: Final = (self.scale[0], self.scale[1] - self.scale[0], low, high - low)
 
-    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
-        """See `Transform.steps`."""
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         least, spread, log_least, log_spread = self._uniform
         for attempt in range(0, 2 * _ATTEMPTS, 2):
             area = width * height * (least + spread * random[attempt])
@@ -125,7 +94,7 @@ class RandomResizedCrop(Transform):
         )
 
 
-class Resize(Transform):
+class Resize(GeometricTransform):
     """Resizes the whole image.
 
     Args:
@@ -159,8 +128,8 @@ class Resize(Transform):
             if arguments.integers("max_size", max_size, (1,), least=1)[0] <= sides[0]:
                 raise UsageError(f"max_size={max_size} must be greater than the short side, size={sides[0]}")
 
-    def steps(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Step, ...]:
-        """See `Transform.steps`; none if the size stays."""
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         size = self._size_for(width, height)
         return () if size == (width, height) else (Scale(*size, FILTERS[self.interpolation]),)
 
@@ -179,7 +148,7 @@ class Resize(Transform):
         )
 
 
-class CenterCrop(Transform):
+class CenterCrop(GeometricTransform):
     """Crops the middle of the image; around an image smaller than that, pixels are 0.
 
     Args:
@@ -194,8 +163,8 @@ class CenterCrop(Transform):
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size: Final = arguments.size(size)
 
-    def steps(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Step, ...]:
-        """See `Transform.steps`."""
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         crop_height, crop_width = self.size
         return (Crop(Box(_middle(width, crop_width), _middle(height, crop_height), crop_width, crop_height)),)
 
@@ -203,7 +172,7 @@ class CenterCrop(Transform):
         return f"{type(self).__name__}(size={self.size})"
 
 
-class RandomCrop(Transform):
+class RandomCrop(GeometricTransform):
     """Crops a part of `size` at a random place.
 
     Args:
@@ -237,11 +206,11 @@ class RandomCrop(Transform):
         self._padding: Final = (sides * 4)[:4]
         self.pads: Final = any(self._padding)
 
-    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
-        """See `Transform.steps`."""
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         crop_height, crop_width = self.size
-        steps = self._pads(width, height)
-        width, height = size_after(steps, width, height)
+        operations = self._pads(width, height)
+        width, height = size_after(operations, width, height)
         if width < crop_width or height < crop_height:
             raise UsageError(
                 f"a crop of {crop_width} x {crop_height} pixels (width x height) from an image of {width} x {height}: "
@@ -249,11 +218,11 @@ class RandomCrop(Transform):
             )
         left = int(random[0] * (width - crop_width + 1))
         top = int(random[1] * (height - crop_height + 1))
-        return *steps, Crop(Box(left, top, crop_width, crop_height))
+        return *operations, Crop(Box(left, top, crop_width, crop_height))
 
-    def _pads(self, width: int, height: int) -> list[Step]:
+    def _pads(self, width: int, height: int) -> list[Operation]:
         # One after the other as in torchvision, since a reflection of a reflection is not one wider reflection.
-        pads: list[Step] = []
+        pads: list[Operation] = []
         if self.pads:
             left, top, right, bottom = self._padding
             pads.append(Pad(left, top, right, bottom, *self._style))
@@ -271,15 +240,15 @@ class RandomCrop(Transform):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-class _RandomFlip(Transform):
+class _RandomFlip(GeometricTransform):
     draws: Final = 1
     _horizontal: bool
 
     def __init__(self, p: float = 0.5) -> None:
         self.p: Final = arguments.probability("p", p)
 
-    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
-        """See `Transform.steps`; none if the image stays."""
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         return (Flip(self._horizontal),) if random[0] < self.p else ()
 
     def __repr__(self) -> str:
@@ -304,95 +273,6 @@ class RandomVerticalFlip(_RandomFlip):
     """
 
     _horizontal = False
-
-
-class Compose:
-    """Transforms one after the other, in one flat list.
-
-    Attributes:
-        fused: The transforms of this module at the beginning; their steps are known before the image is decoded.
-        rest: The callables from the first foreign one on.
-
-    Args:
-        transforms: Transforms, any callables, lists or `Compose` of them; torchvision's `Compose` is taken apart too.
-
-    Raises:
-        UsageError: One of them is none of these.
-    """
-
-    def __init__(self, transforms: Iterable[Any]) -> None:
-        flat = list(_flat(transforms))
-        foreign = next((i for i, transform in enumerate(flat) if not isinstance(transform, Transform)), len(flat))
-        self.fused: Final[tuple[Transform, ...]] = tuple(flat[:foreign])
-        self.rest: Final[tuple[Callable[[Any], Any], ...]] = tuple(flat[foreign:])
-        self.draws: Final = sum(transform.draws for transform in self.fused)
-
-    def steps(self, width: int, height: int, random: Sequence[float]) -> tuple[Step, ...]:
-        """The steps of `fused`; see `Transform.steps`."""
-        if len(self.fused) == 1:
-            return self.fused[0].steps(width, height, random)
-        done: tuple[Step, ...] = ()
-        for transform in self.fused:
-            steps = transform.steps(width, height, random[: transform.draws])
-            width, height = size_after(steps, width, height)
-            random = random[transform.draws :]
-            done += steps
-        return done
-
-    def __call__(self, image: Any) -> Any:
-        """Transforms a PIL image (whatever `rest` takes, if nothing is fused).
-
-        Raises:
-            TypeError: It is something else.
-            UsageError: A transform cannot be applied to an image of this size.
-        """
-        if self.fused:
-            image = _drawn(self, image)
-        for transform in self.rest:
-            image = transform(image)
-        return image
-
-    def __repr__(self) -> str:
-        lines = "".join(f"\n    {transform}" for transform in (*self.fused, *self.rest))
-        return f"{type(self).__name__}({lines}\n)"
-
-
-def compose(transform: Any) -> Compose:
-    """One transform, any callable, or a list of them, as a `Compose`.
-
-    Raises:
-        UsageError: It is none of these.
-    """
-    return transform if isinstance(transform, Compose) else Compose([transform])
-
-
-def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
-    for transform in transforms:
-        if isinstance(transform, Compose):
-            yield from transform.fused
-            yield from transform.rest
-        elif isinstance(transform, list | tuple):
-            yield from _flat(transform)
-        elif type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision."):
-            yield from _flat(transform.transforms)
-        elif callable(transform):
-            yield transform
-        else:
-            raise UsageError(f"{transform!r} is not a transform: expected a callable or a list of callables")
-
-
-def _drawn(transform: Transform | Compose, image: Any) -> Image:
-    """The fused part on a PIL image, with random numbers from torch's default generator."""
-    if not isinstance(image, require_pillow().Image):
-        raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
-    random: list[float] = []
-    if transform.draws:
-        # Only who calls a transform for himself asks for torch; a loader hands the numbers in.
-        import torch
-
-        random = torch.rand(transform.draws, dtype=torch.float64).tolist()
-    width, height = image.size
-    return apply_steps(image, transform.steps(width, height, random))
 
 
 def _middle(side: int, crop: int) -> int:

@@ -17,7 +17,7 @@ from packtrain._codec.decoders.selfcheck import deviation
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, UsageError
 
-from ..dataset.packed import PackedDataset, open_dataset
+from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
 from ..loader.randomness import mixed

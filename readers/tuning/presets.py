@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from packtrain._core.errors import UsageError
 
-from ..transforms.geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, compose
+from ..transforms.compose import compose
+from ..transforms.geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 _MODULE: Final = "packtrain.transforms"
 # What is common for evaluation: 256 before a crop of 224.

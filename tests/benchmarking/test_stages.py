@@ -91,9 +91,9 @@ class Clock:
 def test_a_stage_has_its_own_time_and_all_of_them_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(stopwatch, "time", clock)
-    with watching({"whole": ["_codec.geometry:needed"], "part": ["_codec.geometry:first_crop"]}, ("whole",)) as watch:
+    with watching({"whole": ["_codec.geometry:apply"], "part": ["_codec.geometry:size_after"]}, ("whole",)) as watch:
         began = clock.now
-        geometry.first_crop((), 3, 4)
+        geometry.size_after((), 3, 4)
         ended = clock.now
     assert watch.seconds == {"whole": 0, "part": 1, REST: ended + 1 - began - 1}
 
@@ -102,9 +102,9 @@ def test_a_stage_has_its_own_time_and_all_of_them_the_whole(monkeypatch: pytest.
     ("absent", "said"), [((), "'resize' takes no part"), (("crop", "resize"), "'crop' takes part")]
 )
 def test_a_stage_that_takes_part_against_expectation_is_an_error(absent: tuple[str, ...], said: str) -> None:
-    stages = {"crop": ["_codec.geometry:first_crop"], "resize": ["_codec.geometry:needed"]}
+    stages = {"crop": ["_codec.geometry:size_after"], "resize": ["_codec.geometry:apply"]}
     with pytest.raises(StageError, match=said), watching(stages, absent):
-        geometry.first_crop((), 3, 4)
+        geometry.size_after((), 3, 4)
 
 
 def test_a_function_that_is_gone_is_an_error() -> None:

@@ -12,7 +12,19 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Pad, PadMode, Scale, Step, apply, needed, size_after
+from packtrain._codec.geometry import (
+    FILTERS,
+    Box,
+    Crop,
+    Flip,
+    Operation,
+    Pad,
+    PadMode,
+    Scale,
+    apply,
+    needed,
+    size_after,
+)
 
 SIDES = st.integers(1, 48)
 MODES = st.sampled_from(["RGB", "L"])
@@ -96,7 +108,7 @@ def test_a_fill_needs_a_value_for_every_channel() -> None:
 
 
 @given(CHAINS, SIDES, SIDES, SEEDS)
-def test_the_fourth_byte_of_rgbx_changes_nothing(chain: list[Step], width: int, height: int, seed: int) -> None:
+def test_the_fourth_byte_of_rgbx_changes_nothing(chain: list[Operation], width: int, height: int, seed: int) -> None:
     image = noise(seed, width, height)
     ours = apply(rgbx(image), [step._replace(fill=(9, 8, 7)) if isinstance(step, Pad) else step for step in chain])
     expected = apply(image, [step._replace(fill=(9, 8, 7)) if isinstance(step, Pad) else step for step in chain])
@@ -105,7 +117,7 @@ def test_the_fourth_byte_of_rgbx_changes_nothing(chain: list[Step], width: int, 
 
 
 @given(CHAINS, SIDES, SIDES)
-def test_the_size_is_known_before(chain: list[Step], width: int, height: int) -> None:
+def test_the_size_is_known_before(chain: list[Operation], width: int, height: int) -> None:
     assert size_after(chain, width, height) == apply(Image.new("L", (width, height)), chain).size
 
 
@@ -131,7 +143,7 @@ def inside(box: Box, width: int, height: int) -> npt.NDArray[np.bool_]:
 @example([Scale(44, 1, 0), Crop(Box(5, 0, 1, 1))], 112, 1, "L", 1)  # the nearest filter's sum ends short of pixel 14
 @example([Crop(Box(40, 40, 9, 9))], 20, 20, "RGB", 1)
 def test_no_pixel_outside_of_what_is_needed_matters(
-    chain: list[Step], width: int, height: int, mode: str, seed: int
+    chain: list[Operation], width: int, height: int, mode: str, seed: int
 ) -> None:
     image = noise(seed, width, height, mode)
     expected = apply(image, chain)
@@ -145,7 +157,7 @@ def test_no_pixel_outside_of_what_is_needed_matters(
 
 @given(st.lists(CROPS | FLIPS | EMPTY_PADS, max_size=5), SIDES, SIDES)
 @settings(max_examples=300)
-def test_without_scales_exactly_what_is_seen_is_needed(chain: list[Step], width: int, height: int) -> None:
+def test_without_scales_exactly_what_is_seen_is_needed(chain: list[Operation], width: int, height: int) -> None:
     numbers = np.arange(1, width * height + 1, dtype=np.int32).reshape(height, width)
     seen = np.asarray(apply(Image.fromarray(numbers), chain))
     rows, columns = np.nonzero(np.isin(numbers, seen))
@@ -167,7 +179,7 @@ def test_scales_need_little_more_than_what_shows(data: st.DataObject, name: str,
     for transposed in (False, True):
         shape = (lambda *box: box) if not transposed else (lambda *box: (box[1], box[0], box[3], box[2]))
         size = cast(tuple[int, int], shape(0, 0, target, 3)[2:])
-        chain: list[Step] = [Scale(*size, FILTERS[name]), Crop(Box(*shape(first, 0, length, 3)))]
+        chain: list[Operation] = [Scale(*size, FILTERS[name]), Crop(Box(*shape(first, 0, length, 3)))]
         left, top, width, height = shape(*needed(chain, *shape(0, 0, source, 3)[2:]))
         # One impulse per row, in floating point: what is not 0 is what the filter reads.
         impulses = Image.fromarray(np.eye(source, dtype=np.float32))
@@ -184,7 +196,7 @@ def test_no_rounding_over_long_lines_leads_out_of_what_is_needed(
 ) -> None:
     first = data.draw(st.integers(0, target - 1))
     length = data.draw(st.integers(1, target - first))
-    chain: list[Step] = [Scale(target, 1, FILTERS[name]), Crop(Box(first, 0, length, 1))]
+    chain: list[Operation] = [Scale(target, 1, FILTERS[name]), Crop(Box(first, 0, length, 1))]
     box = needed(chain, source, 1)
     line = np.random.default_rng(source).random((1, source), np.float32)
     changed = np.where(inside(box, source, 1), line, 2 - line)
@@ -192,12 +204,12 @@ def test_no_rounding_over_long_lines_leads_out_of_what_is_needed(
 
 
 def test_a_side_that_keeps_its_length_needs_no_neighbours() -> None:
-    chain: list[Step] = [Scale(500, 100, FILTERS["lanczos"]), Crop(Box(31, 0, 200, 100))]
+    chain: list[Operation] = [Scale(500, 100, FILTERS["lanczos"]), Crop(Box(31, 0, 200, 100))]
     assert needed(chain, 500, 375) == (31, 0, 200, 375)
 
 
 def test_a_scaled_crop_needs_the_crop() -> None:
-    chain: list[Step] = [Crop(Box(31, 42, 200, 150)), Scale(224, 224, FILTERS["bicubic"]), Flip(True)]
+    chain: list[Operation] = [Crop(Box(31, 42, 200, 150)), Scale(224, 224, FILTERS["bicubic"]), Flip(True)]
     assert needed(chain, 500, 375) == (31, 42, 200, 150)
 
 

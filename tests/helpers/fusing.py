@@ -17,7 +17,7 @@ from helpers.support import encoded, packed, picture
 from PIL import Image, features
 
 from packtrain import open_dataset
-from packtrain._codec.geometry import FILTERS, Crop, Flip, Scale, Step
+from packtrain._codec.geometry import FILTERS, Crop, Flip, Operation, Scale
 from packtrain._core.options import StoreOptions
 from packtrain.errors import UsageError
 from packtrain.transforms import (
@@ -125,7 +125,7 @@ def numbers(seed: int, count: int) -> list[float]:
     return row
 
 
-def carried_out(torchvision: Any, image: Image.Image, steps: Sequence[Step]) -> Image.Image:
+def carried_out(torchvision: Any, image: Image.Image, steps: Sequence[Operation]) -> Image.Image:
     """The steps on a whole PIL image, by torchvision's functions."""
     functional, modes = torchvision.transforms.functional, torchvision.transforms.InterpolationMode
     for step in steps:
@@ -141,7 +141,7 @@ def carried_out(torchvision: Any, image: Image.Image, steps: Sequence[Step]) -> 
     return image
 
 
-def expected(torchvision: Any, image: Image.Image, steps: Sequence[Step]) -> torch.Tensor:
+def expected(torchvision: Any, image: Image.Image, steps: Sequence[Operation]) -> torch.Tensor:
     """What a fused transform gives: uint8 [channels, height, width]."""
     tensor: torch.Tensor = torchvision.transforms.functional.pil_to_tensor(carried_out(torchvision, image, steps))
     return tensor
@@ -153,11 +153,11 @@ def digests(*folders: Path | str) -> dict[str, str]:
     for folder in folders:
         for name, make in TRANSFORMS.items():
             opened = open_dataset(folder, make())
-            assert opened.fused is not None
+            assert opened._samples.pipeline is not None
             everything = hashlib.sha256()
             for row in range(len(opened)):
                 try:
-                    tensor = opened.transform_row(row, numbers(row, opened.fused.compose.draws))
+                    tensor = opened._samples.transformed(row, numbers(row, opened._samples.pipeline.compose.draws))
                 except UsageError as error:
                     everything.update(str(error).encode())
                 else:

@@ -119,7 +119,7 @@ def test_rows_of_subsets_and_concatenations_are_those_of_their_stores(dataset: P
     one = open_dataset(dataset)
     both = concat([one.subset([4, 1]), one])
     wanted = expected(one.store, [1, 3])
-    assert [both.will_need(row) for row in (1, 2 + 3)] == one.store.index["length"][[1, 3]].tolist()
+    assert [both._samples.will_need(row) for row in (1, 2 + 3)] == one.store.index["length"][[1, 3]].tolist()
     assert settled(one.store, wanted) == wanted
 
 
@@ -175,7 +175,7 @@ def test_a_missing_shard_is_for_record_to_complain_of(images: Path, tmp_path: Pa
 def test_a_row_that_does_not_exist_is_for_record_to_complain_of(dataset: Path, row: int) -> None:
     one = open_dataset(dataset)
     for rows in (one, one.subset(range(6)), concat([one])):
-        assert rows.will_need(row) == 0
+        assert rows._samples.will_need(row) == 0
         with pytest.raises(IndexError):
             rows.record(row)
 

@@ -16,9 +16,10 @@ from helpers.batching import half
 from helpers.hazards import quiet
 from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, soon
 
-from packtrain import ImageDataset, Loader, PackedDataset, concat, open_dataset
+from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.transforms.batched import Destination
 from packtrain.errors import CorruptFile, CorruptRecord, LoaderError
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -72,13 +73,13 @@ def raw(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each batch that a packed dataset was asked for was copied."""
     said: list[bool] = []
-    original = PackedDataset.copy_rows
+    original = PackedSamples.copy_rows
 
-    def spy(self: PackedDataset, *arguments: Any) -> bool:
+    def spy(self: PackedSamples, *arguments: Any) -> bool:
         said.append(original(self, *arguments))
         return said[-1]
 
-    monkeypatch.setattr(PackedDataset, "copy_rows", spy)
+    monkeypatch.setattr(PackedSamples, "copy_rows", spy)
     return said
 
 
@@ -245,10 +246,10 @@ def room_for(rows: int) -> Destination:
 def test_a_damaged_index_is_not_trusted(raw: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / "index"
     shutil.copytree(raw(), folder)
-    assert open_dataset(folder, CROP, check=False).copy_rows(np.arange(COUNT), room_for(COUNT))
+    assert open_dataset(folder, CROP, check=False)._samples.copy_rows(np.arange(COUNT), room_for(COUNT))
     flip(folder / "index" / "crc32c.npy", 128 + 4 * (COUNT // 2))
     dataset = open_dataset(folder, CROP, check=False)
-    assert not dataset.copy_rows(np.arange(COUNT), room_for(COUNT))
+    assert not dataset._samples.copy_rows(np.arange(COUNT), room_for(COUNT))
     with pytest.raises(CorruptFile, match="is damaged in rows"):
         dataset[0]
 
@@ -257,12 +258,12 @@ def test_a_damaged_index_is_not_trusted(raw: Callable[..., Path], tmp_path: Path
 def test_rows_that_are_not_there_are_not_copied(raw: Callable[..., Path], rows: list[int]) -> None:
     dataset = open_dataset(raw(), CROP)
     for each in (dataset, dataset.subset(range(COUNT)), concat([dataset])):
-        assert each.copy_rows(np.array([0, 1]), room_for(2))
-        assert not each.copy_rows(np.array(rows), room_for(2))
+        assert each._samples.copy_rows(np.array([0, 1]), room_for(2))
+        assert not each._samples.copy_rows(np.array(rows), room_for(2))
 
 
 def test_labels_of_somebody_else_are_not_copied(raw: Callable[..., Path]) -> None:
-    assert not open_dataset(raw(), CROP, half).copy_rows(np.arange(2), room_for(2))
+    assert not open_dataset(raw(), CROP, half)._samples.copy_rows(np.arange(2), room_for(2))
 
 
 def test_records_that_have_to_be_read_are_asked_for_ahead(

@@ -135,11 +135,11 @@ class TestBatches:
         loader = loader_of(dataset, seed=9, fields=("row",))
         for number in range(2):
             rows = Shuffled(12).rows(mixed(9, number, 0), 0, 12)
-            drawn = uniforms(mixed(9, number, 1), 0, 12, dataset.draws)
+            drawn = uniforms(mixed(9, number, 1), 0, 12, dataset._samples.draws)
             found = [sample for batch in loader for sample in zip(*batch, strict=True)]
             for (image, label, row), numbers, expected in zip(found, drawn, rows, strict=True):
                 assert int(row) == expected
-                assert_same((image, int(label)), dataset.item(int(expected), numbers.tolist()))
+                assert_same((image, int(label)), dataset._samples.make(int(expected), numbers.tolist()))
 
     def test_foreign_transforms_draw_from_generators_seeded_for_the_position(self, folder: Path) -> None:
         dataset = open_dataset(folder, jitter, pair)

@@ -19,7 +19,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> PackedDataset:
 
 def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:
     """Where a record lies: dataset, shard, offset; for LMDB, whose small records lie as it likes, the place."""
-    home, row = dataset._locate(row)
+    home, row = dataset._samples.locate(row)
     index = home.store.index
     by_key = home.store.manifest.format == "lmdb"
     return (
@@ -30,13 +30,13 @@ def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:
 
 
 def by_place(dataset: ImageDataset) -> list[int]:
-    rows: list[int] = dataset.rows_at(np.arange(len(dataset))).tolist()
+    rows: list[int] = dataset._samples.rows_at(np.arange(len(dataset))).tolist()
     return rows
 
 
 def test_places_are_in_the_order_of_the_shards(dataset: PackedDataset) -> None:
     assert by_place(dataset) == sorted(range(12), key=lambda row: located(dataset, row))
-    backwards: list[int] = dataset.rows_at(np.arange(12)[::-1]).tolist()
+    backwards: list[int] = dataset._samples.rows_at(np.arange(12)[::-1]).tolist()
     assert backwards == by_place(dataset)[::-1]
 
 
@@ -68,4 +68,4 @@ def test_a_damaged_index_is_not_believed(dataset: PackedDataset) -> None:
     data[-8] ^= 1
     column.write_bytes(data)
     with pytest.raises(CorruptFile, match="damaged in rows 0 to 11"):
-        open_dataset(dataset.store.path).rows_at(np.arange(2))
+        open_dataset(dataset.store.path)._samples.rows_at(np.arange(2))

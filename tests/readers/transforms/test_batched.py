@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from packtrain._codec import resizing
 from packtrain._codec.geometry import Box, Crop, Flip, Scale
-from packtrain._readers.transforms.batched import crops_of
-from packtrain._readers.transforms.geometric import compose
+from packtrain._readers.transforms.batched import plan_batch
+from packtrain._readers.transforms.compose import compose
 from packtrain.errors import UsageError
 from packtrain.transforms import (
     CenterCrop,
@@ -61,7 +61,7 @@ OTHERS: list[Any] = [
 def in_words(transform: Compose, width: int, height: int, random: list[float]) -> list[int] | None:
     """The rectangle of one image, and whether it is mirrored, from its steps; None if they say something else."""
     try:
-        steps = list(transform.steps(width, height, random))
+        steps = list(transform.operations(width, height, random))
     except UsageError:
         return None
     crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
@@ -85,7 +85,7 @@ def test_they_are_what_the_steps_say(transforms: Any, data: st.DataObject) -> No
     numbers = st.lists(number, min_size=transform.draws + 1, max_size=transform.draws + 1)
     random = [data.draw(numbers) for _ in sizes]
     widths, heights = np.array(sizes).T
-    found = crops_of(transform, SIZE, widths, heights, np.array(random))
+    found = plan_batch(transform, SIZE, widths, heights, np.array(random))
     expected = [in_words(transform, *size, row) for size, row in zip(sizes, random, strict=True)]
     if None in expected:
         assert found is None
@@ -98,7 +98,7 @@ def test_they_are_what_the_steps_say(transforms: Any, data: st.DataObject) -> No
 def test_others_are_left_alone(transforms: Any) -> None:
     transform = compose(transforms)
     sides = np.array([50] * 3)
-    assert crops_of(transform, SIZE, sides, sides, np.zeros((3, transform.draws))) is None
+    assert plan_batch(transform, SIZE, sides, sides, np.zeros((3, transform.draws))) is None
 
 
 def test_a_crop_of_somebody_else_is_left_alone() -> None:
@@ -106,17 +106,17 @@ def test_a_crop_of_somebody_else_is_left_alone() -> None:
         def steps(self, width: int, height: int, random: Any) -> Any:
             return (Crop(Box(1, 1, WIDE, HIGH)),)
 
-    assert crops_of(Compose([Mine(SIZE)]), SIZE, np.array([50]), np.array([50]), np.zeros((1, 2))) is None
+    assert plan_batch(Compose([Mine(SIZE)]), SIZE, np.array([50]), np.array([50]), np.zeros((1, 2))) is None
 
 
 def test_filters_are_told() -> None:
     widths = np.array([50, WIDE])
     heights = np.array([50, HIGH])
     for name, number in (("bilinear", 2), ("bicubic", 3)):
-        found = crops_of(compose(Resize(SIZE, interpolation=name)), SIZE, widths, heights, np.zeros((2, 0)))
+        found = plan_batch(compose(Resize(SIZE, interpolation=name)), SIZE, widths, heights, np.zeros((2, 0)))
         assert found is not None and (found.resample, found.style) == (number, resizing.style())
     # Images of this size already need none.
-    found = crops_of(compose(Resize(SIZE)), SIZE, widths[1:], heights[1:], np.zeros((1, 0)))
+    found = plan_batch(compose(Resize(SIZE)), SIZE, widths[1:], heights[1:], np.zeros((1, 0)))
     assert found is not None and found.resample == -1
 
 
@@ -124,5 +124,5 @@ def test_a_filter_of_another_arithmetic_is_not_used(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(resizing, "style", lambda: None)
     random = np.zeros((1, 30))
     sides = np.array([50])
-    assert crops_of(compose(RandomResizedCrop(SIZE)), SIZE, sides, sides, random) is None
-    assert crops_of(compose(RandomCrop(SIZE)), SIZE, sides, sides, random) is not None
+    assert plan_batch(compose(RandomResizedCrop(SIZE)), SIZE, sides, sides, random) is None
+    assert plan_batch(compose(RandomCrop(SIZE)), SIZE, sides, sides, random) is not None

@@ -21,7 +21,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from packtrain._codec.geometry import FILTERS, Crop, Flip, PadMode, Scale, apply, size_after
-from packtrain._readers.transforms.geometric import compose
+from packtrain._readers.transforms.compose import compose
 from packtrain.errors import UsageError
 from packtrain.transforms import (
     CenterCrop,
@@ -105,7 +105,7 @@ def test_resize_of_both_sides_is_torchvisions(
 def test_no_side_becomes_nothing() -> None:
     """Where torchvision asks Pillow for a side of 0 pixels, and fails."""
     assert Resize(4, max_size=8)(noise(1, 900, 2)).size == (8, 1)
-    assert size_after(RandomResizedCrop(4, (4, 4), (3, 4)).steps(1, 5, [0.5] * 22)[:1], 1, 5) == (1, 1)
+    assert size_after(RandomResizedCrop(4, (4, 4), (3, 4)).operations(1, 5, [0.5] * 22)[:1], 1, 5) == (1, 1)
 
 
 @pytest.mark.parametrize("fill", [0, 7, (200, 100, 0)])
@@ -121,7 +121,7 @@ def test_random_crop_at_the_same_place_is_torchvisions(torchvision: Any, padding
         options = {"padding": padding, "pad_if_needed": True, "fill": fill, "padding_mode": mode}
         ours, theirs = RandomCrop(size, **options), PlacedCrop(size, **options)
         for x, y in ((0.0, 0.0), (0.999, 0.999), (0.4, 0.7)):
-            assert_same(apply(image, ours.steps(12, 10, (x, y))), theirs(image))
+            assert_same(apply(image, ours.operations(12, 10, (x, y))), theirs(image))
 
 
 # Random numbers as arguments
@@ -131,7 +131,7 @@ def test_random_crop_at_the_same_place_is_torchvisions(torchvision: Any, padding
 @example(1, 1, [math.nextafter(1, 0)] * 22)
 @example(60, 1, [math.nextafter(1, 0)] * 22)
 def test_random_resized_crop_lies_in_the_image(width: int, height: int, random: list[float]) -> None:
-    crop, scale = RandomResizedCrop((5, 6), interpolation="bicubic").steps(width, height, random)
+    crop, scale = RandomResizedCrop((5, 6), interpolation="bicubic").operations(width, height, random)
     assert isinstance(crop, Crop)
     box = crop.box
     assert box.left >= 0 and box.top >= 0 and box.width > 0 and box.height > 0
@@ -143,7 +143,7 @@ def test_random_resized_crop_lies_in_the_image(width: int, height: int, random: 
 @pytest.mark.parametrize(("kind", "horizontal"), [(RandomHorizontalFlip, True), (RandomVerticalFlip, False)])
 def test_a_flip_is_decided_by_its_number(kind: Any, horizontal: bool, p: float) -> None:
     for number in (0.0, 0.2499, 0.25, 0.9999):
-        assert kind(p).steps(5, 4, [number]) == ((Flip(horizontal),) if number < p else ())
+        assert kind(p).operations(5, 4, [number]) == ((Flip(horizontal),) if number < p else ())
 
 
 @given(ANY_KIND, st.integers(24, 60), st.integers(24, 60), SEEDS)
@@ -156,14 +156,14 @@ def test_a_call_draws_from_torchs_generator_and_applies_the_steps(
         random = torch.rand(transform.draws, dtype=torch.float64).tolist()
         after = torch.get_rng_state()
         torch.manual_seed(seed)
-        assert_same(transform(image), apply(image, transform.steps(width, height, random)))
+        assert_same(transform(image), apply(image, transform.operations(width, height, random)))
         assert torch.equal(torch.get_rng_state(), after), "as many numbers as it says"
 
 
 @given(ANY_KIND, st.integers(24, 60), st.integers(24, 60), SEEDS)
 def test_so_many_numbers_are_enough(transform: Transform, width: int, height: int, seed: int) -> None:
     random = numbers(seed, transform.draws + 1)
-    assert transform.steps(width, height, random[:-1]) == transform.steps(width, height, random)
+    assert transform.operations(width, height, random[:-1]) == transform.operations(width, height, random)
 
 
 @given(st.lists(ANY_KIND, max_size=4), st.integers(60, 80), st.integers(60, 80), SEEDS)
@@ -177,8 +177,8 @@ def test_the_steps_of_many_are_the_steps_of_each(
     rest = random
     for transform in transforms:
         drawn, rest = rest[: transform.draws], rest[transform.draws :]
-        expected = apply(expected, transform.steps(*expected.size, drawn))
-    assert_same(apply(image, chain.steps(width, height, random)), expected)
+        expected = apply(expected, transform.operations(*expected.size, drawn))
+    assert_same(apply(image, chain.operations(width, height, random)), expected)
 
 
 class Drawn:
@@ -215,12 +215,12 @@ def test_lists_and_composes_are_one_flat_list() -> None:
     inner = Compose([flip, (resize, [shout, center])])
     chain = compose([crop, inner, [], np.asarray])
     assert chain.fused == (crop, flip, resize)
-    assert chain.rest == (shout, center, np.asarray)
+    assert chain.foreign == (shout, center, np.asarray)
     assert chain.draws == 23
     assert compose(inner) is inner
-    assert compose(crop).fused == (crop,) and not compose(crop).rest
-    assert compose(shout).rest == (shout,) and not compose(shout).fused
-    assert compose([]).fused == compose([]).rest == ()
+    assert compose(crop).fused == (crop,) and not compose(crop).foreign
+    assert compose(shout).foreign == (shout,) and not compose(shout).fused
+    assert compose([]).fused == compose([]).foreign == ()
 
 
 def test_compose_runs_everything_in_order() -> None:
@@ -290,7 +290,7 @@ def test_interpolations_are_torchvisions(torchvision: Any, name: str) -> None:
     mode = torchvision.transforms.InterpolationMode(name)
     number = torchvision.transforms.functional.pil_modes_mapping[mode]
     for interpolation in (name, mode, number, Image.Resampling(number)):
-        assert Resize((2, 3), interpolation).steps(9, 9) == (Scale(3, 2, number),)
+        assert Resize((2, 3), interpolation).operations(9, 9) == (Scale(3, 2, number),)
 
 
 BAD: list[tuple[Callable[[], Any], str]] = [
@@ -347,14 +347,14 @@ def test_transforms_travel_to_other_processes(transform: Transform | Compose) ->
     for other in (pickle.loads(pickle.dumps(transform)), copy.deepcopy(transform)):
         assert repr(other) == repr(transform)
         random = numbers(1, transform.draws)
-        assert other.steps(50, 40, random) == transform.steps(50, 40, random)
+        assert other.operations(50, 40, random) == transform.operations(50, 40, random)
 
 
 def test_torch_and_pillow_are_loaded_when_they_are_used() -> None:
     code = (
         "import sys\n"
-        "from packtrain._readers.transforms.geometric import CenterCrop, Compose, RandomResizedCrop\n"
-        "Compose([RandomResizedCrop(9), CenterCrop(8)]).steps(50, 40, [0.5] * 22)\n"
+        "from packtrain.transforms import CenterCrop, Compose, RandomResizedCrop\n"
+        "Compose([RandomResizedCrop(9), CenterCrop(8)]).operations(50, 40, [0.5] * 22)\n"
         "assert not {'torch', 'PIL'} & set(sys.modules)\n"
         "from PIL import Image\n"
         "CenterCrop(8)(Image.new('L', (9, 9)))\n"

@@ -21,7 +21,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from packtrain._codec.geometry import Box, Crop, Step
+from packtrain._codec.geometry import Box, Crop, Operation
 from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Transform
 
 FALSE_ALARM = 1e-6
@@ -32,7 +32,7 @@ def numbers(seed: int, count: int, draws: int) -> list[list[float]]:
     return rows
 
 
-def placed(steps: Sequence[Step]) -> Box:
+def placed(steps: Sequence[Operation]) -> Box:
     """Where the first step, a crop, lies."""
     crop = steps[0]
     assert isinstance(crop, Crop)
@@ -42,7 +42,7 @@ def placed(steps: Sequence[Step]) -> Box:
 def our_boxes(transform: Transform, width: int, height: int, count: int) -> npt.NDArray[np.int64]:
     """Left, top, width, height of `count` random crops: int64 [count, 4]."""
     random = numbers(width * 1000 + height, count, transform.draws)
-    return np.array([placed(transform.steps(width, height, row)) for row in random])
+    return np.array([placed(transform.operations(width, height, row)) for row in random])
 
 
 def their_boxes(
@@ -141,7 +141,7 @@ def test_random_resized_crop_on_the_same_numbers_is_torchvisions(
         pending[:], feed[:] = random[:20], random[20:]
         top, left, *size = torchvision.transforms.RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
         fallbacks += len(feed) == 2
-        assert placed(ours.steps(width, height, random)) == (left, top, *reversed(size))
+        assert placed(ours.operations(width, height, random)) == (left, top, *reversed(size))
     longish = max(width, height) / min(width, height)
     assert fallbacks == 0 if longish < 2 else fallbacks > 0 if longish > 5 else True
 
@@ -157,7 +157,7 @@ def test_the_fallback_is_torchvisions(
     place = torchvision.transforms.RandomResizedCrop.get_params(Image.new("L", (width, height)), scale, ratio)
     assume(all(place[2:]))
     top, left, crop_height, crop_width = place
-    ours = placed(RandomResizedCrop(9, scale, ratio).steps(width, height, random))
+    ours = placed(RandomResizedCrop(9, scale, ratio).operations(width, height, random))
     assert ours == (left, top, crop_width, crop_height)
 
 
@@ -166,7 +166,7 @@ def test_random_crop_has_torchvisions_places(torchvision: Any, size: tuple[int, 
     """Chi-square over all places."""
     crop, padded = (4, 5), (size[0] + 2 * max(0, 5 - size[0]), size[1] + 2 * max(0, 4 - size[1]))
     ours = RandomCrop(crop, **options)
-    counted = [tuple(ours.steps(*size, random)[-1]) for random in numbers(3, 20000, ours.draws)]
+    counted = [tuple(ours.operations(*size, random)[-1]) for random in numbers(3, 20000, ours.draws)]
     image = Image.new("L", padded)
     with torch.random.fork_rng():
         torch.manual_seed(4)
@@ -183,7 +183,7 @@ def test_flips_have_torchvisions_frequency(torchvision: Any, kind: Any, p: float
     """Chi-square over flipped or not."""
     theirs = getattr(torchvision.transforms, kind.__name__)(p)
     image = noise(1, 3, 3)
-    counted = [bool(kind(p).steps(3, 3, random)) for random in numbers(5, 20000, 1)]
+    counted = [bool(kind(p).operations(3, 3, random)) for random in numbers(5, 20000, 1)]
     with torch.random.fork_rng():
         torch.manual_seed(6)
         drawn = [theirs(image).tobytes() != image.tobytes() for _ in range(5000)]

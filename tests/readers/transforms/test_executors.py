@@ -22,7 +22,7 @@ from packtrain._codec.cut import has_table
 from packtrain._codec.decoders import DECODERS, decoder, rgbx
 from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
-from packtrain._readers.dataset import packed as packed_module
+from packtrain._readers.dataset import samples as samples_module
 from packtrain.errors import MissingDependency, UsageError
 from packtrain.transforms import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -75,15 +75,15 @@ def whole(folder: Path) -> list[Image.Image]:
 
 def check(torchvision: Any, opened: PackedDataset, row: int, image: Image.Image, seed: int) -> bool:
     """Compares a row with torchvision's; says whether the transform can be applied to it at all."""
-    assert opened.fused is not None
-    random = numbers(seed, opened.fused.compose.draws)
+    assert opened._samples.pipeline is not None
+    random = numbers(seed, opened._samples.pipeline.compose.draws)
     try:
-        steps = opened.fused.steps(*image.size, random)
+        steps = opened._samples.pipeline.compose.operations(*image.size, random)
     except UsageError:
         with pytest.raises(UsageError, match="pad_if_needed"):
-            opened.transform_row(row, random)
+            opened._samples.transformed(row, random)
         return False
-    ours, theirs = opened.transform_row(row, random), expected(torchvision, image, steps)
+    ours, theirs = opened._samples.transformed(row, random), expected(torchvision, image, steps)
     assert (ours.shape, ours.dtype) == (theirs.shape, torch.uint8), (row, steps)
     assert torch.equal(ours, theirs), (opened, opened.transform, row, opened.filename(row), steps)
     return True
@@ -136,7 +136,7 @@ def test_grey_of_colour_is_that_of_the_whole_image(torchvision: Any, tmp_path: P
             for row, data in enumerate(files.values()):
                 whole = np.asarray(decoded(data, "L"))
                 for left in range(67 - width + 1):
-                    pixels = opened.transform_row(row, [(left + 0.5) / (67 - width + 1), 0.0])
+                    pixels = opened._samples.transformed(row, [(left + 0.5) / (67 - width + 1), 0.0])
                     np.testing.assert_array_equal(pixels[0], whole[:3, left : left + width])
 
 
@@ -187,15 +187,15 @@ class TestForeign:
                 monkeypatch.setattr(rgbx, "_maps_rgb", lambda: False)
             seen: list[Image.Image] = []
             opened = open_dataset(folder, [TRANSFORMS[kind](), seen.append])
-            assert opened.fused is not None
+            assert opened._samples.pipeline is not None
             for row, image in enumerate(whole):
-                random = numbers(row, opened.fused.compose.draws)
-                steps = opened.fused.steps(*image.size, random)
-                assert opened.transform_row(row, random) is None, "what the last of them returns"
+                random = numbers(row, opened._samples.pipeline.compose.draws)
+                steps = opened._samples.pipeline.compose.operations(*image.size, random)
+                assert opened._samples.transformed(row, random) is None, "what the last of them returns"
                 assert not seen[-1].readonly
                 assert_same(seen[-1], carried_out(torchvision, image, steps))
                 seen[-1].putpixel((0, 0), 17)
-                opened.transform_row(row, random)
+                opened._samples.transformed(row, random)
                 assert_same(seen[-1], carried_out(torchvision, image, steps))
 
     def test_a_usual_chain(self, torchvision: Any, crop_ready: Path) -> None:
@@ -210,8 +210,8 @@ class TestForeign:
         ]
         for chain in chains:
             opened = open_dataset(crop_ready, chain)
-            assert opened.fused is not None
-            assert list(map(type, opened.fused.compose.fused)) == [Resize, CenterCrop]
+            assert opened._samples.pipeline is not None
+            assert list(map(type, opened._samples.pipeline.compose.fused)) == [Resize, CenterCrop]
             for row, data in enumerate(SOURCES.values()):
                 assert torch.equal(opened[row][0], theirs(decoded(data, "RGB")))
 
@@ -270,7 +270,7 @@ class TestLittleIsDecoded:
     @pytest.fixture
     def recorder(self, monkeypatch: pytest.MonkeyPatch) -> Recorder:
         made = Recorder()
-        monkeypatch.setattr(packed_module, "find_decoder", lambda name: made)
+        monkeypatch.setattr(samples_module, "find_decoder", lambda name: made)
         return made
 
     @pytest.fixture
@@ -297,8 +297,8 @@ class TestLittleIsDecoded:
         self, folder: Path, recorder: Recorder, transform: Any, box: Box
     ) -> None:
         opened = open_dataset(folder, transform)
-        assert opened.fused is not None
-        opened.transform_row(0, [0.5] * opened.fused.compose.draws)
+        assert opened._samples.pipeline is not None
+        opened._samples.transformed(0, [0.5] * opened._samples.pipeline.compose.draws)
         ((size, _, scale),) = recorder.asked
         record = opened.record(0).tobytes()
         scan, intervals = laid_out(record)
@@ -344,5 +344,5 @@ class TestLittleIsDecoded:
         folder = pack_sources(tmp_path, StoreOptions("raw"), {"a.png": encoded(image, "PNG")})
         opened = open_dataset(folder, RandomCrop((20, 30)))
         monkeypatch.setattr("packtrain._codec.decode.RecordDecoder.region", None)
-        pixels = opened.transform_row(0, [0.99, 0.0])
+        pixels = opened._samples.transformed(0, [0.99, 0.0])
         np.testing.assert_array_equal(pixels.permute(1, 2, 0), np.asarray(image)[:20, 20:])

@@ -1,0 +1,241 @@
+"""Map-style datasets with the contract of torchvision's ImageFolder: what users see."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy.typing as npt
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+from packtrain._codec.decoders import Decoder
+from packtrain._core.errors import UsageError
+
+from .combined import ConcatSamples, SubsetSamples
+from .samples import PackedSamples, Samples, TransformLike
+from .store import Label, RecordStore
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from packtrain._staging import Staged, StageOptions
+
+
+class ImageDataset(Dataset[tuple[Any, Any]]):
+    """Images and labels by row; `open_dataset`, `concat` and `subset` make datasets.
+
+    ``dataset[row]`` is ``(image, label)``: a PIL image in the dataset's pixel mode and an int (or float, or an array
+    [K]), each through the transform that the packed dataset was opened with. Negative rows count from the end. A row
+    outside the dataset raises IndexError, a damaged one `packtrain.errors.CorruptRecord`.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @override
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        return self._samples.make(row)
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names by label, or None."""
+        return self._samples.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label by class name; empty without class names."""
+        return {name: label for label, name in enumerate(self.classes or ())}
+
+    def record(self, row: int) -> memoryview:
+        """The stored bytes of `row`: a read-only memoryview, without a copy if the dataset is mapped.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
+            CorruptRecord: The bytes differ from what was written.
+        """
+        packed, row = self._samples.locate(row)
+        return packed.store.record(row)
+
+    def image(self, row: int) -> Image:
+        """The decoded image of `row`, without `transform`.
+
+        Raises:
+            CorruptRecord: As `record`, or the stored bytes cannot be decoded.
+        """
+        packed, row = self._samples.locate(row)
+        return packed.decode(row)
+
+    def label(self, row: int) -> Label:
+        """The label of `row`, without `target_transform`: int, float, or an array [K]."""
+        packed, row = self._samples.locate(row)
+        return packed.store.label(row)
+
+    def filename(self, row: int) -> str:
+        """The path of `row` as it stands in the list."""
+        return self._samples.filename(row)
+
+    def line(self, row: int) -> int:
+        """The 0-based line of `row` in the list."""
+        return self._samples.line(row)
+
+    def describe(self, row: int) -> str:
+        """Names `row` for a person: dataset, row, line, path and shard."""
+        return self._samples.describe(row)
+
+    def subset(self, rows: Iterable[int]) -> ImageDataset:
+        """The given rows, in the given order. Its `with_transform` gives them a transform of their own.
+
+        Args:
+            rows: Row numbers, negative ones counted from the end, or a boolean array [rows], True for those to take.
+
+        Raises:
+            IndexError: A row is outside this dataset.
+        """
+        return ImageDataset(SubsetSamples(self._samples, rows))
+
+    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
+        """The same rows with another transform, over the same open shards; `target_transform` stays."""
+        other = copy.copy(self)
+        other._samples = self._samples.with_transform(transform)
+        return other
+
+    def __repr__(self) -> str:
+        paths = ", ".join(os.fspath(store.path) for store in self._samples.stores)
+        return f"{type(self).__name__}({len(self)} rows of {paths})"
+
+
+class PackedDataset(ImageDataset):
+    """A dataset on disk; `open_dataset` makes one."""
+
+    _samples: PackedSamples
+
+    def __init__(self, samples: PackedSamples) -> None:
+        super().__init__(samples)
+
+    @property
+    def store(self) -> RecordStore:
+        """The records of the dataset."""
+        return self._samples.store
+
+    @property
+    def decoder(self) -> Decoder:
+        """What decodes images; its `name` and `version` say more."""
+        return self._samples.decoder
+
+    @property
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        """The transform that the dataset was opened with, or that was set since."""
+        return self._samples.transform
+
+    @transform.setter
+    def transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
+        self._samples.transform = transform
+
+    @property
+    def target_transform(self) -> TransformLike | None:
+        """Called with each label, or None."""
+        return self._samples.target_transform
+
+    @target_transform.setter
+    def target_transform(self, target_transform: TransformLike | None) -> None:
+        self._samples.target_transform = target_transform
+
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """All labels, in row order: a read-only array [rows] or [rows, K] over the index.
+
+        Raises:
+            UsageError: The dataset has no labels.
+            CorruptFile: The index is damaged.
+        """
+        if self.store.manifest.labels.kind == "none":
+            raise UsageError(f"{self.store.path} has no labels")
+        self.store.index.check_all()
+        return self.store.index["label"]
+
+    @override
+    def __repr__(self) -> str:
+        manifest = self.store.manifest
+        return (
+            f"{type(self).__name__}({os.fspath(self.store.path)!r}, {len(self)} rows, {manifest.format}, "
+            f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r})"
+        )
+
+
+def samples_of(dataset: object) -> Samples | None:
+    """The samples behind a dataset of packtrain; None for any other object."""
+    return dataset._samples if isinstance(dataset, ImageDataset) else None
+
+
+def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
+    """Datasets one after the other, as one; each keeps its own transforms.
+
+    Raises:
+        UsageError: There are none, or their class names differ.
+    """
+    return ImageDataset(ConcatSamples([dataset._samples for dataset in datasets]))
+
+
+def open_dataset(
+    path: str | os.PathLike[str],
+    transform: TransformLike | Sequence[TransformLike] | None = None,
+    target_transform: TransformLike | None = None,
+    *,
+    io: str = "auto",
+    check: bool = True,
+    decoder: str = "auto",
+    scaled: bool = False,
+    stage: str | os.PathLike[str] | StageOptions | None = None,
+) -> PackedDataset:
+    """Opens a packed dataset of any format.
+
+    Args:
+        path: The folder that `packtrain pack` wrote.
+        transform: Any callable, called with each PIL image as in torchvision; or transforms of `packtrain.transforms`,
+            one, a list or a `Compose` of them, torchvision's `Compose` too. These see the encoded record and decode
+            only what they need. If there are no others, images are tensors, uint8 [channels, height, width]; a foreign
+            callable after them gets a PIL image.
+        target_transform: Called with each label.
+        io: ``"mmap"``, ``"pread"``, or ``"auto"``: pread on network file systems, where a mapped read that fails is a
+            SIGBUS, mmap elsewhere.
+        check: Compare each record with its checksum when it is read.
+        decoder: ``"pillow"``, ``"extension"``, ``"simplejpeg"``, ``"accimage"``, or ``"auto"``: the fastest one whose
+            pixels equal Pillow's on this machine. The dataset's `decoder` tells which it is.
+        scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly different pixels.
+        stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
+            there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction
+            as long as the dataset lives, here or in a worker process.
+
+    Returns:
+        A map-style dataset; `torch.utils.data.DataLoader` takes it under any start method.
+
+    Raises:
+        NotADataset: `path` has no manifest.
+        UnsupportedVersion: It was written by a newer packtrain.
+        CorruptFile: Manifest or index is damaged.
+        MissingDependency: `decoder` is not installed.
+        UsageError: There is no such decoder or transform.
+        NoRoom: There is no room to stage it.
+        StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
+    """
+    # This lease is released at the end of the function, when the dataset holds its own.
+    staged = None if stage is None else _staged(path, stage)
+    if staged is not None:
+        path = staged.path
+    return PackedDataset(
+        PackedSamples(path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled)
+    )
+
+
+def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
+    from packtrain._staging import StageOptions, stage
+
+    return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))

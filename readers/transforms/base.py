@@ -1,0 +1,83 @@
+"""What a transform is: a function of an image's size and some random numbers that gives operations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from packtrain._codec.geometry import Operation, apply
+from packtrain._codec.pillow import require_pillow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class MakesOperations(Protocol):
+    """What `transform_image` needs: a transform, or several of them."""
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers `operations` takes."""
+
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        """The operations for an image of `width` x `height` pixels."""
+
+
+class Transform(ABC):
+    """A transform of packtrain: operations that depend on the image's size and on `draws` random numbers.
+
+    Called with a PIL image it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
+
+    Attributes:
+        geometric: True if the transform moves pixels: it may change the image's size and which part of the source is
+            needed. False if it is pointwise: it changes each pixel by itself.
+    """
+
+    geometric: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many random numbers `operations` takes, for any image."""
+
+    @abstractmethod
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        """The operations for one image.
+
+        Args:
+            width: Width of the image in pixels.
+            height: Height of the image in pixels.
+            random: Uniform in [0, 1), Python floats [draws].
+
+        Raises:
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+
+    def __call__(self, image: Image) -> Image:
+        """Transforms a PIL image.
+
+        Raises:
+            TypeError: `image` is not a PIL image.
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+        return transform_image(self, image)
+
+
+def transform_image(transform: MakesOperations, image: Any) -> Image:
+    """Transforms a PIL image with random numbers from torch's default generator.
+
+    Raises:
+        TypeError: `image` is not a PIL image.
+        UsageError: The transform cannot be applied to an image of this size.
+    """
+    if not isinstance(image, require_pillow().Image):
+        raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
+    random: list[float] = []
+    if transform.draws:
+        # Imported only here: a loader passes the numbers in, and needs no torch for them.
+        import torch
+
+        random = torch.rand(transform.draws, dtype=torch.float64).tolist()
+    width, height = image.size
+    return apply(image, transform.operations(width, height, random))

@@ -1,0 +1,265 @@
+"""Run plans on encoded images: only what a plan needs is decoded.
+
+An executor looks at a plan (`packtrain._codec.plan`) and decodes what it needs, or passes. What it returns then makes
+the result: `decode` fails on damaged records, `finish` on what users asked for. The pixels equal those of the transform
+on the whole decoded image, bit for bit, unless decoding is `scaled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from typing_extensions import override
+
+from packtrain._codec import resizing
+from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
+from packtrain._codec.geometry import Box, Flip, Operation, Scale, apply, needed
+from packtrain._codec.native import extension
+from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pixels import array_from_image, array_from_pixels, array_resized
+from packtrain._codec.plan import Plan
+from packtrain._codec.stages import RESIZE, TRANSFORM, WRITE, OnStage, untimed
+
+from .compose import Compose
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+_SCALES: Final = (8, 4, 2)
+_MIRROR: Final = Flip(horizontal=True)
+# If a plan reads less of the image than this, decoding only that part saves more than putting it in place costs.
+_WORTHWHILE: Final = 0.8
+
+
+class Decoded(Protocol):
+    """What an executor decoded, ready to be finished."""
+
+    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        """Runs what is left of the plan.
+
+        Args:
+            into: uint8 [height, width, channels], contiguous: where the pixels are written if they have this shape and
+                no foreign callable follows.
+            on_stage: Called at the end of each stage.
+
+        Returns:
+            `into`, or a tensor, uint8 [channels, height, width], in channels-last memory as torchvision's. With foreign
+            callables: what the last of them returns.
+        """
+
+
+class Executor(Protocol):
+    """One way of running plans."""
+
+    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded | None:
+        """Decodes what `plan` needs of `image`; None if this executor cannot run it.
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+            Exception: Whatever Pillow raises on an encoded record that it refuses.
+        """
+
+
+class Pipeline:
+    """A transform over the encoded images of a dataset.
+
+    Args:
+        compose: The transform; without packtrain's transforms at its beginning, images are decoded whole.
+        records: Decodes images.
+        scaled: Let the decoder shrink JPEGs by 2, 4 or 8 if they are then resized to less than that. Much faster for
+            large photographs, with slightly different pixels (`docs/benchmarks.md` has figures).
+    """
+
+    def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
+        self.compose: Final = compose
+        through_pillow = PillowExecutor(records, compose.foreign, scaled=scaled)
+        self._executors: Final[tuple[Executor, ...]] = (
+            (through_pillow,) if compose.foreign else (ArrayExecutor(records, scaled=scaled), through_pillow)
+        )
+
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Plan:
+        """What the transform makes of an image of `width` x `height` pixels.
+
+        Args:
+            width: Width of the image in pixels.
+            height: Height of the image in pixels.
+            random: Uniform in [0, 1), `compose.draws` of them; None draws them from torch's default generator.
+
+        Raises:
+            UsageError: The transform cannot be applied to an image of this size.
+        """
+        if random is None:
+            draws = self.compose.draws
+            random = torch.rand(draws, dtype=torch.float64).tolist() if draws else ()
+        return self.compose.plan(width, height, random)
+
+    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage = untimed) -> Decoded:
+        """Decodes what `plan` needs of `image`.
+
+        Raises:
+            ValueError: The record does not hold an image of this size.
+            Exception: Whatever Pillow raises on an encoded record that it refuses.
+        """
+        for executor in self._executors:
+            decoded = executor.decode(image, plan, on_stage)
+            if decoded is not None:
+                return decoded
+        raise AssertionError("the executor over Pillow runs every plan")
+
+
+class ArrayExecutor(Executor):
+    """Runs plans that need no PIL image: raw pixels that are copied, and what the C extension resizes and mirrors.
+
+    Args:
+        records: Decodes images.
+        scaled: See `Pipeline`.
+    """
+
+    def __init__(self, records: RecordDecoder, *, scaled: bool) -> None:
+        self._records = records
+        self._scaled = scaled
+        self._raw = records.store.store == "raw"
+        self._style = resizing.style() if records.store.channels == 3 else None
+
+    @override
+    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded | None:
+        if plan.rest:
+            return None
+        if plan.resize is None:
+            # Without the extension, Pillow mirrors faster than numpy.
+            if not self._raw or (plan.mirrored and extension is None):
+                return None
+            return _Array(self._records.raw_pixels(image, plan.box), plan, 0)
+        if self._style is None or plan.resize.resample not in resizing.RESAMPLES:
+            return None
+        if self._scaled and _decoding_scale(self._records, plan) > 1:
+            return None
+        pixels = self._records.rgb(image, plan.box, on_stage)
+        return None if pixels is None else _Array(pixels, plan, self._style)
+
+
+class _Array:
+    """Pixels, uint8 [height, width, channels], of the plan's box; there may be other bytes between their rows."""
+
+    __slots__ = ("_pixels", "_plan", "_style")
+
+    def __init__(self, pixels: Pixels, plan: Plan, style: int) -> None:
+        self._pixels = pixels
+        self._plan = plan
+        self._style = style
+
+    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        _, resize, mirrored, _ = self._plan
+        if resize is None:
+            made = array_from_pixels(self._pixels, mirrored=mirrored, into=into)
+        else:
+            made = array_resized(self._pixels, resize, self._style, mirrored=mirrored, into=into)
+            on_stage(RESIZE)
+        on_stage(WRITE)
+        return _delivered(made, into)
+
+
+class PillowExecutor(Executor):
+    """Runs every plan, on PIL images.
+
+    Args:
+        records: Decodes images.
+        foreign: Callables that are applied to the PIL image after the plan.
+        scaled: See `Pipeline`.
+    """
+
+    def __init__(self, records: RecordDecoder, foreign: Sequence[Callable[[Any], Any]] = (), *, scaled: bool) -> None:
+        self._records = records
+        self._foreign = tuple(foreign)
+        self._scaled = scaled
+
+    @override
+    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded:
+        picture, operations = self._decode_box(image, plan, on_stage)
+        if self._foreign:
+            return _ForeignInput(self._records.with_info(picture, image), operations, self._foreign)
+        return _Picture(picture, operations)
+
+    def _decode_box(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
+        """Decodes what the operations on the plan's box need, and says which of them are left."""
+        box, operations = plan.box, plan.operations
+        scale = _decoding_scale(self._records, plan) if self._scaled else 1
+        if scale > 1:
+            picture = self._records.region(image, box, scale, on_stage)
+            assert plan.resize is not None
+            return _resize_exactly(picture, box, scale, plan.resize), operations[1:]
+        # A single operation after the crop needs all of it.
+        part = needed(operations, box.width, box.height) if len(operations) > 1 else Box(0, 0, box.width, box.height)
+        if part.width * part.height >= _WORTHWHILE * box.width * box.height:
+            return self._records.region(image, box, on_stage=on_stage), operations
+        inner = Box(box.left + part.left, box.top + part.top, part.width, part.height)
+        picture = self._records.region(image, inner, on_stage=on_stage)
+        # A resize weights pixels by where they are in the whole image. The pixels that it does not need stay undefined.
+        canvas = require_pillow().new(picture.mode, (box.width, box.height), None)
+        canvas.paste(picture, (part.left, part.top))
+        return canvas, operations
+
+
+class _Picture:
+    """A PIL image and the operations that are left."""
+
+    __slots__ = ("_image", "_operations")
+
+    def __init__(self, image: Image, operations: Sequence[Operation]) -> None:
+        self._image = image
+        self._operations = operations
+
+    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        # A mirroring at the end is done while the pixels are written.
+        mirrored = bool(self._operations) and self._operations[-1] == _MIRROR
+        image = apply(self._image, self._operations[:-1] if mirrored else self._operations)
+        on_stage(RESIZE)
+        made = array_from_image(image, mirrored=mirrored, into=into)
+        on_stage(WRITE)
+        return _delivered(made, into)
+
+
+class _ForeignInput:
+    """A PIL image, the operations that are left, and the callables that follow."""
+
+    __slots__ = ("_foreign", "_image", "_operations")
+
+    def __init__(self, image: Image, operations: Sequence[Operation], foreign: Sequence[Callable[[Any], Any]]) -> None:
+        self._image = image
+        self._operations = operations
+        self._foreign = foreign
+
+    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        image = apply(self._image, self._operations)
+        on_stage(RESIZE)
+        result: Any = ordinary(image)
+        for transform in self._foreign:
+            result = transform(result)
+        on_stage(TRANSFORM)
+        return result
+
+
+def _delivered(pixels: Pixels, into: Pixels | None) -> Any:
+    return into if pixels is into else torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _decoding_scale(records: RecordDecoder, plan: Plan) -> int:
+    """How many times smaller a JPEG may be decoded, since the plan resizes it to less than that."""
+    if plan.resize is None or records.store.store == "raw":
+        return 1
+    wide, high = plan.box.width // plan.resize.width, plan.box.height // plan.resize.height
+    return next((scale for scale in _SCALES if scale <= min(wide, high)), 1)
+
+
+def _resize_exactly(image: Image, box: Box, scale: int, resize: Scale) -> Image:
+    """Resizes an image that shows `box` `scale` times smaller, extended to whole pixels."""
+    covered = shrunk(box, scale)
+    left, top = box.left / scale - covered.left, box.top / scale - covered.top
+    right, bottom = left + box.width / scale, top + box.height / scale
+    return image.resize((resize.width, resize.height), resize.resample, (left, top, right, bottom))

@@ -1,0 +1,68 @@
+"""The normal form of operations: what it makes of an image is what the operations make of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, Scale, apply, size_after
+from packtrain._codec.plan import Plan, plan
+
+WIDTH, HEIGHT = 13, 9
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
+SIDE = st.integers(1, 16)
+OPERATIONS = st.lists(
+    st.one_of(
+        st.builds(Crop, st.builds(Box, st.integers(-3, 8), st.integers(-3, 8), SIDE, SIDE)),
+        st.builds(Scale, SIDE, SIDE, st.sampled_from([FILTERS["bilinear"], FILTERS["nearest"]])),
+        st.builds(Flip, st.booleans()),
+        st.builds(Pad, *[st.integers(0, 3)] * 4),
+    ),
+    max_size=6,
+).map(tuple)
+
+
+def carried_out(made: Plan) -> Image.Image:
+    return apply(IMAGE, (Crop(made.box), *made.operations))
+
+
+@given(OPERATIONS)
+def test_a_plan_makes_what_its_operations_make(operations: tuple[Operation, ...]) -> None:
+    made, expected = carried_out(plan(operations, WIDTH, HEIGHT)), apply(IMAGE, operations)
+    assert made.size == expected.size
+    assert made.tobytes() == expected.tobytes()
+
+
+@given(OPERATIONS)
+def test_its_box_lies_inside_the_image_and_its_size_is_that_before_the_rest(operations: tuple[Operation, ...]) -> None:
+    made = plan(operations, WIDTH, HEIGHT)
+    left, top, width, height = made.box
+    assert 0 <= left < left + width <= WIDTH and 0 <= top < top + height <= HEIGHT
+    assert size_after(made.rest, *made.size) == size_after(operations, WIDTH, HEIGHT)
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ((), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
+        ((Crop(Box(2, 1, 8, 7)), Crop(Box(1, 1, 4, 4))), Plan(Box(3, 2, 4, 4), None, False, ())),
+        (
+            (Crop(Box(2, 1, 8, 7)), Scale(5, 5, 2), Flip(True)),
+            Plan(Box(2, 1, 8, 7), Scale(5, 5, 2), True, ()),
+        ),
+        ((Flip(True), Flip(True)), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
+        ((Crop(Box(-1, 0, 5, 5)),), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, (Crop(Box(-1, 0, 5, 5)),))),
+        (
+            (Scale(5, 5, 2), Crop(Box(0, 0, 3, 3))),
+            Plan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), False, (Crop(Box(0, 0, 3, 3)),)),
+        ),
+        # A resize of a mirrored image need not have the pixels of the mirrored resize.
+        ((Flip(True), Scale(5, 5, 2)), Plan(Box(0, 0, WIDTH, HEIGHT), None, True, (Scale(5, 5, 2),))),
+        ((Flip(False),), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, (Flip(False),))),
+    ],
+)
+def test_the_fast_executors_see_as_much_as_they_can_run(operations: tuple[Operation, ...], expected: Plan) -> None:
+    assert plan(operations, WIDTH, HEIGHT) == expected
