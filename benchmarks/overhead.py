@@ -21,9 +21,8 @@ from benchmarks.measure import target as bound
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec.stages import READ, Stage, untimed
 from packtrain._core.options import StoreOptions
-from packtrain._readers.loader.batches import Progress
 from packtrain._readers.monitoring.stats import Meter
-from packtrain._readers.monitoring.timing import Timekeeper
+from packtrain._readers.monitoring.timing import Observer, StageTimer
 from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transform
 
 REPETITIONS: Final = 30
@@ -170,10 +169,10 @@ def _processor() -> float:
 def _nothing() -> Iterator[None]:
     """Nobody measures anything. Samples are still asked for by way of functions that would tell their stages."""
     with ExitStack() as patches:
-        for name in ("idle", "begin_batch", "disregard", "account"):
-            patches.enter_context(patch.object(Timekeeper, name, lambda keeper: None))
-        for name in ("on_stage", "end"):
-            patches.enter_context(patch.object(Timekeeper, name, getattr(Progress, name)))
+        for name in ("idle", "begin_batch", "discard_usage", "count_usage"):
+            patches.enter_context(patch.object(StageTimer, name, lambda timer: None))
+        for name in ("callbacks", "end_stage"):
+            patches.enter_context(patch.object(StageTimer, name, getattr(Observer, name)))
         patches.enter_context(patch.object(Meter, "timed", lambda meter, batches: batches))
         patches.enter_context(patch.object(Meter, "collected", lambda meter, batches: batches))
         patches.enter_context(patch.object(Meter, "count", lambda meter, samples, skipped=0: None))
@@ -198,7 +197,7 @@ def _calls(*datasets: ImageDataset) -> int:
 
 @contextmanager
 def _told(told: list[Stage]) -> Iterator[None]:
-    with patch.object(Timekeeper, "on_stage", lambda keeper, samples: [told.append] * samples):
+    with patch.object(StageTimer, "callbacks", lambda timer, samples: [told.append] * samples):
         yield
 
 

@@ -22,3 +22,11 @@ def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         except (OSError, ValueError):
             continue
     return cores
+
+
+def cores_per_rank() -> int:
+    """This rank's share of the available cores, at least 1.
+
+    torchrun says in ``LOCAL_WORLD_SIZE`` how many ranks run on this machine; without it there is one.
+    """
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,4 +1,21 @@
-"""Batches for a training loop: `Loader`, and the orders in which it can go through a dataset."""
+"""Batches for a training loop: `Loader`, and the orders in which it can go through a dataset.
+
+A batch goes by five names on its way from the order to the consumer:
+
+- `schedule.Step`: which positions of the epoch this rank takes in one training step.
+- `engine.Job`: which batch is to be made: the positions, the rows that the order puts there, and the key of the random
+  numbers.
+- `worker.Ticket`: a job as one message to the worker processes. The rows lie in the slot of the arena that it names.
+- `batches.Made`: what came of a job, which is also what a worker sends back: how many samples, what was left out, or
+  an error. The images and labels lie in the slot.
+- `engine.Batch`: job, result and content in one. An engine fills it with arrays, and a transfer (`device`) turns these
+  into what the consumer gets, on its device and postprocessed.
+
+In the order in which they are used: `order` and `schedule` say which rows a step takes, `samples` makes one sample,
+`batches` one batch, `worker` does so in a process of its own and `workers` talks to these processes, `engine` keeps
+batches ahead in the slots of the `arena`, `device` and `postprocess` turn them into what the consumer gets, and
+`loader` is what users see.
+"""
 
 from .loader import Loader
 from .order import BlockShuffled, Order, Sequential, Shuffled, Weighted

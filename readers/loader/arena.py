@@ -1,8 +1,8 @@
 """The arena: one block of shared memory in slots of a batch each, which workers write and the consumer reads.
 
-It is a memfd: without a name, so that nothing is left in /dev/shm however a process ends. A batch is handed to the
-consumer as arrays over its slot, without a copy. The slot is free again when none of them lives, nor anything made from
-them, and when the work on a device that reads it has been done.
+It is a memfd, which has no name, so nothing is left in /dev/shm however a process ends. A batch is handed to the
+consumer as arrays over its slot, without a copy. The slot is free again when none of these arrays is alive, nor
+anything made from them, and when a device that reads it has done its work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..monitoring.counters import WORDS
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
-# A page: what mmap aligns to, and more than what any vector instruction or DMA engine asks for.
+# A page: what mmap aligns to, and more than any vector instruction or DMA engine needs.
 _ALIGNMENT: Final = 4096
 
 
@@ -39,9 +39,9 @@ class Field(NamedTuple):
     """One array of a slot.
 
     Attributes:
-        dtype: numpy's type string.
-        shape: Without the batch dimension.
-        channels_last: Whether it is [height, width, channels] here, and [channels, height, width] for the consumer.
+        dtype: Dtype as numpy's type string, for example ``"|u1"``.
+        shape: Shape without the batch dimension.
+        channels_last: True if it is [height, width, channels] here, and [channels, height, width] for the consumer.
     """
 
     dtype: str
@@ -54,8 +54,8 @@ class Layout:
     """What a slot holds.
 
     Attributes:
-        batch_size: Samples.
-        fields: Its arrays by name, in the order in which they lie.
+        batch_size: Number of samples.
+        fields: Its arrays by name, in the order in which they lie in memory.
     """
 
     batch_size: int
@@ -63,18 +63,18 @@ class Layout:
 
     @cached_property
     def slot_bytes(self) -> int:
-        """Bytes from one slot to the next."""
+        """Number of bytes from one slot to the next."""
         return sum(map(self._bytes, self.fields.values()))
 
     def arrays(self, slot: Any) -> dict[str, npt.NDArray[Any]]:
-        """The fields [batch_size, ...] as arrays over `slot`, a buffer of `slot_bytes`."""
+        """The fields as arrays [batch_size, ...] over `slot`, a buffer of `slot_bytes`."""
         return {
             name: np.ndarray((self.batch_size, *field.shape), field.dtype, slot, offset)
             for (name, field), offset in zip(self.fields.items(), self._offsets, strict=True)
         }
 
     def new(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields in ordinary memory."""
+        """The fields as new arrays in ordinary memory."""
         return {name: np.empty((self.batch_size, *field.shape), field.dtype) for name, field in self.fields.items()}
 
     @cached_property
@@ -87,62 +87,62 @@ class Layout:
 
 
 class Board:
-    """The first pages of the arena, on which the processes read what the others are doing.
+    """The first pages of the arena, where each process reads what the others are doing.
 
-    Each number is written by one process alone, in one machine word, so no lock is needed.
+    Each number is one machine word that only one process writes, so no lock is needed.
 
     Args:
-        memory: Of `Board.bytes`.
-        workers: How many write on it, beside the process of the loader.
+        memory: Its memory, of `Board.bytes` bytes.
+        workers: Number of worker processes. The loader's process writes on the board, too.
     """
 
     def __init__(self, memory: memoryview, workers: int) -> None:
         self._words = words = memory.cast("q")
-        self._gauges = words[1 + workers : self.bytes(workers) // 8]
-        self.gauges: Final = np.frombuffer(self._gauges, np.int64).reshape(-1, WORDS)
-        """What each process says of its work, the loader's own last: int64 [workers + 1, `WORDS`]."""
+        self._counters = words[1 + workers : self.bytes(workers) // 8]
+        self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
+        """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
 
     @staticmethod
     def bytes(workers: int) -> int:
-        """Its size."""
+        """Size of a board in bytes."""
         return 8 * (1 + workers + (workers + 1) * WORDS)
 
     def words(self, process: int) -> memoryview:
-        """A row of `gauges`, int64 [`WORDS`]."""
-        return self._gauges[process * WORDS : (process + 1) * WORDS]
+        """The row of `counters` that a process writes, int64 [WORDS]."""
+        return self._counters[process * WORDS : (process + 1) * WORDS]
 
     def cancel(self, oldest: int) -> None:
-        """Tickets older than this one are no longer wanted."""
+        """Cancels all tickets older than this one."""
         self._words[0] = oldest
 
     def oldest(self) -> memoryview:
-        """The oldest ticket that is wanted, int64 [1]."""
+        """Number of the oldest ticket that is not cancelled, int64 [1]."""
         return self._words[:1]
 
     def note(self, worker: int, row: int) -> None:
-        """A worker begins with a row; -1 when it has none."""
+        """Writes the row that a worker is reading; -1 if there is none."""
         self._words[1 + worker] = row
 
     def current(self, worker: int) -> memoryview:
-        """The row that a worker is at, int64 [1]."""
+        """The row that a worker is reading, int64 [1]."""
         return self._words[1 + worker : 2 + worker]
 
     def row(self, worker: int) -> int:
-        """The row that a worker was at last, -1 if it was between two batches."""
+        """The row that a worker read last; -1 if it is between two batches."""
         return int(self._words[1 + worker])
 
 
 class Arena:
-    """The memory, in the process that made it or in one that it was handed to.
+    """The memory, in the process that made it or in one that received it.
 
     Args:
         layout: What a slot holds.
-        slots: How many.
-        workers: How many processes fill them.
-        descriptor: Of an arena that exists; None makes one.
+        slots: Number of slots.
+        workers: Number of processes that fill them.
+        descriptor: File descriptor of an existing arena; None makes a new one.
 
     Raises:
-        LoaderError: There is not so much memory.
+        LoaderError: There is not enough memory.
     """
 
     def __init__(self, layout: Layout, slots: int, workers: int, descriptor: int | None = None) -> None:
@@ -155,7 +155,7 @@ class Arena:
         self._close = weakref.finalize(self, os.close, self.descriptor)
         try:
             self._memory = mmap.mmap(self.descriptor, size)
-            # Mapped once more: who keeps figures does not keep batches.
+            # Mapped a second time, so that keeping the counters does not keep the batches.
             board = mmap.mmap(self.descriptor, self._head)
         except OSError as error:
             raise _no_room(size, error) from error
@@ -163,37 +163,37 @@ class Arena:
         self.board: Final = Board(memoryview(board)[: Board.bytes(workers)], workers)
 
     def slot(self, number: int) -> Any:
-        """The bytes of a slot: a new object each time, that lives as long as any array over it.
+        """The bytes of a slot: a new object each time, which lives as long as any array over it.
 
-        Of a memoryview that would not be true: numpy makes another one of it, and its arrays refer to that.
+        A memoryview would not: numpy makes another memoryview of it, and its arrays refer to that one.
         """
         return self._slot_type.from_buffer(self._memory, self._head + number * self.layout.slot_bytes)
 
     def arrays(self, number: int) -> dict[str, npt.NDArray[Any]]:
-        """The fields of a slot."""
+        """The fields of a slot as arrays [batch_size, ...]."""
         return self.layout.arrays(self.slot(number))
 
     def memory(self) -> Any:
-        """All bytes, as a ctypes array: a new object each time, that keeps them where they are."""
+        """All bytes as a ctypes array: a new object each time, which keeps them mapped."""
         return (ctypes.c_ubyte * len(self._memory)).from_buffer(self._memory)
 
     def __reduce__(self) -> tuple[Callable[..., Arena], tuple[Layout, int, int, Any]]:
-        # Only on the way into a new process, where multiprocessing carries the descriptor along.
+        # Only used to send the arena to a new process, to which multiprocessing also sends the descriptor.
         return _received, (self.layout, self.slots, self.workers, reduction.DupFd(self.descriptor))
 
 
 class Event(Protocol):
-    """What `torch.cuda.Event` does: tells when the work before it has been done."""
+    """The part of `torch.cuda.Event` that is needed: it is done when all work before it is done."""
 
     def query(self) -> bool:
-        """Whether it has been done."""
+        """True if it is done."""
 
     def synchronize(self) -> None:
-        """Waits until it has been done."""
+        """Waits until it is done."""
 
 
 class Slots:
-    """Which slots of an arena are free; in the process that made it.
+    """Which slots of an arena are free. Only for the process that made the arena.
 
     Args:
         arena: The arena.
@@ -204,12 +204,12 @@ class Slots:
         self._free: deque[int] = deque(range(arena.slots))
         self._events: list[deque[Event]] = [deque() for _ in range(arena.slots)]
         self._lent: dict[int, _Lent] = {}
-        # Filled when a slot's last array dies, in whichever thread and between whichever two instructions that is. So
-        # it is filled without a line of Python, which an interrupt could stop.
+        # Filled when the last array of a slot dies, which can happen in any thread and between any two instructions.
+        # So no line of Python may be needed to fill it: an interrupt could stop that.
         self._returned: deque[_Lent] = deque()
 
     def __len__(self) -> int:
-        """How many are neither in use nor lent; on some of them a device may still be at work."""
+        """Number of slots that are neither taken nor lent. A device may still be reading some of them."""
         while self._returned:
             number = self._returned.popleft().number
             del self._lent[number]
@@ -217,7 +217,7 @@ class Slots:
         return len(self._free)
 
     def take(self) -> int | None:
-        """A free slot on which no device is at work, or None."""
+        """Takes a free slot that no device is reading; None if there is none."""
         for _ in range(len(self)):
             number = self._free.popleft()
             events = self._events[number]
@@ -229,18 +229,18 @@ class Slots:
         return None
 
     def wait(self) -> None:
-        """Waits until no device is at work on the slot that has been free for longest."""
+        """Waits until no device is reading the slot that has been free for longest."""
         events = self._events[self._free[0]]
         while events:
             events[0].synchronize()
             events.popleft()
 
     def give_back(self, number: int) -> None:
-        """A slot that was taken is free again."""
+        """Makes a taken slot free again."""
         self._free.append(number)
 
     def lend(self, number: int) -> Loan:
-        """A taken slot for the consumer."""
+        """Lends a taken slot to the consumer."""
         buffer = self._arena.slot(number)
         self._lent[number] = _Lent(buffer, self._returned.append)
         self._lent[number].number = number
@@ -248,17 +248,17 @@ class Slots:
 
 
 class _Lent(weakref.ref[Any]):
-    """Refers to the bytes of a lent slot, not to one array over them."""
+    """Refers to the bytes of a lent slot, not to one of the arrays over them."""
 
     number: int
 
 
 class Loan(NamedTuple):
-    """A slot in the consumer's hands: free again when no array of it, and nothing made from one, lives.
+    """A slot that the consumer has: free again when none of its arrays is alive, nor anything made from them.
 
     Attributes:
-        arrays: The fields.
-        after: Takes an event before which the slot must not be written again either; to be called while an array lives.
+        arrays: The fields as arrays [batch_size, ...].
+        after: Takes an event before which the slot must not be written again either. Call it while an array is alive.
     """
 
     arrays: Arrays
@@ -271,7 +271,7 @@ def _reserve(size: int) -> int:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
         try:
-            # Memory that is not there would else be found out by a SIGBUS in a worker.
+            # Otherwise, missing memory would show as a SIGBUS in a worker.
             os.posix_fallocate(descriptor, 0, size)
         except BaseException:
             os.close(descriptor)
@@ -283,8 +283,8 @@ def _reserve(size: int) -> int:
 
 def _no_room(size: int, error: OSError) -> LoaderError:
     return LoaderError(
-        f"the loader's batches need {size / 2**20:,.0f} MiB of shared memory, and there is no room for them "
-        f"({error.strerror}): choose a smaller batch_size, prefetch_factor or num_workers"
+        f"the loader's batches need {size / 2**20:,.0f} MiB of shared memory, which is not available "
+        f"({error.strerror}): use a smaller batch_size, prefetch_factor or num_workers"
     )
 
 

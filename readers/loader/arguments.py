@@ -1,16 +1,15 @@
-"""What `Loader` is given: checks of its arguments, and what stands for those that were left out."""
+"""The arguments of `Loader`: checks, and values for those that were left out."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 import torch
 
-from packtrain._core.cores import available_cores
+from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
 from .order import Order, Sequential, Shuffled
@@ -18,21 +17,21 @@ from .sampler import SamplerOrder
 
 
 def require(name: str, value: int, least: int) -> int:
-    """A whole number.
+    """Checks that an argument is a whole number, and returns it.
 
     Raises:
-        UsageError: It is none, or less than `least`.
+        UsageError: It is not, or it is less than `least`.
     """
     if type(value) is not int or value < least:
-        raise UsageError(f"{name}={value!r}: expected a whole number, {least} at least")
+        raise UsageError(f"{name}={value!r}: expected a whole number, at least {least}")
     return value
 
 
 def require_functions(**functions: Callable[..., Any] | None) -> None:
-    """Arguments that are functions or None.
+    """Checks that arguments are functions or None.
 
     Raises:
-        UsageError: One is something else.
+        UsageError: One of them is something else.
     """
     for name, function in functions.items():
         if function is not None and not callable(function):
@@ -40,7 +39,7 @@ def require_functions(**functions: Callable[..., Any] | None) -> None:
 
 
 def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
-    """The order that `sampler` and `shuffle` name."""
+    """The order that `sampler` and `shuffle` ask for."""
     rows = len(dataset)
     if sampler is None:
         return Shuffled(rows) if shuffle else Sequential(rows)
@@ -48,21 +47,19 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
 
 
 def workers_of(num_workers: int | Literal["auto"]) -> int:
-    """How many processes; `"auto"` is this rank's share of the cores.
+    """The number of worker processes; ``"auto"`` is this rank's share of the cores.
 
     Raises:
-        UsageError: It is no such number.
+        UsageError: It is neither a whole number nor ``"auto"``, or it is negative.
     """
-    if num_workers == "auto":
-        return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    return require("num_workers", num_workers, 0)
+    return cores_per_rank() if num_workers == "auto" else require("num_workers", num_workers, 0)
 
 
 def context_of(start_method: str | BaseContext | None) -> BaseContext:
-    """How processes are started.
+    """The multiprocessing context that starts the workers.
 
     Raises:
-        UsageError: The name of the start method is unknown.
+        UsageError: The start method is unknown.
     """
     if isinstance(start_method, BaseContext):
         return start_method
@@ -74,13 +71,13 @@ def context_of(start_method: str | BaseContext | None) -> BaseContext:
 
 
 def place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and number of ranks; where they are not given, torch.distributed's.
+    """Rank and number of ranks; if they are not given, those of torch.distributed, or else 0 and 1.
 
     Raises:
-        UsageError: Only one is given, or the rank is not below their number.
+        UsageError: Only one of them is given, or the rank is not less than the number of ranks.
     """
     if (rank is None) != (world_size is None):
-        raise UsageError("give rank and world_size both, or neither")
+        raise UsageError("give both rank and world_size, or neither")
     if rank is None or world_size is None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):

@@ -1,9 +1,8 @@
-"""How a batch is made: written to arrays that are there already, or by a function of the user's."""
+"""How a batch is made: samples written to existing arrays, or collated by a function of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -12,74 +11,52 @@ import torch
 from torch.utils.data import default_collate
 
 from packtrain._codec.pillow import require_pillow
-from packtrain._codec.stages import WRITE, OnStage, Stage, untimed
-from packtrain._core.errors import CorruptRecord, LoaderError
+from packtrain._codec.stages import WRITE, Stage, untimed
+from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
 
+from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout
 from .randomness import mixed, seed_all
 from .samples import SampleMaker, traceback_of
 
-_TRIES: Final = 1000
-# The numbers that `collate_fn` draws are not those of a sample.
+# Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
 
 
-class Unwanted(Exception):
-    """The batch is no longer wanted: the consumer broke off its pass."""
-
-
 class Made(NamedTuple):
-    """A batch that was made.
+    """What came of a job: a batch, or an error.
 
     Attributes:
-        size: Samples in it: the first ones of its arrays.
-        skipped: What was wrong with each sample that was left out.
-        extras: The fields of each sample that is in it.
-        collated: What `collate_fn` made of the samples, None without one.
+        size: Number of samples in the batch. They come first in its arrays.
+        skipped: For each sample that was left out, what was wrong with it.
+        extras: For each sample in the batch, the fields that were asked for.
+        collated: What `collate_fn` returned; None without `collate_fn`.
+        error: Why there is no batch; None if there is one.
     """
 
-    size: int
-    skipped: list[str]
-    extras: list[tuple[Any, ...]]
+    size: int = 0
+    skipped: Sequence[str] = ()
+    extras: Sequence[tuple[Any, ...]] = ()
     collated: Any = None
+    error: PacktrainError | None = None
 
 
-class Progress:
-    """Which row is being read and what for, for who looks at it from outside; here nobody does.
+CANCELLED: Final = Made()
+"""What comes of a job that nobody waits for any more. Nobody reads it."""
 
-    Attributes:
-        current: The row, int64 [1].
-    """
 
-    def __init__(self) -> None:
-        self.current = memoryview(bytearray(8)).cast("q")
-
-    def note(self, row: int) -> None:
-        """A row is going to be read.
-
-        Raises:
-            Unwanted: It need not be.
-        """
-
-    def on_stage(self, samples: int) -> Iterable[OnStage]:
-        """What keeps the time of each of the samples that are going to be made one by one."""
-        return repeat(untimed, samples)
-
-    def start(self) -> None:
-        """One of them is begun whose time is kept."""
-
-    def end(self, stage: Stage | None) -> None:
-        """All since the last call, or since the batch was begun, was this stage; None: that of the samples."""
+def _never() -> bool:
+    return False
 
 
 class BatchMaker:
     """Makes batches.
 
     Args:
-        samples: Makes what is in them.
+        samples: Makes the samples.
         collate_fn: Makes a batch of a list of samples, each a tuple of image, label and fields; None: images and
             labels are written to arrays.
-        skip: Leave damaged records out.
+        skip: True to leave out damaged records, False to raise an error.
     """
 
     def __init__(
@@ -91,69 +68,92 @@ class BatchMaker:
 
     @property
     def seeds(self) -> bool:
-        """Whether what is not packtrain's takes part, for which the generators of the process are seeded."""
+        """True if code that is not packtrain's takes part, for which the process's generators are seeded."""
         return self.samples.seeds or self.collate_fn is not None
 
     def layout(self, batch_size: int, key: int, positions: Sequence[int], rows: Sequence[int]) -> Layout:
-        """The arrays of a batch: row and position of each sample, which go in, and what comes out.
+        """The arrays of a batch: rows and positions, which go in, and images and labels, which come out.
 
-        Image and label are those of the first of the given samples that is not damaged.
+        The first undamaged one of the given samples decides the shape and dtype of images and labels.
+
+        Args:
+            batch_size: Number of samples in a batch.
+            key: Key of the epoch's random numbers.
+            positions: Positions of the samples to try.
+            rows: Rows of the samples to try.
 
         Raises:
-            PacktrainError: It cannot be made, or arrays cannot hold it.
+            PacktrainError: The sample cannot be made, or cannot be held by arrays.
         """
         inputs = {"row": Field("<i8"), "position": Field("<i8")}
         if self.collate_fn is not None:
             return Layout(batch_size, inputs)
         skipped: list[str] = []
-        positions = positions[:_TRIES]
         random = self.samples.random(key, positions)
-        for position, row, image, label in self._samples(key, positions, rows, random, skipped, Progress()):
+        for position, row, image, label in self._samples(key, positions, rows, random, skipped, Observer()):
             try:
                 return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
             except (TypeError, ValueError) as error:
                 raise self._unfit(position, row, error) from error
         raise LoaderError(f"no sample can be made: all of the first {len(skipped)} records are damaged. {skipped[0]}")
 
-    def make(self, key: int, count: int, layout: Layout, arrays: Arrays, progress: Progress | None = None) -> Made:
+    def make(
+        self,
+        key: int,
+        count: int,
+        layout: Layout,
+        arrays: Arrays,
+        observer: Observer | None = None,
+        cancelled: Callable[[], bool] = _never,
+    ) -> Made:
         """Makes a batch.
 
         Args:
-            key: Of the epoch's random numbers.
-            count: Samples.
+            key: Key of the epoch's random numbers.
+            count: Number of samples.
             layout: What `layout` returned.
-            arrays: Of this layout: they say which samples, and get what these are.
-            progress: Is told which row is being read.
+            arrays: Arrays of this layout. They hold the rows and positions, and get the images and labels.
+            observer: Is told how far the batch has come.
+            cancelled: Asked before each sample. Once it has returned True, it must always return True.
+
+        Returns:
+            The batch; or `CANCELLED`, as soon as `cancelled` says so.
 
         Raises:
-            PacktrainError: A sample cannot be made, or does not fit.
+            PacktrainError: A sample cannot be made, or does not fit into the arrays.
         """
-        progress = progress or Progress()
+        if cancelled():
+            return CANCELLED
+        observer = observer or Observer()
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
         skipped: list[str] = []
         extras: list[tuple[Any, ...]] = []
         random = self.samples.random(key, positions)
         if self.collate_fn is not None:
             samples = []
-            for position, row, image, label in self._samples(key, positions, rows, random, skipped, progress):
+            for position, row, image, label in self._samples(
+                key, positions, rows, random, skipped, observer, cancelled
+            ):
                 samples.append((image, label, *self.samples.extras(position, row)))
+            if cancelled():
+                return CANCELLED
             if not samples:
-                return Made(0, skipped, [])
+                return Made(0, skipped)
             seed_all(mixed(key, _COLLATE), positions[0])
-            progress.end(None)
+            observer.end_stage(None)
             collated = self._collated(samples)
-            progress.end(Stage.COLLATE)
-            return Made(len(samples), skipped, [], collated)
+            observer.end_stage(Stage.COLLATE)
+            return Made(len(samples), skipped, collated=collated)
         writer = _Writer(layout, arrays)
         if count and writer.direct:
-            progress.note(rows[0])
+            observer.current[0] = rows[0]
             images, labels = arrays["image"], arrays["label"]
-            if self.samples.copy(arrays["row"][:count], random, images, labels, progress.current):
+            if self.samples.copy(arrays["row"][:count], random, images, labels, observer.current):
                 if self.samples.fields:
                     extras += map(self.samples.extras, positions, rows)
-                progress.end(Stage.COPY)
+                observer.end_stage(Stage.COPY)
                 return Made(count, skipped, extras)
-        made = self._samples(key, positions, rows, random, skipped, progress, writer.target)
+        made = self._samples(key, positions, rows, random, skipped, observer, cancelled, writer.target)
         for position, row, image, label in made:
             try:
                 writer.write(image, label)
@@ -161,8 +161,8 @@ class BatchMaker:
                 raise self._unfit(position, row, error) from error
             if self.samples.fields:
                 extras.append(self.samples.extras(position, row))
-        progress.end(None)
-        return Made(writer.count, skipped, extras)
+        observer.end_stage(None)
+        return CANCELLED if cancelled() else Made(writer.count, skipped, extras)
 
     def _samples(
         self,
@@ -171,17 +171,21 @@ class BatchMaker:
         rows: Sequence[int],
         random: npt.NDArray[np.float64],
         skipped: list[str],
-        progress: Progress,
+        observer: Observer,
+        cancelled: Callable[[], bool] = _never,
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
     ) -> Iterator[tuple[int, int, Any, Any]]:
-        """Position, row, image and label of each sample that is not left out."""
+        """Position, row, image and label of each sample that is not left out, until the batch is cancelled."""
+        current = observer.current
         each = zip(
-            positions, self.samples.ahead(rows), random.tolist(), progress.on_stage(len(positions)), strict=False
+            positions, self.samples.ahead(rows), random.tolist(), observer.callbacks(len(positions)), strict=False
         )
         for position, row, numbers, on_stage in each:
-            progress.note(row)
+            if cancelled():
+                return
+            current[0] = row
             if on_stage is not untimed:
-                progress.start()
+                observer.begin_sample()
             try:
                 image, label = self.samples.make(key, position, row, numbers, target(), on_stage)
             except CorruptRecord as error:
@@ -201,8 +205,8 @@ class BatchMaker:
 
     def _unfit(self, position: int, row: int, error: Exception) -> LoaderError:
         return LoaderError(
-            f"{self.samples.describe(row)}, position {position}: {error}. Let the transforms make all samples alike, "
-            "or give a collate_fn"
+            f"{self.samples.describe(row)}, position {position}: {error}. Let the transforms give all samples the same "
+            "shape and dtype, or give a collate_fn"
         )
 
 
@@ -217,12 +221,12 @@ class _Writer:
         self.count = 0
 
     def target(self) -> npt.NDArray[np.uint8] | None:
-        """Where the next image may be decoded to."""
+        """Where the next image may be decoded to; None if it cannot be decoded in place."""
         self._target = self._images[self.count] if self.direct else None
         return self._target
 
     def write(self, image: Any, label: Any) -> None:
-        """Adds a sample; an image that is the target already lies where it belongs."""
+        """Adds a sample. An image that is the target itself is in its place already."""
         if self._target is None or image is not self._target:
             pixels = _pixels(image, channels_last=self._image.channels_last)
             _require_same("image", pixels, self._image)
@@ -251,7 +255,12 @@ def _label_field(label: Any) -> Field:
 
 
 def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
-    """What a transform made, as an array; with `channels_last`, a tensor [channels, height, width] or a PIL image."""
+    """What a transform returned, as an array.
+
+    Args:
+        image: A tensor, an array or a PIL image.
+        channels_last: True to turn a tensor [channels, height, width] or a PIL image into [height, width, channels].
+    """
     if isinstance(image, require_pillow().Image):
         image = torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1).permute(2, 0, 1)
     if isinstance(image, torch.Tensor):
@@ -263,7 +272,7 @@ def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
 
 def _require_same(what: str, value: npt.NDArray[Any], field: Field) -> None:
     expected = np.dtype(field.dtype)
-    # Labels are numbers: a float may lose digits, but an integer must not turn into another one.
+    # Labels are numbers: a float may lose digits, but an integer must not become another integer.
     casting: Literal["safe", "same_kind"] = "safe" if expected.kind in "iu" else "same_kind"
     same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected, casting))
     if value.shape != field.shape or not same_dtype:

@@ -1,14 +1,15 @@
-"""The device stage: takes made batches to where the consumer wants them, and finishes them there.
+"""Takes batches from an engine to the device where the consumer wants them, and postprocesses them there.
 
-On an accelerator, copies and everything that `Finish` does are asked for on one side stream, some batches before the
-consumer gets to them. What makes that right:
+On an accelerator, copies and postprocessing are queued on a side stream, some batches before the consumer asks for
+them. Four rules make that safe:
 
-- A slot of the arena is not written again before the copies out of it are done: an event is left with it.
-- The consumer's stream waits for the event that follows all work on the batch it is given.
-- The memory of that batch is the side stream's. So that it is not used for another one while the consumer's stream
-  still reads it, however early the consumer drops it, the allocator is told of that stream.
-- What was there before a pass (a tensor that a batch transform uses) is there for the side stream too: it waits for the
-  consumer's once, at the beginning. Later it never does: it would wait for the training step.
+- A slot of the arena is not written again before the copies out of it are done: an event is left with the slot.
+- The consumer's stream waits for the event that follows all work on the batch it gets.
+- The memory of that batch belongs to the side stream. The allocator is told that the consumer's stream uses it, too, so
+  that it is not given to another batch while that stream still reads it, however early the consumer drops the batch.
+- What existed before a pass, such as a tensor that a batch transform uses, must exist for the side stream, too. So the
+  side stream waits for the consumer's stream once, at the beginning of the pass. It never does so later, because it
+  would wait for the training step.
 """
 
 from __future__ import annotations
@@ -20,203 +21,191 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
+from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
 from .arena import Event
-from .batches import Made
-from .engine import Batch, Engine, Job
-from .postprocess import Finish, mapped
+from .engine import Batch, Engine
+from .postprocess import Postprocess, mapped
 
-# Batches on the device that the consumer has not asked for: one whose copy may be under way and one that is ready. More
-# would take memory there and win nothing, since the arena holds what workers make ahead.
+# Batches on the device that the consumer has not asked for: one being copied and one that is ready. More would take
+# memory there and gain nothing, since the arena holds what workers make ahead.
 _AHEAD: Final = 2
-# Usable in every context of the process.
+# The registered memory can be used in every CUDA context of the process.
 _PORTABLE: Final = 1
 
 
-class Finished(NamedTuple):
-    """A batch as the consumer gets it.
+class Transfer(Protocol):
+    """Turns the batches of an engine into what the consumer gets."""
 
-    Attributes:
-        job: What was to be made.
-        made: What came of it.
-        value: The batch; None if all its samples were left out.
-    """
-
-    job: Job
-    made: Made
-    value: Any
-
-
-class Stage(Protocol):
-    """Finishes what an engine makes."""
-
-    def run(self, batches: Iterator[Batch]) -> Iterator[Finished]:
-        """Some batches, those of a run of the engine, in their order.
+    def run(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches of one run of the engine, in their order, with what the consumer gets as their `value`.
 
         Raises:
-            PacktrainError: A batch cannot be made or finished; after those before it.
+            PacktrainError: A batch cannot be made or postprocessed. Raised after the batches before it.
         """
 
     def close(self) -> None:
-        """Waits for what is under way, and lets go of the engine's memory."""
+        """Waits for work that is under way, and gives up the engine's memory."""
 
 
-class HostStage:
-    """Finishes each batch when it is asked for, in this process.
+class HostTransfer(Transfer):
+    """Postprocesses each batch in this process, when it is asked for.
 
     Args:
-        finish: What to do with a batch.
+        postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch.
-        pin: Hand them out in memory that a GPU can copy from at once.
+        pin: True to hand out batches in pinned memory, from which a GPU can copy directly.
     """
 
-    def __init__(self, finish: Finish, tensors: Callable[[Batch], Any], *, pin: bool = False) -> None:
-        self._finish = finish
+    def __init__(self, postprocess: Postprocess, tensors: Callable[[Batch], Any], *, pin: bool = False) -> None:
+        self._postprocess = postprocess
         self._tensors = tensors
         self._pin = pin
 
-    def run(self, batches: Iterator[Batch]) -> Iterator[Finished]:
-        """See `Stage.run`."""
-        # No variable here holds a batch: its memory is to be free as soon as the consumer drops it.
-        return map(self._finished, batches)
+    @override
+    def run(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        # No variable here holds a batch, so that its memory is free as soon as the consumer drops it.
+        return map(self._handed_over, batches)
 
+    @override
     def close(self) -> None:
-        """See `Stage.close`."""
+        pass
 
-    def _finished(self, batch: Batch) -> Finished:
+    def _handed_over(self, batch: Batch) -> Batch:
         job, made = batch.job, batch.made
         if not made.size:
-            return Finished(job, made, None)
+            return Batch(job, made, None)
         value = self._tensors(batch)
-        if "image" in batch.arrays:
-            # A view of the labels would keep the slot with the images.
+        if "image" in batch.value:
+            # If the labels were a view, they would keep the slot with the images in use.
             value = (value[0], value[1].clone(), *value[2:])
-        value = self._finish(value, job)
-        return Finished(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
+        value = self._postprocess(value, job)
+        return Batch(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
 class Accelerator(Protocol):
-    """A device with two streams: the side stream, and the one that the consumer works on."""
+    """A device with two streams: the side stream, and the stream that the consumer works on."""
 
     def register(self, memory: Any) -> None:
-        """Makes a ctypes array, which lies in this process, something that `copy` can read at once.
+        """Lets `copy` read a ctypes array in this process's memory directly.
 
         Raises:
-            RuntimeError: It cannot be done.
+            RuntimeError: That is not possible.
         """
 
     def unregister(self, memory: Any) -> None:
-        """The reverse; nothing may read it any more."""
+        """Undoes `register`. Nothing may read the memory any more."""
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, made now, that `copy` can read at once, and that lasts until it has."""
+        """A copy, made at once, that `copy` can read directly, and that lives until `copy` has read it."""
 
     def stream(self) -> AbstractContextManager[Any]:
-        """What is asked of the device within is done later, on the side stream, one after the other."""
+        """A context in which work for the device is queued on the side stream."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device, made later; to be called within `stream`."""
+        """A copy on the device, made later. Only within `stream`."""
 
     def event(self) -> Event:
-        """Done when all is done that has been asked for on the side stream."""
+        """An event that is done when everything queued on the side stream so far is done."""
 
     def follow(self) -> None:
-        """The side stream waits for what the consumer's has been asked for."""
+        """Makes the side stream wait for everything queued on the consumer's stream so far."""
 
     def wait(self, event: Event) -> None:
-        """The consumer's stream waits for an event."""
+        """Makes the consumer's stream wait for an event."""
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """The consumer's stream reads memory of the side stream: nothing else is put there before it has.
+        """Tells the allocator that the consumer's stream reads a tensor in the side stream's memory.
 
-        That is, before it has done what it was asked for until the tensor was dropped.
+        Once the tensor is dropped, its memory is not used again before everything queued on the consumer's stream by
+        then is done.
         """
 
     def synchronize(self) -> None:
-        """Waits until the side stream has nothing to do."""
+        """Waits until everything queued on the side stream is done."""
 
 
-class Cuda:
-    """A CUDA device: see `Accelerator`.
+class Cuda(Accelerator):
+    """A CUDA device.
 
     Args:
-        device: The device; without an index the current one.
+        device: The device; without an index, the current one.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._device = self._stream.device
 
+    @override
     def register(self, memory: Any) -> None:
-        """See `Accelerator.register`."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         code = int(runtime.cudaHostRegister(ctypes.addressof(memory), len(memory), _PORTABLE))
         if code:
-            # The error would else be found, and raised, by whatever kernel is launched next.
+            # CUDA keeps the error and reports it at the next kernel launch; this launch takes it.
             with suppress(RuntimeError):
                 torch.ones(1, device=self._device)
             raise RuntimeError(f"cudaHostRegister returned {code}")
 
+    @override
     def unregister(self, memory: Any) -> None:
-        """See `Accelerator.unregister`."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         runtime.cudaHostUnregister(ctypes.addressof(memory))
 
+    @override
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator.pinned`."""
         return tensor.pin_memory()
 
+    @override
     def stream(self) -> AbstractContextManager[Any]:
-        """See `Accelerator.stream`."""
         return torch.cuda.stream(self._stream)
 
+    @override
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator.copy`."""
         return tensor.to(self._device, non_blocking=True)
 
+    @override
     def event(self) -> Event:
-        """See `Accelerator.event`."""
         event: Event = self._stream.record_event()
         return event
 
+    @override
     def follow(self) -> None:
-        """See `Accelerator.follow`."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
+    @override
     def wait(self, event: Event) -> None:
-        """See `Accelerator.wait`."""
         torch.cuda.current_stream(self._device).wait_event(event)  # type: ignore[arg-type]
 
+    @override
     def keep(self, tensor: torch.Tensor) -> None:
-        """See `Accelerator.keep`."""
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
+    @override
     def synchronize(self) -> None:
-        """See `Accelerator.synchronize`."""
         self._stream.synchronize()
 
 
-class DeviceStage:
-    """Takes batches to an accelerator, and finishes them there, ahead of the consumer.
+class DeviceTransfer(Transfer):
+    """Copies batches to an accelerator and postprocesses them there, ahead of the consumer.
 
     Args:
         accelerator: The accelerator.
-        finish: What to do with a batch.
+        postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch.
         engine: Makes the batches.
     """
 
     def __init__(
-        self, accelerator: Accelerator, finish: Finish, tensors: Callable[[Batch], Any], engine: Engine
+        self, accelerator: Accelerator, postprocess: Postprocess, tensors: Callable[[Batch], Any], engine: Engine
     ) -> None:
         self._accelerator = accelerator
-        self._finish = finish
+        self._postprocess = postprocess
         self._tensors = tensors
         self._engine = engine
         self._release: Callable[[], Any] = lambda: None
@@ -229,69 +218,69 @@ class DeviceStage:
             except RuntimeError as error:
                 warnings.warn(
                     f"the loader's memory cannot be copied from directly ({error}): its batches go through pinned "
-                    "memory, which costs this process a copy of each",
+                    "memory, which costs this process one more copy of each",
                     RuntimeWarning,
                     stacklevel=2,
                 )
             else:
                 self._registered = range(first := ctypes.addressof(memory), first + len(memory))
-                # Should the loader be forgotten, this still lets go of the memory before it is given back.
+                # Unregisters the memory before it is freed, even if the loader is dropped without being closed.
                 self._release = weakref.finalize(self, _release, os.getpid(), accelerator, memory)
 
-    def run(self, batches: Iterator[Batch]) -> Iterator[Finished]:
-        """See `Stage.run`."""
+    @override
+    def run(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         self._accelerator.follow()
-        begun: deque[tuple[Finished, Event | None] | Exception] = deque()
+        begun: deque[tuple[Batch, Event | None] | Exception] = deque()
         ended = False
         while True:
             while not ended and (not begun or len(begun) <= _AHEAD):
                 try:
-                    # The consumer waits for the batch that it asked for only, not for those after it.
+                    # The consumer waits only for the batch that it asked for, not for those after it.
                     if begun and not self._engine.ready():
                         break
                     begun.append(self._begun(next(batches)))
                 except StopIteration:
                     ended = True
                 except Exception as error:
-                    # It belongs to this batch, and those before it are good.
+                    # The error belongs to this batch; the batches before it are good.
                     begun.append(error)
                     ended = True
             if not begun:
                 return
             yield self._handed_over(begun.popleft())
 
+    @override
     def close(self) -> None:
-        """See `Stage.close`."""
         self._release()
         self._registered = range(0)
 
-    def _begun(self, batch: Batch) -> tuple[Finished, Event | None]:
-        """Asks for all that is to be done with a batch."""
+    def _begun(self, batch: Batch) -> tuple[Batch, Event | None]:
+        """Queues all work on a batch, which is done at the event."""
         accelerator, job, made = self._accelerator, batch.job, batch.made
         if not made.size:
-            return Finished(job, made, None), None
+            return Batch(job, made, None), None
         with accelerator.stream():
             try:
                 value = mapped(self._copied, self._tensors(batch))
             finally:
-                # Whatever happened: a copy may be under way.
+                # Even after an error, a copy may be under way.
                 if batch.after is not None:
                     batch.after(accelerator.event())
-            value = self._finish(value, job)
-        return Finished(job, made, value), accelerator.event()
+            value = self._postprocess(value, job)
+        return Batch(job, made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         direct = tensor.data_ptr() in self._registered
         return self._accelerator.copy(tensor if direct else self._accelerator.pinned(tensor))
 
-    def _handed_over(self, begun: tuple[Finished, Event | None] | Exception) -> Finished:
+    def _handed_over(self, begun: tuple[Batch, Event | None] | Exception) -> Batch:
         if isinstance(begun, Exception):
             raise begun
-        finished, event = begun
+        batch, event = begun
         if event is not None:
             self._accelerator.wait(event)
-            mapped(self._kept, finished.value)
-        return finished
+            mapped(self._kept, batch.value)
+        return batch
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         self._accelerator.keep(tensor)
@@ -300,28 +289,28 @@ class DeviceStage:
 
 def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:
     if os.getpid() != owner:
-        # A copy of the loader in a process that was forked off.
+        # A copy of the loader in a forked process.
         return
-    # A device that has failed cannot be waited for, and reads nothing any more.
+    # A device that has failed cannot be waited for, and no longer reads anything.
     with suppress(RuntimeError):
         accelerator.synchronize()
     accelerator.unregister(memory)
 
 
-def stage_of(
-    device: torch.device | None, finish: Finish, tensors: Callable[[Batch], Any], engine: Engine, *, pin: bool
-) -> Stage:
-    """The stage that takes what an engine makes to a device."""
+def transfer_of(
+    device: torch.device | None, postprocess: Postprocess, tensors: Callable[[Batch], Any], engine: Engine, *, pin: bool
+) -> Transfer:
+    """The transfer from an engine to a device; None: the batches stay where they were made."""
     if device is not None and device.type == "cuda":
-        return DeviceStage(Cuda(device), finish, tensors, engine)
-    return HostStage(finish, tensors, pin=pin)
+        return DeviceTransfer(Cuda(device), postprocess, tensors, engine)
+    return HostTransfer(postprocess, tensors, pin=pin)
 
 
 def device_of(name: str | torch.device | None) -> torch.device | None:
-    """The device that is meant; None: wherever batches are made.
+    """The device that an argument names; None: batches stay where they are made.
 
     Raises:
-        UsageError: There is no such device, or it is of a kind that batches cannot be taken to.
+        UsageError: There is no such device, or batches cannot be taken to a device of its kind.
     """
     if name is None:
         return None
@@ -332,16 +321,16 @@ def device_of(name: str | torch.device | None) -> torch.device | None:
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:N'")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device={name!r}: torch sees no CUDA device; with device='cpu' batches have the same numbers")
+        raise UsageError(f"device={name!r}: torch sees no CUDA device; device='cpu' gives the same batches")
     return device
 
 
 def pins(pin_memory: bool, device: torch.device | None) -> bool:
-    """Whether batches are to be handed out in pinned memory, which only a GPU has a use for."""
+    """True if batches are to be handed out in pinned memory, which is of use only to a GPU."""
     if not pin_memory or (device is not None and device.type == "cuda"):
         return False
     if not torch.cuda.is_available():
-        # As torch's DataLoader.
+        # As torch's DataLoader does.
         warnings.warn("pin_memory=True: torch sees no CUDA device, so memory is not pinned", stacklevel=3)
         return False
     return True

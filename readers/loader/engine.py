@@ -1,4 +1,4 @@
-"""Makes batches one after the other: in this process, or ahead of the consumer in others."""
+"""Makes batches one after the other: in this process, or ahead of the consumer in worker processes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
-from ..monitoring.counters import Count, Gauges, Words, blank
-from ..monitoring.timing import Timekeeper
+from ..monitoring.counters import Count, Counters, Words, blank
+from ..monitoring.timing import StageTimer
 from .arena import Arena, Arrays, Event, Layout, Slots
 from .batches import BatchMaker, Made
 from .randomness import preserved
-from .worker import Reply, Ticket
+from .worker import NO_TICKET, Ticket
 from .workers import Workers
 
-# Slots for what the consumer holds: the batch it works on, and the one that it asks for meanwhile.
+# Slots for what the consumer holds: the batch it works on, and the one it asks for before it drops that.
 _HELD: Final = 2
 
 
 class Job(NamedTuple):
-    """A batch to be made.
+    """Which batch is to be made.
 
     Attributes:
-        key: Of the epoch's random numbers.
-        positions: Of its samples in the epoch, int64 [samples].
-        rows: Of its samples in the dataset, likewise.
-        consumed: Positions of the epoch that are used up with it.
+        key: Key of the epoch's random numbers.
+        positions: Positions of its samples in the epoch, int64 [samples].
+        rows: Rows of its samples in the dataset, int64 [samples].
+        consumed: Number of positions of the epoch that are used up once it has been handed out.
     """
 
     key: int
@@ -40,19 +41,20 @@ class Job(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch that was made: the first `made.size` samples of `arrays`.
+    """A batch on its way from an engine to the consumer.
 
     Attributes:
-        job: What was to be made.
+        job: Which batch was to be made.
         made: What came of it.
-        arrays: Where it lies.
-        after: Takes an event before which the arrays must not be written again, even if none of them lives; None if
-            they are the consumer's for ever.
+        value: From an engine: arrays by name, of which the first `made.size` samples count. From a transfer: what the
+            consumer gets, or None if all samples were left out.
+        after: Takes an event; the memory of the arrays is not written again before that event, even if no array is
+            alive. None if the memory is never written again.
     """
 
     job: Job
     made: Made
-    arrays: Arrays
+    value: Any
     after: Callable[[Event], None] | None = None
 
 
@@ -60,87 +62,88 @@ class Engine(Protocol):
     """Makes batches."""
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
-        """The batches of some jobs in their order; what is left of an earlier run is given up.
+        """The batches of some jobs, in their order. What is left of an earlier run is cancelled.
 
         Raises:
             PacktrainError: A batch cannot be made.
         """
 
     def ready(self) -> bool:
-        """Whether the run under way can go on without waiting for its next batch to be made.
+        """True if the present run can continue without waiting for its next batch to be made.
 
         Raises:
-            PacktrainError: It cannot go on.
+            PacktrainError: The run cannot continue.
         """
 
     def memory(self) -> Any:
-        """The memory in which batches lie, as a ctypes array that keeps it there; None if each has its own."""
+        """The memory that all batches lie in, as a ctypes array that keeps it mapped; None if each has its own."""
 
-    def gauges(self) -> Words:
-        """What the processes say of their work, int64 [processes, words]."""
+    def counters(self) -> Words:
+        """The counters of the processes that make batches, int64 [processes, words]."""
 
     def close(self) -> None:
         """Ends what was started."""
 
 
-class SerialEngine:
-    """Makes each batch when it is asked for.
+class SerialEngine(Engine):
+    """Makes each batch in this process, when it is asked for.
 
     Args:
         maker: Makes batches.
-        layout: Of their arrays.
+        layout: The arrays of a batch.
     """
 
     def __init__(self, maker: BatchMaker, layout: Layout) -> None:
         self._maker = maker
         self._layout = layout
         self._words = blank()
-        self._progress = Timekeeper(self._words, maker.samples.stores)
+        self._timer = StageTimer(self._words, maker.samples.stores)
 
+    @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
-        """See `Engine.run`."""
         for job in jobs:
             arrays = self._layout.new()
             _enter(job, arrays)
-            self._progress.begin_batch()
-            self._progress.disregard()
+            self._timer.begin_batch()
+            self._timer.discard_usage()
             try:
                 with preserved() if self._maker.seeds else nullcontext():
-                    made = self._maker.make(job.key, len(job.rows), self._layout, arrays, self._progress)
+                    made = self._maker.make(job.key, len(job.rows), self._layout, arrays, self._timer)
             finally:
-                self._progress.account()
-                self._progress.idle()
+                self._timer.count_usage()
+                self._timer.idle()
             yield Batch(job, made, arrays)
 
+    @override
     def ready(self) -> bool:
-        """See `Engine.ready`."""
         return False
 
+    @override
     def memory(self) -> Any:
-        """See `Engine.memory`."""
         return None
 
-    def gauges(self) -> Words:
-        """See `Engine.gauges`."""
+    @override
+    def counters(self) -> Words:
         return np.frombuffer(self._words, np.int64)[np.newaxis]
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`."""
+        pass
 
 
-class ParallelEngine:
-    """Makes batches ahead, in worker processes.
+class ParallelEngine(Engine):
+    """Makes batches ahead of the consumer, in worker processes.
 
     Args:
         maker: Makes batches.
-        layout: Of their arrays.
-        workers: How many.
-        prefetch_factor: Batches ahead, for each worker.
-        context: How they are started.
+        layout: The arrays of a batch.
+        workers: Number of worker processes.
+        prefetch_factor: Number of batches to make ahead, for each worker.
+        context: Starts the processes.
         init: Called in each worker with its number.
 
     Raises:
-        LoaderError: There is no memory for the batches.
+        LoaderError: There is not enough memory for the batches.
     """
 
     def __init__(
@@ -157,69 +160,70 @@ class ParallelEngine:
         self._slots = Slots(self._arena)
         self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
         self._workers = Workers(maker, self._arena, context, init)
-        self._gauges = Gauges(self._arena.board.words(workers))
+        self._counters = Counters(self._arena.board.words(workers))
         self._next = 0
+        """Number of the next ticket."""
         self._first = 0
-        """The ticket with which the present run began."""
+        """Number of the first ticket of the present run."""
         self._out: dict[int, int] = {}
-        """Slot of each ticket that was not yet replied to."""
-        self._replies: dict[int, tuple[Reply, int]] = {}
-        """Reply and slot of tickets whose batch was not yet handed out."""
+        """Slot of each ticket whose result has not arrived."""
+        self._results: dict[int, tuple[Made, int]] = {}
+        """Result and slot of each ticket whose batch has not been handed out."""
         self._pending: deque[tuple[int, Job]] = deque()
-        """Tickets of the present run and their jobs, in order."""
+        """Tickets and jobs of the present run that have not been handed out, in order."""
 
+    @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
-        """See `Engine.run`."""
-        self._give_up()
+        self._cancel()
         self._submit(jobs)
         while self._pending:
             number, job = self._pending.popleft()
             self._collect(wait=False)
-            if number not in self._replies and number > self._first:
-                self._gauges.add(Count.STARVED)
-            while number not in self._replies:
+            if number not in self._results and number > self._first:
+                self._counters.add(Count.STARVED)
+            while number not in self._results:
                 self._collect(wait=True)
             # In a list, because a variable would keep the batch alive after the consumer has dropped it.
-            batch = [self._hand_out(job, *self._replies.pop(number))]
-            # Before the consumer goes to work: the workers should not wait for it to come back.
+            batch = [self._hand_out(job, *self._results.pop(number))]
+            # Before the consumer goes to work, so that the workers do not wait until it comes back.
             self._submit(jobs)
             yield batch.pop()
 
+    @override
     def ready(self) -> bool:
-        """See `Engine.ready`."""
         self._collect(wait=False)
-        return not self._pending or self._pending[0][0] in self._replies
+        return not self._pending or self._pending[0][0] in self._results
 
+    @override
     def memory(self) -> Any:
-        """See `Engine.memory`."""
         return self._arena.memory()
 
-    def gauges(self) -> Words:
-        """See `Engine.gauges`."""
-        return self._arena.board.gauges
+    @override
+    def counters(self) -> Words:
+        return self._arena.board.counters
 
+    @override
     def close(self) -> None:
-        """See `Engine.close`."""
         self._workers.close()
 
-    def _give_up(self) -> None:
-        """Forgets an earlier run."""
+    def _cancel(self) -> None:
+        """Drops what is left of an earlier run."""
         self._first = self._next
         self._workers.cancel(self._first)
         self._pending.clear()
-        for _, slot in self._replies.values():
+        for _, slot in self._results.values():
             self._slots.give_back(slot)
-        self._replies.clear()
+        self._results.clear()
 
     def _submit(self, jobs: Iterator[Job]) -> None:
-        """Gives the workers as much to do as there is room for."""
+        """Gives the workers as many jobs as there is room for."""
         while len(self._pending) < self._ahead:
             slot = self._slots.take()
             if slot is None:
                 if self._pending:
                     return
                 if self._out:
-                    # Batches of an earlier run are still being given up.
+                    # Tickets of an earlier run still hold slots.
                     self._collect(wait=True)
                 else:
                     self._slots.wait()
@@ -239,30 +243,31 @@ class ParallelEngine:
             self._next += 1
 
     def _collect(self, *, wait: bool) -> None:
-        for reply in self._workers.replies(wait=wait):
-            if reply.error is not None and reply.ticket < 0:
-                raise reply.error
-            slot = self._out.pop(reply.ticket)
-            if reply.ticket >= self._first:
-                self._replies[reply.ticket] = reply, slot
+        """Takes in what has arrived from the workers."""
+        for number, made in self._workers.results(wait=wait):
+            if number == NO_TICKET and made.error is not None:
+                raise made.error
+            slot = self._out.pop(number)
+            if number >= self._first:
+                self._results[number] = made, slot
             else:
                 self._slots.give_back(slot)
 
-    def _hand_out(self, job: Job, reply: Reply, slot: int) -> Batch:
-        if reply.error is not None or reply.made is None:
+    def _hand_out(self, job: Job, made: Made, slot: int) -> Batch:
+        if made.error is not None:
             self._slots.give_back(slot)
-            assert reply.error is not None
-            raise reply.error
-        # The workers must always have a slot each, however many batches the consumer keeps.
-        if len(self._slots) + len(self._out) + len(self._replies) < self._arena.workers:
-            arrays = {name: array[: reply.made.size].copy() for name, array in self._arrays[slot].items()}
+            raise made.error
+        # Each worker must always have a slot, however many batches the consumer keeps.
+        if len(self._slots) + len(self._out) + len(self._results) < self._arena.workers:
+            arrays = {name: array[: made.size].copy() for name, array in self._arrays[slot].items()}
             self._slots.give_back(slot)
-            self._gauges.add(Count.COPIED)
-            return Batch(job, reply.made, arrays)
-        return Batch(job, reply.made, *self._slots.lend(slot))
+            self._counters.add(Count.COPIED)
+            return Batch(job, made, arrays)
+        return Batch(job, made, *self._slots.lend(slot))
 
 
 def _enter(job: Job, arrays: Arrays) -> None:
+    """Writes positions and rows where the maker reads them."""
     count = len(job.rows)
     arrays["position"][:count] = job.positions
     arrays["row"][:count] = job.rows

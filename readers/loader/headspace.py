@@ -1,4 +1,4 @@
-"""Batches that cost nothing: how fast would training be if data were infinitely fast?"""
+"""Batches that cost nothing, to measure how fast training would be if data were infinitely fast."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from .device import Finished
-from .engine import Job
+from .engine import Batch, Job
 from .postprocess import mapped
 
 if TYPE_CHECKING:
     import torch
 
 REAL: Final = 4
-"""Batches that are made."""
+"""Number of batches that are really made."""
 _WARNING: Final = (
     "headspace=True: the same few batches are handed out again and again, to measure; do not train on them"
 )
@@ -26,15 +25,15 @@ class Replay:
     """Makes a few batches, and hands them out again and again in place of all others."""
 
     def __init__(self) -> None:
-        self._made: list[Finished] = []
+        self._made: list[Batch] = []
         self._size = 0
-        """Of each, in samples."""
+        """Number of samples in each of them."""
 
-    def run(self, jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Finished]]) -> Iterator[Finished]:
-        """A batch for each job: of as many samples, but of other ones.
+    def run(self, jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Batch]]) -> Iterator[Batch]:
+        """A batch for each job, with as many samples as the job asks for, but not those it asks for.
 
         Args:
-            jobs: What should be made. None is larger than the first.
+            jobs: What should be made. No job is larger than the first one.
             make: Makes the batches of some jobs.
         """
         first = list(islice(jobs, REAL))
@@ -42,19 +41,19 @@ class Replay:
             if not self._made:
                 warnings.warn(_WARNING, RuntimeWarning, stacklevel=4)
             self._size = len(first[0].rows)
-            # All of them before any is handed out: nobody waits for them later.
+            # All of them before any is handed out, so that the consumer never waits for one later.
             self._made = list(make(job for job in first if len(job.rows) == self._size))
         for number, job in enumerate(chain(first, jobs)):
             place, size = number % len(self._made), len(job.rows)
             found = self._made[place]
             made = found.made._replace(size=min(size, found.made.size))
-            yield Finished(job, made, self._cut(found.value, size))
+            yield Batch(job, made, self._cut(found.value, size))
             if found.made.size:
-                # What was left out is told once.
+                # The warning about samples that were left out comes only once.
                 self._made[place] = found._replace(made=found.made._replace(skipped=[]))
 
     def _cut(self, value: object, size: int) -> object:
-        """A batch with the first samples only: an epoch may end with a smaller one."""
+        """A batch with its first samples only, since an epoch may end with a smaller batch."""
         return value if size == self._size else mapped(partial(_first, self._size, size), value)
 
 

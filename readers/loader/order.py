@@ -1,4 +1,4 @@
-"""In which order an epoch goes through a dataset: arithmetic, from a position to a row, with no list in memory."""
+"""The orders in which an epoch goes through a dataset: arithmetic from position to row, with no list in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 from packtrain._core.permutation import Permutation
@@ -16,10 +17,10 @@ from .randomness import mixed, uniforms
 
 Rows = npt.NDArray[np.int64]
 
-# What an order draws is of other keys than the caller's, who may draw augmentations from the same one.
+# Mixed into the key, from which the caller may also draw augmentations: an order draws other numbers.
 _DRAWS, _ROTATION, _BLOCKS, _WINDOWS = range(0x6F72646572, 0x6F72646576)
 
-# Enough that the fixed cost of a call no longer matters: 64 KiB.
+# Enough rows that the fixed cost of a call no longer matters: 64 KiB.
 _AHEAD: Final = 8192
 
 
@@ -28,16 +29,16 @@ class Order(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Positions in an epoch."""
+        """Number of positions in an epoch."""
 
     @abstractmethod
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """The rows at positions `start` to `stop`, int64 [stop - start], whatever ranges are asked for besides.
+        """The rows at positions `start` to `stop`, int64 [stop - start]. They do not depend on earlier calls.
 
         Args:
-            key: Of the epoch: equal keys give equal rows, other keys unrelated ones. In [0, 2**64).
+            key: Key of the epoch in [0, 2**64). Equal keys give equal rows, different keys unrelated ones.
             start: First position.
-            stop: One past the last.
+            stop: One past the last position.
 
         Raises:
             IndexError: There are no such positions.
@@ -45,10 +46,10 @@ class Order(ABC):
 
 
 class Sequential(Order):
-    """The rows as they come.
+    """The rows in their order in the dataset.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
     """
 
     def __init__(self, rows: int) -> None:
@@ -57,17 +58,17 @@ class Sequential(Order):
     def __len__(self) -> int:
         return self._rows
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """See `Order.rows`."""
         _check_range(self, start, stop)
         return np.arange(start, stop, dtype=np.int64)
 
 
 class Shuffled(Order):
-    """Every row once, in another order for every key.
+    """Every row once, in a different order for every key.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
     """
 
     def __init__(self, rows: int) -> None:
@@ -76,43 +77,44 @@ class Shuffled(Order):
     def __len__(self) -> int:
         return self._rows
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """See `Order.rows`."""
         _check_range(self, start, stop)
         return _shuffled(self._rows, key, start, stop)
 
 
 class Placed(Protocol):
-    """What `BlockShuffled` asks of a dataset."""
+    """What `BlockShuffled` needs of a dataset."""
 
     def __len__(self) -> int:
         """Number of rows."""
 
     def rows_at(self, places: Rows) -> Rows:
-        """The rows whose records lie at these places of the physical order, int64 like `places`."""
+        """The rows whose records lie at these places in the order on disk; int64, with the shape of `places`."""
 
 
 class BlockShuffled(Order):
-    """Every row once, for disks that are slow at reading here and there.
+    """Every row once, for disks that are slow at random reads.
 
-    The places of a dataset, which are the order of its records on disk, are cut into blocks. The blocks are shuffled,
-    and so are the records of every `window` blocks that follow each other then. So all that is read for some time lies
-    in a few stretches of the disk: what is read beside a record is soon of use, and the ways between records are short.
-    The loader asks for the records of a batch, not for whole blocks.
+    The places of a dataset, which are the order of its records on disk, are cut into blocks. The blocks are shuffled.
+    Then the records within every `window` consecutive blocks are shuffled. So at any time, reads come from a few
+    stretches of the disk: what the disk reads next to a record is soon needed, and seeks are short. The loader asks for
+    the records of a batch, not for whole blocks.
 
-    How random that is: every record is as likely as any other at every position, and a place says nothing of its
-    position, as in a full shuffle. What differs is who meets whom: two records of one batch come from the same block
-    with a probability of 1 / `window`, while a full shuffle of n rows has `block` / n, and a batch of B touches about
-    ``window * (1 - exp(-B / window))`` blocks instead of B. With the defaults 0.8 % of the pairs of a batch share a
-    block, and a batch of 256 touches 111 blocks. Where blocks begin is drawn too, so that their members change with
-    the key; and since the packer puts records in random places, blocks are no classes, unless the list's order was
-    kept.
+    How random that is: as in a full shuffle, every record is equally likely at every position, and its place says
+    nothing about its position. What differs is which records share a batch. Two records of one batch come from the same
+    block with a probability of 1 / `window`, where a full shuffle of n rows has `block` / n. A batch of B records
+    touches about ``window * (1 - exp(-B / window))`` blocks instead of B. With the defaults, 0.8 % of the pairs in a
+    batch share a block, and a batch of 256 touches 111 blocks. Where blocks begin is drawn, too, so the records in a
+    block change with the key. And since the packer puts records in random places, blocks are not classes, unless the
+    order of the list was kept.
 
     Args:
-        dataset: A packed dataset, or a subset or concatenation of such.
-        block: Records that are read in one go. 64 JPEGs of ImageNet are 7 MB: a disk with 10 ms a seek and 200 MB/s
-            spends three quarters of its time reading.
-        window: Blocks that are shuffled together. Page cache should hold two windows: 2 * `block` * `window` records.
+        dataset: A packed dataset, or a subset or concatenation of packed datasets.
+        block: Number of records that are read in one go. 64 JPEGs of ImageNet are 7 MB: a disk with 10 ms per seek and
+            200 MB/s spends three quarters of its time reading.
+        window: Number of blocks that are shuffled together. The page cache should hold two windows, which are
+            2 * `block` * `window` records.
 
     Raises:
         UsageError: The dataset does not know where its records lie, or `block` or `window` is less than 1.
@@ -122,8 +124,8 @@ class BlockShuffled(Order):
         placed = samples_of(dataset) or dataset
         if not hasattr(placed, "rows_at"):
             raise UsageError(
-                f"a {type(dataset).__name__} does not know where its records lie on disk: give BlockShuffled what "
-                "open_dataset or concat returned, or a subset of that; or use Shuffled"
+                f"a {type(dataset).__name__} does not know where its records lie on disk: give BlockShuffled a dataset "
+                "from open_dataset or concat, or a subset of one; or use Shuffled"
             )
         if block < 1 or window < 1:
             raise UsageError(f"block and window must be at least 1, got {block} and {window}")
@@ -136,18 +138,18 @@ class BlockShuffled(Order):
     def __len__(self) -> int:
         return self._rows
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """See `Order.rows`."""
         return self._placed.rows_at(self.places(key, start, stop))
 
     def places(self, key: int, start: int, stop: int) -> Rows:
-        """The places of the records at positions `start` to `stop`; as `rows` otherwise."""
+        """The places of the records at positions `start` to `stop`, int64 [stop - start]; otherwise like `rows`."""
         _check_range(self, start, stop)
         pieces = [np.empty(0, np.int64)]
         while start < stop:
             pieces.append(self._in_window(key, self._window(start), start, stop))
             start += len(pieces[-1])
-        # The rotation moves the borders of the blocks, and the last block, which is shorter and always comes last.
+        # The rotation moves the borders of the blocks, and also the last block, which is shorter and always comes last.
         return (np.concatenate(pieces) + mixed(key, _ROTATION) % max(1, self._rows)) % max(1, self._rows)
 
     def _window(self, position: int) -> int:
@@ -158,7 +160,7 @@ class BlockShuffled(Order):
         return ((block + 1) * self._windows - 1) // self._whole_blocks
 
     def _first_block(self, window: int) -> int:
-        # Windows are of equal size, give or take one block, so that the last one mixes as well as the others.
+        # Windows have equal size, give or take one block, so the last one mixes as well as the others.
         return window * self._whole_blocks // self._windows
 
     def _in_window(self, key: int, window: int, start: int, stop: int) -> Rows:
@@ -176,11 +178,11 @@ class Weighted(Order):
     """Rows drawn with replacement, each as often as its weight says: `torch.utils.data.WeightedRandomSampler`.
 
     Args:
-        weights: [rows], not negative, not all zero; they need not add up to 1. Kept as float64 [rows].
-        samples: Positions in an epoch; None: as many as rows.
+        weights: One weight per row, [rows]: not negative, and not all zero. They need not add up to 1. Kept as float64.
+        samples: Number of positions in an epoch; None: as many as rows.
 
     Raises:
-        UsageError: The weights are none.
+        UsageError: The weights are not such numbers, or `samples` is negative.
     """
 
     def __init__(self, weights: npt.ArrayLike, samples: int | None = None) -> None:
@@ -196,25 +198,26 @@ class Weighted(Order):
     def __len__(self) -> int:
         return self._samples
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """See `Order.rows`."""
         _check_range(self, start, stop)
         if start == stop:
             return np.empty(0, np.int64)
         total = self._cumulated[-1]
         draws = uniforms(mixed(key, _DRAWS), start, stop, 1)[:, 0] * total
-        # A weight of zero has an empty interval: searching from the right never ends up in it, but for a product that
-        # was rounded up to the total.
+        # A weight of zero has an empty interval, which a search from the right never finds, unless the product was
+        # rounded up to the total.
         found: Rows = np.searchsorted(self._cumulated, draws, side="right").astype(np.int64, copy=False)
         np.minimum(found, np.searchsorted(self._cumulated, total), out=found)
         return found
 
 
 class Ahead(Order):
-    """The same order; but who asks for one range after the other gets rows that were computed many at a time.
+    """The same order, faster for consecutive ranges: their rows are computed many at a time.
 
-    In batches of 256, a row of a `Shuffled` order costs 3 us; computed 8,192 at a time, 0.3 us. Not for ranks that
-    ask for a part of every step: what lies between their ranges would be computed for nothing, and is not.
+    In batches of 256, a row of a `Shuffled` order costs 3 us; computed 8,192 at a time, 0.3 us. With several ranks,
+    each asks for only a part of every step. Then nothing is computed ahead, because the rows in between would be
+    wasted.
     """
 
     def __init__(self, order: Order) -> None:
@@ -225,8 +228,8 @@ class Ahead(Order):
     def __len__(self) -> int:
         return len(self._order)
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """See `Order.rows`."""
         _check_range(self, start, stop)
         in_sequence, self._next = self._next == (key, start), (key, stop)
         held_key, first, held = self._held

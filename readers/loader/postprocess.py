@@ -1,4 +1,4 @@
-"""What is done with a whole batch once it is made: cast, normalisation, and the user's own batch transform."""
+"""What happens to a whole batch once it is made: cast, normalisation, and the user's batch transform."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .arguments import require_functions
 from .engine import Batch, Job
 from .randomness import mixed, preserved, seed_all
 
-# The numbers that a batch transform draws are neither those of a sample nor those of `collate_fn`.
+# Mixed into the key, so that a batch transform draws neither the numbers of a sample nor those of `collate_fn`.
 _TRANSFORM: Final = 0x7472616E73666F72
 
 BatchTransform = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-class Finish:
+class Postprocess:
     """Casts and normalises the images of a batch, then calls the batch transform.
 
     Args:
-        mean: For each channel, or one for all; of images in [0, 1].
-        std: Likewise; both or neither.
-        dtype: Of the images; None: float32 with `mean` and `std`, else as they are.
-        batch_transform: Given images and labels, returns both.
+        mean: Mean of each channel, or one mean for all channels, of images in [0, 1].
+        std: Standard deviation of each channel, or one for all channels. Give both `mean` and `std`, or neither.
+        dtype: Dtype of the images; None: float32 with `mean` and `std`, otherwise unchanged.
+        batch_transform: Called with images and labels, returns both.
 
     Raises:
-        UsageError: These are no such things.
+        UsageError: An argument is of the wrong type or out of its range.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Finish:
         batch_transform: BatchTransform | None = None,
     ) -> None:
         if (mean is None) != (std is None):
-            raise UsageError("give mean and std both, or neither")
+            raise UsageError("give both mean and std, or neither")
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype={dtype!r}: expected a torch.dtype")
         require_functions(batch_transform=batch_transform)
@@ -52,27 +52,27 @@ class Finish:
             self._statistics = _statistics(mean, std)
             dtype = torch.float32 if dtype is None else dtype
             if not dtype.is_floating_point:
-                raise UsageError(f"dtype={dtype}: normalised images are floating point")
+                raise UsageError(f"dtype={dtype}: normalised images need a floating point dtype")
         self._dtype = dtype
         self._batch_transform = batch_transform
         self._made: tuple[Any, tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """True if there is anything to do."""
         return self._dtype is not None or self._batch_transform is not None
 
     def __call__(self, batch: Any, job: Job) -> Any:
-        """The finished batch; the random numbers of its transform belong to its first position.
+        """The postprocessed batch. The random numbers of its transform depend on its first position.
 
         Raises:
-            UsageError: It is not (images, labels, ...), or its images cannot be normalised.
+            UsageError: The batch is not (images, labels, ...), or its images cannot be normalised.
         """
         if not self:
             return batch
         if not isinstance(batch, (tuple, list)) or len(batch) < 2 or not isinstance(batch[0], torch.Tensor):
             raise UsageError(
-                "mean, std, dtype and batch_transform are for batches (images, labels, ...) with a tensor of images: "
-                "let collate_fn return such, or do there what they would do"
+                "mean, std, dtype and batch_transform need batches (images, labels, ...) with a tensor of images: let "
+                "collate_fn return such batches, or do this work in collate_fn"
             )
         images, labels = batch[0], batch[1]
         if self._statistics is not None:
@@ -87,16 +87,16 @@ class Finish:
         return _rebuilt(batch, [images, labels, *batch[2:]])
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """Images * (1 / (255 std)) + (-mean / std), at least in float32, then cast: once."""
+        """images * (1 / (255 std)) + (-mean / std), computed in float32 or better and cast once."""
         assert self._statistics is not None and self._dtype is not None
         channels = len(self._statistics)
         if images.dtype != torch.uint8 or images.ndim != 4 or channels not in (1, images.shape[1]):
             raise UsageError(
-                "mean and std are for uint8 images [batch, channels, height, width], with as many channels; these are "
+                "mean and std need uint8 images [batch, channels, height, width] with as many channels; these are "
                 f"{images.dtype} {list(images.shape)}: normalise in the transforms or in the loader, not in both"
             )
         pixels = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
-        # A row of pixels at a time: an inner loop over three channels alone would cost a CPU three times as much.
+        # A row of pixels at a time: an inner loop over only three channels would take a CPU three times as long.
         rows = pixels.flatten(2)
         scale, shift = self._factors(rows, torch.promote_types(self._dtype, torch.float32))
         values = rows.to(scale.dtype)
@@ -105,7 +105,7 @@ class Finish:
         return out.view(pixels.shape).permute(0, 3, 1, 2)
 
     def _factors(self, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a row of pixels is multiplied by, and what is added to it."""
+        """The factors that a row of pixels is multiplied by, and the summands that are added to it."""
         wanted = rows.shape[-1], rows.device, dtype
         if self._made is None or self._made[0] != wanted:
             assert self._statistics is not None
@@ -117,8 +117,8 @@ class Finish:
 
 
 def tensors_of(batch: Batch, layout: Layout, fields: Sequence[str]) -> Any:
-    """A made batch as what the consumer gets: views of its arrays, or what `collate_fn` returned."""
-    made, arrays = batch.made, batch.arrays
+    """The tensors of a batch from an engine: views of its arrays, or what `collate_fn` returned."""
+    made, arrays = batch.made, batch.value
     if "image" not in layout.fields:
         return made.collated
     images = torch.from_numpy(arrays["image"][: made.size])
@@ -129,14 +129,14 @@ def tensors_of(batch: Batch, layout: Layout, fields: Sequence[str]) -> Any:
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """The batch with every tensor replaced, in tuples, named tuples, lists and mappings; all else as it is."""
+    """The batch with `function` applied to every tensor in tuples, named tuples, lists and mappings."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
         found = {name: mapped(function, value) for name, value in batch.items()}
         if type(batch) is dict or not isinstance(batch, MutableMapping):
             return found
-        # Only a copy keeps what a subclass has besides: the factory of a defaultdict, say.
+        # Only a copy keeps what a subclass adds, for example the factory of a defaultdict.
         changed = copy.copy(batch)
         changed.update(found)
         return changed
@@ -152,7 +152,7 @@ def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _rebuilt(batch: Any, values: list[Any]) -> Any:
-    """A tuple or list of the same type with other values."""
+    """A tuple or list of the same type with new values."""
     return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
 
 
@@ -169,7 +169,7 @@ def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> 
     except (TypeError, ValueError):
         raise UsageError(f"mean={mean!r}, std={std!r}: expected numbers, one for each channel") from None
     if not means or len(means) != len(deviations):
-        raise UsageError(f"mean={mean!r}, std={std!r}: expected as many of one as of the other")
+        raise UsageError(f"mean={mean!r}, std={std!r}: expected equally many of both")
     if not all(map(math.isfinite, means + deviations)) or min(deviations) <= 0:
-        raise UsageError(f"mean={mean!r}, std={std!r}: expected finite numbers, std greater than 0")
+        raise UsageError(f"mean={mean!r}, std={std!r}: expected finite numbers, and std greater than 0")
     return tuple(zip(means, deviations, strict=True))

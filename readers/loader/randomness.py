@@ -1,8 +1,8 @@
 """Random numbers that are a function of seed, epoch and position: the same for any number of workers.
 
-What these functions return for given arguments is part of every saved state of a loader and must never change. So
-they rest on what numpy keeps stable for ever (the raw output of a bit generator), not on what it may improve (how
-`numpy.random.Generator` makes floats of it).
+Every saved state of a loader relies on what these functions return for given arguments, so it must never change.
+Therefore they use what numpy keeps stable for ever (the raw output of a bit generator), and not what it may improve
+(how `numpy.random.Generator` turns that into floats).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PER_COUNT: Final = 4
 
 
 def mixed(*values: int) -> int:
-    """One 64-bit integer out of several, each of which counts, and so does their order (splitmix64 after every one).
+    """Mixes integers into one of 64 bits that depends on each of them and on their order (splitmix64 after every one).
 
-    Only the low 64 bits of a value count. With all values but one fixed, different values of that one give different
-    results.
+    Only the low 64 bits of each value are used. With all values but one fixed, different values of that one give
+    different results.
     """
     state = 0
     for value in values:
@@ -42,10 +42,10 @@ def uniforms(key: int, start: int, stop: int, draws: int) -> npt.NDArray[np.floa
     takes the counters from p * ceil(draws / 4) on, so that its numbers do not depend on the batch it is in.
 
     Args:
-        key: In [0, 2**64), from `mixed`. Whoever else draws from the same key gets the same numbers.
+        key: Key in [0, 2**64), from `mixed`. The same key gives the same numbers wherever it is used.
         start: First position, not negative.
-        stop: One past the last.
-        draws: Numbers for each position.
+        stop: One past the last position.
+        draws: How many numbers each position gets.
     """
     counts = -(-draws // _PER_COUNT)
     raw = np.random.Philox(key=key, counter=start * counts).random_raw((stop - start) * counts * _PER_COUNT)
@@ -60,7 +60,7 @@ def seed_all(key: int, position: int) -> None:
     Each gets a seed of its own: all three are the Mersenne Twister, and with one seed for numpy and torch,
     ``numpy.random.randint(2)`` and ``torch.randint(2, ())`` would always agree.
     """
-    # Only who asks for foreign transforms to be seeded needs torch.
+    # Imported here, because only transforms that are not packtrain's need seeded generators.
     import torch
 
     random.seed(mixed(key, position, 0))
@@ -70,7 +70,7 @@ def seed_all(key: int, position: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Puts the states of `random`, numpy's global generator and torch's default one back on leaving."""
+    """Restores the states of `random`, numpy's global generator and torch's default one at the end of the block."""
     import torch
 
     states = random.getstate(), np.random.get_state(legacy=False), torch.default_generator.get_state()

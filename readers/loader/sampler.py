@@ -1,4 +1,4 @@
-"""Any torch Sampler as an order: each epoch is drawn once, and drawn again when it is resumed."""
+"""Any torch Sampler as an order: each epoch is drawn once, and once more when it is resumed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
+from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
@@ -17,23 +18,24 @@ from .order import Order
 from .randomness import mixed, preserved, seed_all
 
 _SEED: Final = 0x73616D706C6572
-# A sampler that yields more than this, and 100 times the dataset, is taken for endless.
+# A sampler that yields more than this and more than 100 times the dataset is considered endless.
 _ENDLESS: Final = 10_000_000
 
 
 class SamplerOrder(Order):
-    """What a sampler yields: the rows of this rank, as in torch's DataLoader.
+    """The rows that a sampler yields: those of this rank, as in torch's DataLoader.
 
-    `begin` draws a whole epoch, with `random`, numpy's global generator and torch's default one seeded by the epoch's
-    key and put back afterwards: RandomSampler and its like then draw the same in every process and after a restart.
+    `begin` draws a whole epoch. Before that it seeds `random`, numpy's global generator and torch's default one with
+    the epoch's key, and afterwards it restores them. So RandomSampler and the like draw the same rows in every process
+    and after a restart.
 
     Args:
-        sampler: A torch Sampler, or anything with integers in it that can be gone through more than once. Its
-            `set_epoch`, `state_dict` and `load_state_dict` are used if it has them.
-        rows: Rows of the dataset.
+        sampler: A torch Sampler, or any iterable of integers that can be iterated more than once. Its `set_epoch`,
+            `state_dict` and `load_state_dict` are used if it has them.
+        rows: Number of rows in the dataset.
 
     Raises:
-        UsageError: It can be gone through only once.
+        UsageError: The sampler is not iterable, or can be iterated only once.
     """
 
     def __init__(self, sampler: Iterable[Any], rows: int) -> None:
@@ -41,8 +43,8 @@ class SamplerOrder(Order):
             raise UsageError(f"a sampler must be iterable, a {type(sampler).__name__} is not")
         if isinstance(sampler, Iterator):
             raise UsageError(
-                f"a {type(sampler).__name__} can be gone through only once, and a sampler is needed for every epoch: "
-                "give a list of it, or a class with __iter__"
+                f"a {type(sampler).__name__} can be iterated only once, but every epoch iterates the sampler: "
+                "give a list, or an object with __iter__"
             )
         self._sampler: Final[Any] = sampler
         self._count: Final = rows
@@ -51,7 +53,7 @@ class SamplerOrder(Order):
         self._before: Any = None
 
     def __len__(self) -> int:
-        """Rows of the epoch that was begun; before that, what the sampler says.
+        """Number of rows in the epoch that was begun; before that, the length of the sampler.
 
         Raises:
             TypeError: No epoch was begun, and the sampler has no length.
@@ -66,55 +68,55 @@ class SamplerOrder(Order):
         """Draws the rows of an epoch.
 
         Args:
-            key: Of the epoch; seeds what the sampler draws from.
-            epoch: Handed to the sampler's `set_epoch`.
+            key: Key of the epoch; seeds the generators that the sampler draws from.
+            epoch: Number of the epoch, for the sampler's `set_epoch`.
 
         Raises:
-            UsageError: The sampler yields something other than rows of the dataset, or does not end.
+            UsageError: The sampler yields something that is not a row of the dataset, or does not end.
         """
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
         self._before = copy.deepcopy(self._sampler.state_dict()) if self._has_state else None
         self._draw(key)
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `Order.rows`; `key` must be that of the epoch that was begun."""
         if key != self._key:
-            raise UsageError("a sampler's rows are known only for the epoch that was begun")
+            raise UsageError("the rows of a sampler are known only for the epoch that was begun")
         if not 0 <= start <= stop <= len(self._drawn):
             raise IndexError(f"positions {start} to {stop} of an epoch of {len(self._drawn)}")
         return self._drawn[start:stop].copy()
 
     def state(self) -> dict[str, Any]:
-        """What `resume` needs of the epoch that was begun.
+        """What `resume` needs to draw the epoch again that was begun.
 
         Returns:
-            ``"samples"`` and ``"crc32c"`` of the rows drawn, and ``"sampler"``: its own state before they were, where
-            it has one. Plain numbers, apart from what the sampler's own state holds.
+            Number and checksum of the rows drawn as ``"samples"`` and ``"crc32c"``. If the sampler has a state of its
+            own, also that from before the draw as ``"sampler"``. Plain numbers, except for what that state holds.
         """
         own = {} if self._before is None else {"sampler": copy.deepcopy(self._before)}
         return {**self._fingerprint(), **own}
 
     def resume(self, key: int, epoch: int, state: Mapping[str, Any]) -> None:
-        """Draws an epoch again of which `state` was taken; as `begin` otherwise.
+        """Draws the epoch again that `state` was taken from; otherwise like `begin`.
 
         Raises:
-            UsageError: Other rows came out than then, or as `begin`.
+            UsageError: The sampler drew other rows than then, or `begin` fails.
         """
         if self._has_state and "sampler" in state:
             self._sampler.load_state_dict(copy.deepcopy(state["sampler"]))
             self.begin(key, epoch)
             if self._drew(state):
                 return
-        # Also for samplers whose state says how far they are: theirs from between two epochs would leave out all of it.
+        # Also for samplers whose state says how far they have come: one from the end of an epoch would yield no rows.
         self.begin(key, epoch)
         if not self._drew(state):
             raise UsageError(
                 f"{type(self._sampler).__name__} did not draw epoch {epoch} again as it was when the state was saved "
-                f"({state.get('samples')} rows then, {len(self._drawn)} now), so that rows would be repeated or left "
-                "out. Either dataset, sampler or world size changed, or the sampler keeps a generator of its own: "
-                "leave its generator out, seed it in set_epoch, or give the sampler state_dict and load_state_dict. "
-                "packtrain's own Shuffled and Weighted resume exactly"
+                f"({state.get('samples')} rows then, {len(self._drawn)} now), so rows would be repeated or left out. "
+                "Either the dataset, the sampler or the world size changed, or the sampler has a generator of its own: "
+                "remove that generator, seed it in set_epoch, or give the sampler state_dict and load_state_dict. "
+                "packtrain's own Shuffled and Weighted always resume exactly"
             )
 
     @property
@@ -135,12 +137,12 @@ class SamplerOrder(Order):
             except TypeError:
                 raise UsageError(
                     f"{name} yields a {type(value).__name__} at position {position}, where an integer was expected. "
-                    "Of a sampler of batches, give the sampler inside it, and batch_size"
+                    "In place of a batch sampler, give the sampler inside it and batch_size"
                 ) from None
             if not 0 <= row < rows:
                 raise UsageError(f"{name} yields {row} at position {position}, the dataset has rows 0 to {rows - 1}")
             if position == most:
-                raise UsageError(f"{name} yields more than {most} rows in an epoch; let it end (itertools.islice)")
+                raise UsageError(f"{name} yields more than {most} rows in an epoch: make it end, with itertools.islice")
             yield row
 
     def _fingerprint(self) -> dict[str, int]:
@@ -148,5 +150,5 @@ class SamplerOrder(Order):
 
     def _drew(self, state: Mapping[str, Any]) -> bool:
         drawn = self._fingerprint()
-        # The checksum is missing in a state that was another rank's: its rows were others.
+        # A state from another rank comes without the checksum, because that rank had other rows.
         return state.get("samples") == drawn["samples"] and state.get("crc32c", drawn["crc32c"]) == drawn["crc32c"]

@@ -1,4 +1,4 @@
-"""How one sample is made: always the same one at a position, whichever process makes it and whatever it made before."""
+"""How one sample is made: always the same at a position, whichever process makes it and whatever it made before."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FIELDS: Final = ("row", "line", "position", "path")
-"""What a loader can give beside images and labels."""
+"""What a loader can hand out in addition to images and labels."""
 
 
 class SampleMaker:
     """Makes samples of a dataset.
 
     Args:
-        dataset: packtrain's, or any other map-style dataset of (image, label).
-        fields: Which of `FIELDS` to give besides.
+        dataset: A packtrain dataset, or any other map-style dataset of (image, label).
+        fields: Names in `FIELDS` of what to hand out in addition.
 
     Raises:
-        UsageError: It is no map-style dataset, or there is no such field, or the dataset does not have it.
+        UsageError: The dataset is not map-style, a field does not exist, or the dataset does not have it.
     """
 
     def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
@@ -45,10 +45,10 @@ class SampleMaker:
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
-        """What records are read from."""
+        """Where records are read from."""
         self.fields: Final = tuple(fields)
         self.seeds: Final = self._packed is None or self._packed.foreign
-        """Whether samples draw from the random number generators of the process, which are then seeded for each."""
+        """True if samples may draw from the generators of the process, which are then seeded for each sample."""
         self._lookups: dict[str, Callable[[int], Any]] = {"row": int}
         if self._packed is not None:
             self._lookups |= {"line": self._packed.line, "path": self._packed.filename}
@@ -56,18 +56,18 @@ class SampleMaker:
             if name not in FIELDS:
                 raise UsageError(f"fields: {name!r}: expected any of {', '.join(FIELDS)}")
             if name != "position" and name not in self._lookups:
-                raise UsageError(f"fields: {name!r}: only datasets of packtrain have it")
+                raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
 
     def ahead(self, rows: Sequence[int]) -> Iterable[int]:
-        """The rows of a batch, one by one; those behind it are on their way into memory then, if they are not there."""
+        """The rows of a batch, one by one. Records of later rows are being read into memory meanwhile, if need be."""
         return self._ahead.through(rows) if self._ahead is not None else rows
 
     def random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
-        """The random numbers of the samples at some positions, for `copy` and `make`: float64 [samples, any].
+        """The random numbers of the samples at some positions, for `copy` and `make`: float64 [samples, draws].
 
         Args:
-            key: Of the epoch's random numbers.
-            positions: Consecutive as a rule.
+            key: Key of the epoch's random numbers.
+            positions: Positions in the epoch. Consecutive ones are drawn faster.
         """
         if not (self._draws and positions):
             return np.empty((len(positions), 0))
@@ -84,17 +84,17 @@ class SampleMaker:
         labels: npt.NDArray[Any],
         current: Buffer,
     ) -> bool:
-        """Makes samples all at once, where that is no more than copying records that are in memory.
+        """Makes all samples of a batch at once, if that takes only copying records that are in memory.
 
         Args:
-            rows: Of the samples in the dataset, int64 [samples].
-            random: What `random` returned for their positions.
+            rows: Rows of the samples in the dataset, int64 [samples].
+            random: Random numbers of their positions, from `random`, float64 [samples, draws].
             images: Gets the images, uint8 [samples or more, height, width, channels].
             labels: Gets the labels, [samples or more, ...].
-            current: int64 [1]: gets the row that is being read.
+            current: Gets the row that is being read, int64 [1].
 
         Returns:
-            Whether it did; if not, they are for `make`.
+            True if it did; False if the samples are to be made by `make`.
         """
         if self._packed is None or self.seeds or self._ahead is None or not self._ahead.idle():
             return False
@@ -113,19 +113,19 @@ class SampleMaker:
         """Makes a sample.
 
         Args:
-            key: Of the epoch's random numbers.
-            position: Of the sample in the epoch.
-            row: Of the sample in the dataset.
-            numbers: Its own of what `random` returned.
-            into: Where the image may be written, see `Samples.make`.
-            on_stage: Is told of each stage.
+            key: Key of the epoch's random numbers.
+            position: Position of the sample in the epoch.
+            row: Row of the sample in the dataset.
+            numbers: Its random numbers, from `random`.
+            into: Where the image may be written, see `Samples.make`; None: nowhere.
+            on_stage: Called at the end of each stage.
 
         Returns:
             Image and label, as the dataset gives them.
 
         Raises:
             CorruptRecord: The record is damaged.
-            DatasetError: So is more than that.
+            DatasetError: More than the record is damaged.
             LoaderError: A transform failed.
         """
         try:
@@ -141,15 +141,15 @@ class SampleMaker:
         except Exception as error:
             raise LoaderError(
                 f"{self.describe(row)} cannot be made into a sample: {type(error).__name__}: {error}. "
-                f"`loader.sample({position})` does it again, for a debugger\n\n{traceback_of(error)}"
+                f"To debug it, call `loader.sample({position})`, which makes it again\n\n{traceback_of(error)}"
             ) from error
 
     def extras(self, position: int, row: int) -> tuple[Any, ...]:
-        """The fields of a sample."""
+        """The fields of a sample that were asked for, in their order."""
         return tuple(position if name == "position" else self._lookups[name](row) for name in self.fields)
 
     def describe(self, row: int) -> str:
-        """Names a row for a person."""
+        """The name of a row for an error message."""
         try:
             return self._packed.describe(row) if self._packed is not None else f"row {row}"
         except PacktrainError:
@@ -157,5 +157,5 @@ class SampleMaker:
 
 
 def traceback_of(error: Exception) -> str:
-    """The traceback as text, for a message: it would be lost on the way between two processes."""
+    """The traceback as text, for a message: the traceback itself cannot be sent to another process."""
     return "".join(traceback.format_exception(error))

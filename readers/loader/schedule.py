@@ -1,4 +1,4 @@
-"""Which positions of an epoch a rank takes in which step: arithmetic, so that any number of ranks can go on."""
+"""Which positions of an epoch a rank takes in which step: arithmetic only, so any number of ranks can resume it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 
 class Step(NamedTuple):
-    """One rank's part of a step.
+    """What one rank takes in one training step.
 
     Attributes:
-        positions: Of its samples, int64 [at most batch_size].
-        consumed: Positions of the epoch that are used up after this step, by all ranks together.
+        positions: Positions of this rank's samples in the epoch, int64 [at most batch_size].
+        consumed: Number of positions of the epoch that all ranks together have used up after this step.
     """
 
     positions: npt.NDArray[np.int64]
@@ -23,17 +23,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A step takes the next ``world_size * batch_size`` positions; each rank takes a block of them, in order of rank.
+    """A step takes the next ``world_size * batch_size`` positions. Each rank takes one block of them, in order of rank.
 
-    What is left at the end of an epoch is less than that. It is dropped, or dealt out evenly; where it does not go up,
-    positions from the beginning of the epoch fill the blocks, so that all ranks make equally large batches.
+    At the end of an epoch fewer positions may be left. They are dropped, or dealt out evenly. If they cannot be dealt
+    out evenly, positions from the beginning of the epoch fill the blocks, so that all ranks make batches of equal size.
 
     Attributes:
-        length: Positions in the epoch.
-        batch_size: Samples of one rank in one step.
-        rank: Of this process.
+        length: Number of positions in the epoch.
+        batch_size: Number of samples that one rank takes in one step.
+        rank: Rank of this process.
         world_size: Number of ranks.
-        drop_last: What becomes of an incomplete step.
+        drop_last: True to drop an incomplete step, False to deal it out.
     """
 
     length: int
@@ -43,12 +43,12 @@ class Schedule:
     drop_last: bool = False
 
     def steps(self, consumed: int = 0) -> int:
-        """Steps that are left of the epoch."""
+        """Number of steps left in the epoch after `consumed` positions."""
         left, whole = max(0, self.length - consumed), self.world_size * self.batch_size
         return left // whole if self.drop_last else -(-left // whole)
 
     def step(self, consumed: int) -> Step | None:
-        """The step after `consumed` positions, None at the end of the epoch."""
+        """The step after `consumed` positions; None at the end of the epoch."""
         left = self.length - consumed
         block = min(self.batch_size, -(-left // self.world_size))
         if block <= 0 or (self.drop_last and left < self.world_size * self.batch_size):

@@ -20,25 +20,27 @@ import torch
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import LoaderError, PacktrainError
 
-from ..monitoring.timing import Timekeeper
+from ..monitoring.timing import StageTimer
 from .arena import Arena
-from .batches import BatchMaker, Made, Unwanted
+from .batches import BatchMaker, Made
 from .samples import traceback_of
 
-# Number, slot and size are signed, the key takes all of 64 bits.
+NO_TICKET: Final = -1
+"""Stands for the ticket number in the result of a worker that could not begin at all."""
+# Number, slot and size are signed; the key takes all 64 bits.
 _TICKET: Final = "<qqqQ"
-# Seconds between two looks whether the parent is still there, where it cannot be waited for.
+# Seconds between two checks that the parent is alive, where the kernel cannot report its end.
 _INTERVAL: Final = 0.5
 
 
 class Ticket(NamedTuple):
-    """A batch to be made. Which samples are in it is written in its slot.
+    """A job as a message to the workers. Positions and rows of its samples lie in the slot.
 
     Attributes:
-        number: Of the ticket.
-        slot: Of the arena.
-        size: Samples.
-        key: Of the epoch's random numbers.
+        number: Number of the ticket. Later tickets have higher numbers.
+        slot: Number of the arena's slot to fill.
+        size: Number of samples.
+        key: Key of the epoch's random numbers.
     """
 
     number: int
@@ -47,27 +49,13 @@ class Ticket(NamedTuple):
     key: int
 
     def packed(self) -> bytes:
-        """As one message."""
+        """The ticket as one message."""
         return struct.pack(_TICKET, *self)
 
     @classmethod
     def unpacked(cls, message: bytes) -> Self:
-        """What `packed` packed."""
+        """The ticket in a message."""
         return cls(*struct.unpack(_TICKET, message))
-
-
-class Reply(NamedTuple):
-    """What became of a ticket.
-
-    Attributes:
-        ticket: Its number; -1 if the worker could not begin at all.
-        made: The batch; None if there was an error, or it was no longer wanted.
-        error: What went wrong.
-    """
-
-    ticket: int
-    made: Made | None
-    error: PacktrainError | None = None
 
 
 @dataclass(frozen=True)
@@ -75,13 +63,13 @@ class Assignment:
     """All that a worker is given.
 
     Attributes:
-        number: Of the worker, from 0.
+        number: Number of the worker, from 0.
         maker: Makes batches.
-        arena: Where they go.
-        tickets: One message each; every message goes to one of the workers.
-        replies: The worker's own.
+        arena: The slots that batches are written to.
+        tickets: Socket of one message per ticket; each message goes to one of the workers.
+        results: Pipe of this worker, for the number of each ticket and what was made of it.
         parent: Process id of the loader.
-        inherited: Of the loader's ends, those that a forked worker finds itself with.
+        inherited: The loader's ends of sockets, which a forked worker must close.
         init: The user's `worker_init_fn`.
     """
 
@@ -89,7 +77,7 @@ class Assignment:
     maker: BatchMaker
     arena: Arena
     tickets: socket.socket
-    replies: Connection
+    results: Connection
     parent: int
     inherited: Sequence[socket.socket]
     init: Callable[[int], None] | None
@@ -97,101 +85,84 @@ class Assignment:
 
 def run(assignment: Assignment) -> None:
     """The main function of a worker process."""
-    # Ctrl-C reaches the whole foreground group; what is to happen then is up to the loader.
+    # Ctrl-C reaches the whole foreground group; it is for the loader to decide what happens then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # A handler of the parent's, that saves a checkpoint say, is not for its workers.
+    # The parent may have a handler, one that saves a checkpoint for example. It must not run in the workers.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in assignment.inherited:
         end.close()
     _end_with(assignment.parent)
     torch.set_num_threads(1)
-    # What is there now stays: looking through it for garbage would take time, and copy memory that is shared by fork.
+    # Objects from before stay: searching them for garbage would take time, and would copy memory shared by fork.
     gc.freeze()
     try:
         _work(assignment)
     except (BrokenPipeError, ConnectionResetError):
-        # Nobody is left who could be told anything.
+        # The loader is gone, so there is nobody to report to.
         return
 
 
 def _work(assignment: Assignment) -> None:
-    board, number, replies = assignment.arena.board, assignment.number, assignment.replies
-    progress = _OnBoard(assignment)
-    progress.idle()
+    board, number, results = assignment.arena.board, assignment.number, assignment.results
+    timer = StageTimer(board.words(number), assignment.maker.samples.stores, current=board.current(number))
+    timer.idle()
     if assignment.init is not None:
         try:
             assignment.init(number)
         except Exception as error:
             reason = f"worker_init_fn({number}) failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-            replies.send(Reply(-1, None, LoaderError(reason)))
+            results.send((NO_TICKET, Made(error=LoaderError(reason))))
             return
-    progress.disregard()
+    timer.discard_usage()
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
-        progress.ticket = ticket.number
-        progress.begin_batch()
-        reply = _made(assignment, ticket, progress)
-        progress.end(None)
-        # Before the consumer has it: what was read is complete then. What is used to send it counts with the next one.
-        progress.account()
-        _send(replies, reply)
-        progress.end(Stage.HANDOFF)
+        timer.begin_batch()
+        made = _made(assignment, ticket, timer)
+        timer.end_stage(None)
+        # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
+        timer.count_usage()
+        _send(results, ticket.number, made)
+        timer.end_stage(Stage.HANDOFF)
         board.note(number, -1)
-        progress.idle()
+        timer.idle()
 
 
-class _OnBoard(Timekeeper):
-    """Tells everybody.
-
-    Attributes:
-        ticket: Number of the one that is worked on.
-    """
-
-    def __init__(self, assignment: Assignment) -> None:
-        board = assignment.arena.board
-        super().__init__(board.words(assignment.number), assignment.maker.samples.stores)
-        self.current, self._oldest = board.current(assignment.number), board.oldest()
-        self.ticket = 0
-
-    def note(self, row: int) -> None:
-        self.current[0] = row
-        if self.ticket < self._oldest[0]:
-            raise Unwanted
-
-
-def _made(assignment: Assignment, ticket: Ticket, progress: _OnBoard) -> Reply:
+def _made(assignment: Assignment, ticket: Ticket, timer: StageTimer) -> Made:
     arena = assignment.arena
+    number, oldest = ticket.number, arena.board.oldest()
+
+    def cancelled() -> bool:
+        return number < oldest[0]
+
     try:
-        made = assignment.maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), progress)
-        return Reply(ticket.number, made)
-    except Unwanted:
-        return Reply(ticket.number, None)
+        arrays = arena.arrays(ticket.slot)
+        return assignment.maker.make(ticket.key, ticket.size, arena.layout, arrays, timer, cancelled)
     except PacktrainError as error:
-        return Reply(ticket.number, None, error)
+        return Made(error=error)
     except Exception as error:
         reason = f"a batch could not be made: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        return Reply(ticket.number, None, LoaderError(reason))
+        return Made(error=LoaderError(reason))
 
 
-def _send(replies: Connection, reply: Reply) -> None:
+def _send(results: Connection, ticket: int, made: Made) -> None:
     try:
-        replies.send(reply)
+        results.send((ticket, made))
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
         reason = f"what collate_fn returned cannot be sent: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        replies.send(Reply(reply.ticket, None, LoaderError(reason)))
+        results.send((ticket, Made(error=LoaderError(reason))))
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone, whatever it is doing then."""
+    """Ends this process as soon as its parent is gone, whatever it is doing."""
     try:
         gone = _end_of(os.pidfd_open(parent))
     except ProcessLookupError:
         os._exit(1)
     except (AttributeError, OSError):
-        # Linux before 5.3, a Python that was built there, or a container that forbids it.
+        # Linux before 5.3, a Python that was built on one, or a container that forbids it.
         gone = _orphaned(os.getppid())
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""The loader's side of its worker processes: start them, give them tickets, hear of them, end them."""
+"""The loader's side of its worker processes: starts them, sends tickets, receives results, ends them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from typing import Any, Final
 from packtrain._core.errors import LoaderError, UsageError
 
 from .arena import Arena, Board
-from .batches import BatchMaker
+from .batches import BatchMaker, Made
 from .samples import traceback_of
-from .worker import Assignment, Reply, Ticket, run
+from .worker import Assignment, Ticket, run
 
-# After this many seconds a worker that does not end by itself is killed.
+# Seconds after which a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
-# A worker that no longer answers has died, or will be seen to have within so many seconds.
+# Seconds within which a worker that no longer answers is seen to have died.
 _GRACE: Final = 0.2
 _HINTS: Final[dict[int, str]] = {
-    signal.SIGKILL: "the kernel does so when memory runs out (`dmesg` tells); fewer workers or smaller batches help",
-    signal.SIGBUS: "a file that it had mapped was cut or cannot be read; `packtrain verify` finds damage, and "
-    "open_dataset(io='pread') makes an ordinary error of it",
+    signal.SIGKILL: "the kernel does so when memory runs out (see `dmesg`); try fewer workers or smaller batches",
+    signal.SIGBUS: "a file that it had mapped was truncated or cannot be read; `packtrain verify` finds damage, and "
+    "open_dataset(io='pread') turns the signal into an ordinary error",
     signal.SIGSEGV: "native code crashed: a decoder or a transform",
 }
 
@@ -39,13 +39,13 @@ _HINTS: Final[dict[int, str]] = {
 class Workers:
     """Worker processes that fill the slots of an arena.
 
-    They take tickets from one socket, each message going to whichever of them asks first, and each answers on a pipe of
-    its own. No lock is shared, so none can be left behind by a worker that is killed.
+    They take tickets from one socket, where each message goes to whichever worker asks first, and each sends its
+    results on a pipe of its own. No lock is shared, so a worker that is killed cannot leave one locked.
 
     Args:
         maker: Makes batches.
-        arena: Where they go.
-        context: How processes are started.
+        arena: The slots that batches are written to.
+        context: Starts the processes.
         init: Called in each worker with its number.
     """
 
@@ -59,7 +59,7 @@ class Workers:
         self._tickets.setblocking(False)
         self._processes: list[BaseProcess] = []
         self._selector = selectors.DefaultSelector()
-        # Should anything below fail, or the loader be forgotten, this still ends what was started.
+        # Ends what was started even if something below fails, or if the loader is dropped without being closed.
         self._finalizer = weakref.finalize(
             self, _end, os.getpid(), self._processes, self._tickets, self._selector, arena.board
         )
@@ -82,20 +82,20 @@ class Workers:
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
         )
         self._arena.board.note(number, -1)
-        # Between its start and the line in which it begins to ignore Ctrl-C, the process must not be interrupted by it.
+        # Until the process itself ignores Ctrl-C, it must not be interrupted by it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
         except OSError as error:
-            raise LoaderError(f"worker {number} cannot be started ({error.strerror}): choose fewer workers") from error
+            raise LoaderError(f"worker {number} cannot be started ({error.strerror}): use fewer workers") from error
         except RuntimeError:
-            # Python's own words on a script without `if __name__ == "__main__"`.
+            # Python's own message about a script without `if __name__ == "__main__"`.
             raise
         except Exception as error:
             raise UsageError(
                 "the dataset, its transforms or collate_fn cannot be sent to a worker "
                 f"({type(error).__name__}: {error}): define functions at the top level of a module, "
-                "or choose multiprocessing_context='fork'"
+                "or use multiprocessing_context='fork'"
             ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -115,22 +115,22 @@ class Workers:
                 self._tickets.send(self._unsent[0])
                 self._unsent.popleft()
         except BlockingIOError:
-            # The socket is full of tickets: the rest follows when there are replies.
+            # The socket is full: the rest follows when results arrive.
             pass
         except (BrokenPipeError, ConnectionResetError):
-            # All workers are gone; what they say at the end tells why.
+            # All workers are gone. Reading their pipes tells why.
             pass
 
-    def replies(self, *, wait: bool) -> list[Reply]:
-        """What the workers have to say.
+    def results(self, *, wait: bool) -> list[tuple[int, Made]]:
+        """The numbers of tickets that the workers have dealt with, and what they made of them.
 
         Args:
-            wait: Until there is something.
+            wait: True to wait until there is at least one.
 
         Raises:
             LoaderError: A worker died.
         """
-        found: list[Reply] = []
+        found: list[tuple[int, Made]] = []
         dead: list[int] = []
         for key, _ in self._selector.select(None if wait else 0):
             number = key.data
@@ -141,19 +141,19 @@ class Workers:
                 dead.append(number)
             if key.fileobj == self._processes[number].sentinel:
                 dead.append(number)
-        # What a worker said before it died comes first: it may be the reason.
+        # What a worker sent before it died comes first: it may be the reason.
         if dead and not found:
             raise self._death(dead[0])
         self._flush()
         return found
 
-    def _opened(self, number: int, message: bytes) -> Reply:
+    def _opened(self, number: int, message: bytes) -> tuple[int, Made]:
         try:
-            reply: Reply = ForkingPickler.loads(message)
-            return reply
+            result: tuple[int, Made] = ForkingPickler.loads(message)
+            return result
         except Exception as error:
             process = self._processes[number]
-            # Tensors are fetched from the worker, which may have died since: its end tells more.
+            # Tensors are fetched from the worker. If it has died since, that is the better explanation.
             process.join(_GRACE)
             if process.exitcode is not None:
                 raise self._death(number) from error
@@ -162,18 +162,18 @@ class Workers:
             ) from error
 
     def cancel(self, oldest: int) -> None:
-        """Tickets older than this one are no longer wanted; each is still replied to, but not worked on any more."""
+        """Cancels all tickets older than this one. Each still has a result, but the workers stop working on it."""
         self._arena.board.cancel(oldest)
 
     def close(self) -> None:
-        """Ends the processes; at most one sample each is still finished."""
+        """Ends the processes. Each finishes at most the sample it is working on."""
         self._finalizer()
 
     def _death(self, number: int) -> LoaderError:
         process = self._processes[number]
         process.join(_PATIENCE)
         code = process.exitcode
-        how, hint = f"ended with exit status {code}", "what it wrote to stderr may tell why"
+        how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
         if code is not None and code < 0:
             name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
             how, hint = f"was killed by {name}", _HINTS.get(-code, hint)
@@ -190,15 +190,15 @@ def _end(
     board: Board,
 ) -> None:
     if os.getpid() != owner:
-        # A copy of the loader in a process that was forked off: the workers are not its own.
+        # A copy of the loader in a forked process: the workers belong to the original.
         return
     board.cancel(oldest=1 << 62)
-    # Not just closed: processes that were forked off since hold it, too.
+    # Closing is not enough: processes forked since then hold the socket, too.
     with suppress(OSError):
         tickets.shutdown(socket.SHUT_RDWR)
     tickets.close()
     for key in list(selector.get_map().values()):
-        # A worker that is about to reply finds nobody there, and ends.
+        # A worker that is about to send a result finds the pipe closed, and ends.
         if isinstance(key.fileobj, Connection):
             key.fileobj.close()
     selector.close()

@@ -1,22 +1,22 @@
-"""What a loader's figures mean: functions of the figures alone."""
+"""What a loader's figures mean: whether training waits for data, for which part of the work, and what would help."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from .stats import Stats
+from .figures import Figures
 
-# Less waiting than this is nothing to be done about: what varies from batch to batch.
+# A smaller share of waiting is not worth a change: it varies this much from batch to batch.
 _WAITING: Final = 0.05
-# A stage with so much of the workers' time is worth a change.
-_MUCH: Final = 0.4
-# Workers that are busy for less of their time are not what the consumer waits for.
+# A stage with at least this share of the workers' time is worth a change.
+_LARGE: Final = 0.4
+# Workers with a smaller busy share are not what the consumer waits for.
 _BUSY: Final = 0.7
-# So much of their time workers are off the processor if something keeps them from it.
+# From this share of their busy time off the processor, something keeps the workers from it.
 _OFF: Final = 0.3
+# From this share of copied batches, copying matters.
 _COPIED: Final = 0.1
 _REMEDIES: Final = {
     "resize": "smaller images (`pack --resize`)",
@@ -27,137 +27,135 @@ _REMEDIES: Final = {
 }
 
 
-def verdict(stats: Stats) -> str:
-    """What holds training up, and what would help, in one line."""
-    waiting = f"{stats.wait_share:.1%}".replace("%", " %")
-    if stats.batches < 2 or stats.wall_seconds <= 0:
-        return f"nothing to be said yet: {stats.batches} batches were handed out"
-    if stats.setting.headspace:
-        rate = f"{stats.samples_per_second:,.0f} samples/s" if stats.samples else "this fast"
-        return f"headspace: with data that costs nothing, training runs at {rate} ({waiting} waiting)"
-    if stats.wait_share < _WAITING:
-        return f"compute-bound: the data waits for the consumer ({waiting} waiting)"
-    found = list(advice(stats))
-    helps = f"{_either(found)} would help" if found else f"only more or faster cores would help ({_cores(stats)})"
-    return f"data-bound: {stats.wait_share:.0%} of wall time waiting; {_where(stats)}; {helps}".replace("%", " %")
+def bottleneck_of(figures: Figures) -> str:
+    """What slows training down, and what would help, in one line."""
+    waiting = f"{_percent(figures.wait_share)} waiting"
+    if figures.batches < 2 or figures.wall_seconds <= 0:
+        return f"too early to tell: {figures.batches} batch{'es' * (figures.batches != 1)} handed out"
+    if figures.setup.headspace:
+        rate = f"{figures.samples_per_second:,.0f} samples/s" if figures.samples else "this speed"
+        return f"headspace: if data cost nothing, training would run at {rate} ({waiting})"
+    if figures.wait_share < _WAITING:
+        return f"compute-bound: data is ready before training asks for it ({waiting})"
+    found = list(advice(figures))
+    helps = f"{_either(found)} would help" if found else f"only more or faster cores would help ({_cores(figures)})"
+    return f"data-bound: {figures.wait_share:.0%} of wall time waiting; {_where(figures)}; {helps}".replace("%", " %")
 
 
-def advice(stats: Stats) -> Iterator[str]:
-    """What would help a consumer that waits, the first the most.
+def advice(figures: Figures) -> Iterator[str]:
+    """What would help a consumer that waits, most helpful first.
 
-    Never more workers than cores, nor a store mode that the dataset has.
+    Never suggests more workers than there are cores, nor the store mode that the dataset already has.
     """
-    setting, shares = stats.setting, stats.stage_shares
-    if setting.foreign:
-        if extra := _more_workers(stats):
+    setup, shares = figures.setup, figures.stage_shares
+    if setup.foreign:
+        if extra := _more_workers(figures):
             yield extra
-        yield "packtrain._readers.Loader"
+        yield "packtrain.Loader"
         return
-    if stats.copied > _COPIED * stats.batches:
+    if figures.copied > _COPIED * figures.batches:
         yield "keeping fewer batches"
-    if _finishing(stats) > 0.5:
+    if _postprocessing(figures) > 0.5:
         yield "a cheaper batch_transform, or device='cuda' if there is a GPU"
         return
-    if _waits_for_disk(stats):
+    if _waits_for_disk(figures):
         yield "a faster disk, or the dataset in memory (`packtrain stage`)"
         return
-    if setting.workers and stats.busy_share < _BUSY:
+    if setup.workers and figures.busy_share < _BUSY:
         yield "a larger prefetch_factor"
         return
-    if _off_processor(stats) >= _OFF:
+    if _off_processor(figures) >= _OFF:
         yield "fewer other processes on these cores"
-    elif extra := _more_workers(stats):
+    elif extra := _more_workers(figures):
         yield extra
-    if setting.store not in (None, "raw") and shares.get("decode", 0) + shares.get("cut", 0) >= _MUCH:
+    if setup.store not in (None, "raw") and shares.get("decode", 0) + shares.get("cut", 0) >= _LARGE:
         yield "store=raw"
-    yield from dict.fromkeys(remedy for stage, remedy in _REMEDIES.items() if shares.get(stage, 0) >= _MUCH)
+    yield from dict.fromkeys(remedy for stage, remedy in _REMEDIES.items() if shares.get(stage, 0) >= _LARGE)
 
 
-def report(stats: Stats) -> str:
-    """A table of the figures, and the verdict."""
-    rows = list(_rows(stats))
+def report(figures: Figures) -> str:
+    """A table of the figures, and the bottleneck in the last line."""
+    rows = list(_rows(figures))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:<{widths[0]}}  {value:>{widths[1]}}  {note}".rstrip() for name, value, note in rows]
-    return "\n".join([*lines, verdict(stats)])
+    return "\n".join([*lines, bottleneck_of(figures)])
 
 
-def _rows(stats: Stats) -> Iterator[tuple[str, str, str]]:
-    setting = stats.setting
-    yield "wall time", f"{stats.wall_seconds:.1f} s", f"after {stats.startup_seconds:.1f} s until the first batch"
-    yield "  waiting", _percent(stats.wait_share), f"{stats.waiting_seconds:.1f} s"
-    if not setting.foreign and _finishing(stats) > 0.01:
-        yield "    finishing batches", _percent(_finishing(stats)), "of waiting: copies, normalisation, batch_transform"
-    yield "batches", f"{stats.batches:,}", f"{stats.starved:,} of them were not ready" * bool(setting.workers)
-    yield "samples", f"{stats.samples:,}", f"{stats.samples_per_second:,.0f} per second"
-    if stats.skipped:
-        yield "  left out", f"{stats.skipped:,}", "damaged"
-    if stats.copied:
-        yield "  batches copied", f"{stats.copied:,}", "because the consumer keeps so many"
-    if setting.headspace:
+def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
+    setup = figures.setup
+    yield "wall time", f"{figures.wall_seconds:.1f} s", f"after {figures.startup_seconds:.1f} s to the first batch"
+    yield "  waiting", _percent(figures.wait_share), f"{figures.waiting_seconds:.1f} s"
+    if not setup.foreign and (share := _postprocessing(figures)) > 0.01:
+        yield "    postprocessing", _percent(share), "of the waiting: copies, normalisation, batch_transform"
+    yield "batches", f"{figures.batches:,}", f"{figures.starved:,} of them not ready in time" * bool(setup.workers)
+    yield "samples", f"{figures.samples:,}", f"{figures.samples_per_second:,.0f} per second"
+    if figures.skipped:
+        yield "  left out", f"{figures.skipped:,}", "damaged"
+    if figures.copied:
+        yield "  batches copied", f"{figures.copied:,}", "because the consumer keeps so many"
+    if setup.headspace:
         return
-    if setting.foreign:
-        known = "not known" if setting.workers is None else f"{setting.workers}"
-        yield "workers", known, f"on {_cores(stats)}; what they do is not known"
+    if setup.foreign:
+        workers = "unknown" if setup.workers is None else f"{setup.workers}"
+        yield "workers", workers, f"on {_cores(figures)}; what they do is unknown"
         return
-    yield "stored bytes", f"{stats.read_bytes / 1e6:,.1f} MB", f"{stats.bytes_per_second / 1e6:,.1f} MB per second"
-    if stats.disk_bytes or stats.disk_faults:
-        yield "  from disk", f"{stats.disk_bytes / 1e6:,.1f} MB", f"{stats.disk_faults:,} page faults waited"
-    yield "workers", f"{setting.workers}", f"on {_cores(stats)}"
-    if setting.workers:
-        yield "  busy", _percent(stats.busy_share), f"{stats.busy_seconds:.1f} s"
-    for name, share in stats.stage_shares.items():
-        yield (
-            f"    {name}",
-            _percent(share),
-            f"{1e6 * stats.stage_seconds[name] / max(1, stats.samples):,.0f} us a sample",
-        )
-    if stats.busy_seconds and (off := _off_processor(stats)) > 0.01:
-        yield "    off the processor", _percent(off), "waiting for a disk, or for other processes"
+    yield "stored bytes", f"{figures.read_bytes / 1e6:,.1f} MB", f"{figures.bytes_per_second / 1e6:,.1f} MB per second"
+    if figures.disk_bytes or figures.disk_faults:
+        yield "  from disk", f"{figures.disk_bytes / 1e6:,.1f} MB", f"{figures.disk_faults:,} page faults waited for it"
+    yield "workers", f"{setup.workers}", f"on {_cores(figures)}"
+    if setup.workers:
+        yield "  busy", _percent(figures.busy_share), f"{figures.busy_seconds:.1f} s"
+    for name, share in figures.stage_shares.items():
+        each = 1e6 * figures.stage_seconds[name] / max(1, figures.samples)
+        yield f"    {name}", _percent(share), f"{each:,.0f} us per sample"
+    if figures.busy_seconds and (off := _off_processor(figures)) > 0.01:
+        yield "    off the processor", _percent(off), "waiting for a disk or for other processes"
 
 
-def _more_workers(stats: Stats) -> str | None:
-    """As many as the consumer would need, and cores allow."""
-    workers, cores = stats.setting.workers, stats.setting.cores
+def _more_workers(figures: Figures) -> str | None:
+    """As many workers as the consumer would need, limited by the cores; None if there can be no more."""
+    workers, cores = figures.setup.workers, figures.setup.cores
     if workers is None:
         return None
     if not workers:
-        # They would make batches beside the consumer.
-        needed = stats.waiting_seconds / stats.consuming_seconds if stats.consuming_seconds else math.inf
+        # They would make batches while the consumer works.
+        needed = figures.waiting_seconds / figures.consuming_seconds if figures.consuming_seconds else math.inf
         return f"num_workers={max(1, math.ceil(min(needed, cores)))}"
-    needed = workers / (1 - stats.wait_share) if stats.wait_share < 1 else math.inf
+    needed = workers / (1 - figures.wait_share) if figures.wait_share < 1 else math.inf
     extra = math.ceil(min(needed, cores)) - workers
     return f"{extra} more worker{'s' * (extra > 1)}" if extra > 0 else None
 
 
-def _finishing(stats: Stats) -> float:
-    """Of the waiting, what this process was at work in."""
-    return max(0.0, 1 - stats.collecting_seconds / stats.waiting_seconds) if stats.waiting_seconds > 0 else 0.0
+def _postprocessing(figures: Figures) -> float:
+    """The share of the waiting in which the consumer's process postprocessed batches."""
+    return max(0.0, 1 - figures.collecting_seconds / figures.waiting_seconds) if figures.waiting_seconds > 0 else 0.0
 
 
-def _off_processor(stats: Stats) -> float:
-    return max(0.0, 1 - stats.processor_seconds / stats.busy_seconds) if stats.busy_seconds > 0 else 0.0
+def _off_processor(figures: Figures) -> float:
+    """The share of the workers' busy time in which they were on no core."""
+    return max(0.0, 1 - figures.processor_seconds / figures.busy_seconds) if figures.busy_seconds > 0 else 0.0
 
 
-def _waits_for_disk(stats: Stats) -> bool:
-    touched = stats.disk_bytes > 0 or stats.disk_faults > 0
-    return stats.stage_shares.get("read", 0) >= 0.5 or (touched and _off_processor(stats) >= _OFF)
+def _waits_for_disk(figures: Figures) -> bool:
+    touched = figures.disk_bytes > 0 or figures.disk_faults > 0
+    return figures.stage_shares.get("read", 0) >= 0.5 or (touched and _off_processor(figures) >= _OFF)
 
 
-def _where(stats: Stats) -> str:
+def _where(figures: Figures) -> str:
     """Where the time goes."""
-    if stats.setting.foreign:
-        ready = f"{stats.starved:,} of {stats.batches:,} batches were not ready"
-        return f"what its workers do is not known{f', {ready}' if stats.setting.workers else ''}"
-    if _finishing(stats) > 0.5:
-        return f"finishing batches in this process is {_finishing(stats):.0%} of that"
-    if not stats.stage_shares:
-        return f"workers are busy {stats.busy_share:.0%} of their time"
-    name, share = next(iter(stats.stage_shares.items()))
+    if figures.setup.foreign:
+        late = f", {figures.starved:,} of {figures.batches:,} batches were not ready in time"
+        return f"what its workers do is unknown{late if figures.setup.workers else ''}"
+    if _postprocessing(figures) > 0.5:
+        return f"postprocessing in this process is {_postprocessing(figures):.0%} of that"
+    if not figures.stage_shares:
+        return f"workers are busy {figures.busy_share:.0%} of their time"
+    name, share = next(iter(figures.stage_shares.items()))
     return f"{name} is {share:.0%} of worker time"
 
 
-def _cores(stats: Stats) -> str:
-    return f"{stats.setting.cores} core{'s' * (stats.setting.cores > 1)}"
+def _cores(figures: Figures) -> str:
+    return f"{figures.setup.cores} core{'s' * (figures.setup.cores > 1)}"
 
 
 def _percent(share: float) -> str:

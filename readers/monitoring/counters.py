@@ -1,6 +1,6 @@
-"""What a process says of its work: counts and times in a row of machine words, which any process may read at any time.
+"""The counters of a process: counts and times in a row of machine words that any process may read at any time.
 
-Only their own process writes them, so no lock is needed and no message is sent; what a process wrote before it was
+Only the process itself writes its row, so no lock is needed and no message is sent. What a process wrote before it was
 killed can still be read. The rows of all processes have the same form, and their sum is what all of them did together.
 """
 
@@ -23,59 +23,62 @@ _TRIES: Final = 3
 
 
 class Count(IntEnum):
-    """What the words mean. Times are in nanoseconds, of the clock that all processes of a machine share."""
+    """What each word means. Times are in nanoseconds, by the clock that all processes of a machine share."""
 
     PHASE = 0
-    """The count to which present time goes."""
+    """The phase that the process is in: the word that its time is added to."""
     SINCE = 1
-    """When that began."""
+    """When that phase began."""
     PAUSE = 2
-    """Time that belongs to nothing."""
+    """Phase: no pass is under way. Belongs to no figure."""
     BUSY = 3
-    """A worker makes batches."""
+    """Phase: a worker makes batches."""
     IDLE = 4
-    """A worker has none to make."""
+    """Phase: a worker has no batch to make."""
     STARTUP = 5
-    """The consumer waits for the first batch of a pass."""
+    """Phase: the consumer waits for the first batch of a pass."""
     WAITING = 6
-    """It waits for another one."""
+    """Phase: the consumer waits for a later batch."""
     CONSUMING = 7
-    """It works on one."""
+    """Phase: the consumer works on a batch."""
     COLLECTING = 8
-    """Part of `WAITING`: until batches are made, not until they are finished."""
+    """The part of `WAITING` that goes by until batches are made; the rest is their postprocessing."""
     BATCHES = 9
+    """Batches handed out."""
     SAMPLES = 10
+    """Samples handed out."""
     SKIPPED = 11
+    """Damaged records that were left out."""
     STARVED = 12
-    """Batches that were not made yet when the consumer asked for them."""
+    """Batches that were not ready when the consumer asked for them."""
     COPIED = 13
     """Batches that had to be handed out as copies."""
     BYTES = 14
-    """Of the records that were read."""
+    """Bytes of the records that were read."""
     PROCESSOR = 15
-    """Processor time of a worker that was busy."""
+    """Processor time of a worker while it was busy."""
     DISK = 16
-    """Bytes that had to be read from a disk for it."""
+    """Bytes that had to be read from a disk meanwhile."""
     FAULTS = 17
     """Page faults that had to wait for a disk."""
 
 
-# Up to Python 3.11 a member of an enumeration takes longer to look up than to count it does.
+# Up to Python 3.11, looking up a member of an enumeration takes longer than counting.
 PHASE, PAUSE, BUSY, IDLE = Count.PHASE, Count.PAUSE, Count.BUSY, Count.IDLE
 STARTUP, WAITING, CONSUMING, COLLECTING = Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING
 BATCHES, SAMPLES, SKIPPED = Count.BATCHES, Count.SAMPLES, Count.SKIPPED
 
 
 WORDS: Final = len(Count) + len(Stage)
-"""In a row: the counts, then the stages."""
+"""Words in a row: the counts, then the time of each stage in nanoseconds."""
 
 
-class Gauges:
+class Counters:
     """The row of this process.
 
     Args:
-        words: int64 [WORDS].
-        clock: Nanoseconds.
+        words: The row, int64 [WORDS].
+        clock: Returns nanoseconds.
     """
 
     def __init__(self, words: memoryview, clock: Clock = time.monotonic_ns) -> None:
@@ -83,10 +86,17 @@ class Gauges:
         self._clock = clock
 
     def enter(self, phase: Count) -> int:
-        """From now on, which is returned, time goes to `phase`."""
+        """Begins a phase, which ends the one before it.
+
+        Args:
+            phase: The word that time is added to from now on.
+
+        Returns:
+            The present time in nanoseconds.
+        """
         words, now = self._words, self._clock()
         phase_before, since = words[0], words[1]
-        # Who reads now must not count the time twice.
+        # A process that reads the row at this moment must not count the time twice.
         words[1] = 0
         if since:
             words[phase_before] += now - since
@@ -94,21 +104,24 @@ class Gauges:
         return now
 
     def add(self, count: Count, amount: int = 1) -> None:
-        """Counts."""
+        """Adds to a count."""
         self._words[count] += amount
 
 
 def blank() -> memoryview:
-    """A row of one's own, int64 [WORDS]."""
+    """A new row of zeros in this process's own memory, int64 [WORDS]."""
     return memoryview(bytearray(8 * WORDS)).cast("q")
 
 
 def totals(rows: Words, now: int) -> Words:
-    """The sum of some rows, time up to `now` included: int64 [WORDS], without phases.
+    """The sum of some rows, each with the time of its present phase up to `now`.
 
     Args:
         rows: int64 [processes, WORDS].
-        now: Nanoseconds.
+        now: The present time in nanoseconds.
+
+    Returns:
+        int64 [WORDS], with 0 for `Count.PHASE` and `Count.SINCE`.
     """
     total = np.zeros(WORDS, np.int64)
     for row in rows:
@@ -119,7 +132,7 @@ def totals(rows: Words, now: int) -> Words:
 def _read(row: Words, now: int) -> Words:
     for _ in range(_TRIES):
         found = row.copy()
-        # Its process may be about to enter another phase, or was killed then.
+        # No time of beginning: the process is about to enter another phase, or was killed in doing so.
         if (since := int(found[Count.SINCE])) and since == row[Count.SINCE]:
             break
     if since:

@@ -1,4 +1,4 @@
-"""The verdict of a packtrain loader for any other one: does training wait for data?"""
+"""Tells for a loader that is not packtrain's whether training waits for data."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from ..loader.arguments import workers_of
-from .stats import Meter, Setting
+from packtrain._core.cores import cores_per_rank
 
-_OWN: Final = ("_watched", "stats")
+from .figures import Setup
+from .stats import Meter
+
+_OWN: Final = ("_monitored", "stats")
 
 
-class Watched:
-    """A loader of another make under observation; `watch` makes one. It behaves as what it stands for.
+class MonitoredLoader:
+    """A loader that is not packtrain's, and its figures; made by `watch`. Behaves like the loader itself.
 
     Attributes:
-        stats: See `packtrain._readers.monitoring.stats.Meter`.
+        stats: The figures, see `packtrain._readers.monitoring.stats.Meter`.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
-        self._watched: Final = loader
+        self._monitored: Final = loader
         workers = getattr(loader, "num_workers", None)
-        self.stats: Final = Meter(
-            Setting(workers if isinstance(workers, int) else None, workers_of("auto"), foreign=True)
-        )
+        self.stats: Final = Meter(Setup(workers if isinstance(workers, int) else None, cores_per_rank(), foreign=True))
 
     def __iter__(self) -> Iterator[Any]:
         return self.stats.timed(self._batches())
 
     def _batches(self) -> Iterator[Any]:
-        # Made when the first batch is asked for: torch starts its workers here, and that is part of the start-up.
-        batches = iter(self._watched)
+        # Only when the first batch is asked for: torch starts its workers here, and that is part of the start-up.
+        batches = iter(self._monitored)
         # In a list, because a variable would keep the batch alive after the consumer has dropped it.
         ready = True
         while found := list(islice(batches, 1)):
@@ -42,29 +42,29 @@ class Watched:
             ready = _ready(batches)
 
     def __len__(self) -> int:
-        return len(self._watched)  # type: ignore[arg-type]
+        return len(self._monitored)  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        return bool(self._watched)
+        return bool(self._monitored)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
-            # Not there yet: a copy is being made.
+            # Not set yet, because a copy is being made.
             raise AttributeError(name)
-        return getattr(self._watched, name)
+        return getattr(self._monitored, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
         else:
-            setattr(self._watched, name, value)
+            setattr(self._monitored, name, value)
 
     def __repr__(self) -> str:
-        return f"watch({self._watched!r})"
+        return f"watch({self._monitored!r})"
 
 
-def watch(loader: Iterable[Any]) -> Watched:
-    """Observes a torch DataLoader, or anything else that is gone through batch by batch.
+def watch(loader: Iterable[Any]) -> MonitoredLoader:
+    """Measures a torch DataLoader, or any other iterable of batches.
 
     ::
 
@@ -73,19 +73,20 @@ def watch(loader: Iterable[Any]) -> Watched:
             ...
         print(loader.stats.report())
 
-    What its workers spend their time on is not known; whether a batch was there when it was asked for is, with torch's.
+    What its workers spend their time on is unknown. Whether a batch was ready when it was asked for is known for
+    torch's DataLoader only.
 
     Args:
         loader: The loader.
 
     Returns:
-        A loader that gives the same batches, with the same length and attributes, and `stats` besides.
+        A loader with the same batches, length and attributes, and with `stats`.
     """
-    return Watched(loader)
+    return MonitoredLoader(loader)
 
 
 def samples_in(batch: Any) -> int:
-    """Samples in a batch: the length of the first array or tensor in it, else of the list itself."""
+    """Number of samples in a batch: the length of the first array or tensor in it, or else of the list itself."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
@@ -97,10 +98,10 @@ def samples_in(batch: Any) -> int:
 
 
 def _ready(batches: Iterator[Any]) -> bool:
-    """Whether an iterator of torch's DataLoader has the next batch; True where it cannot be known."""
+    """True if an iterator of torch's DataLoader has the next batch, or if that cannot be known."""
     try:
         ahead: Callable[[], int] = batches._data_queue.qsize  # type: ignore[attr-defined]
-        # Batches that came before their turn lie apart.
+        # Batches that arrived before their turn are kept elsewhere.
         return ahead() > 0 or len(batches._task_info.get(batches._rcvd_idx, ())) > 1  # type: ignore[attr-defined]
     except (AttributeError, NotImplementedError, TypeError):
         return True

@@ -1,6 +1,6 @@
-"""Where the time of who makes batches goes: exactly for each batch, and by stages for one sample in `EVERY`.
+"""Measures the work of a process that makes batches: every batch exactly, and the stages of one sample in `EVERY`.
 
-For more the clock would cost too much: a raw record takes tens of microseconds.
+Timing the stages of more samples would cost too much: a raw record takes only tens of microseconds.
 """
 
 from __future__ import annotations
@@ -8,31 +8,61 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from random import Random
 from typing import Final
+
+from typing_extensions import override
 
 from packtrain._codec.stages import OnStage, Stage, untimed
 
 from ..dataset.store import RecordStore
-from ..loader.batches import Progress
-from .counters import BUSY, IDLE, Clock, Count, Gauges
+from .counters import BUSY, IDLE, Clock, Count, Counters
 
 EVERY: Final = 32
-"""One sample in so many is timed, on average. Which ones is left to chance: were it every 32nd, it would be the
+"""One sample in this many is timed, on average. Which ones is left to chance: if it were every 32nd, it would be the
 same ones of each batch."""
-_BLOCK: Final = 512
+_BLOCK_BYTES: Final = 512
 _STAGES: Final = len(Count)
-_USED: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES)
+_USAGE: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES)
 
 
-class Timekeeper(Progress):
-    """Keeps time while batches are made.
+class Observer:
+    """Is told how far the making of a batch has come. This one ignores it.
 
     Args:
-        words: int64 [WORDS].
-        stores: What records are read from.
-        clock: Nanoseconds.
-        every: One sample in so many is timed; 1: all of them.
+        current: Gets the row that is being read, int64 [1]; None: memory of its own.
+    """
+
+    def __init__(self, current: memoryview | None = None) -> None:
+        self.current = memoryview(bytearray(8)).cast("q") if current is None else current
+        """The row that is being read, int64 [1]. Whoever reads a row writes it here first."""
+
+    def callbacks(self, samples: int) -> Iterable[OnStage]:
+        """One callback for each of the next `samples` samples: `untimed` for those whose stages are not timed."""
+        return repeat(untimed, samples)
+
+    def begin_sample(self) -> None:
+        """A sample whose stages are timed begins."""
+
+    def end_stage(self, stage: Stage | None) -> None:
+        """A stage of the whole batch ends.
+
+        Args:
+            stage: It took all the time since the last call or, for the first call, since the batch was begun. None if
+                that time was spent on single samples, which report their stages themselves.
+        """
+
+
+class StageTimer(Observer):
+    """Measures how long the stages of batches and samples take, and what the thread uses meanwhile.
+
+    Args:
+        words: The counters of this process, int64 [WORDS].
+        stores: Where records are read from.
+        clock: Returns nanoseconds.
+        every: One sample in this many is timed, on average; 1: all of them.
+        current: See `Observer`.
     """
 
     def __init__(
@@ -41,70 +71,71 @@ class Timekeeper(Progress):
         stores: Sequence[RecordStore] = (),
         clock: Clock = time.monotonic_ns,
         every: int = EVERY,
+        current: memoryview | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(current)
         self._stores = stores
         self._words = words
-        self._gauges = Gauges(words, clock)
+        self._counters = Counters(words, clock)
         self._clock = clock
         self._most = 2 * every - 1
-        """Samples from one that is timed to the next: 1 to so many, each as likely as the others."""
+        """The largest distance between two timed samples; every distance from 1 up to it is equally likely."""
         self._chance = Random(0)
         self._left = self._chance.randrange(self._most)
-        """Samples until one is timed."""
-        self._sample = self._batch = 0
-        """When the stage under way began, of the sample and of the batch."""
+        """Samples before the next timed one."""
+        self._sample_stage = self._batch_stage = 0
+        """When the present stage of the sample and that of the batch began, in nanoseconds."""
         self._used = self._usage()
 
     def idle(self) -> None:
         """There is no batch to make."""
-        self._gauges.enter(IDLE)
+        self._counters.enter(IDLE)
 
     def begin_batch(self) -> None:
-        """A batch is going to be made."""
-        self._batch = self._gauges.enter(BUSY)
+        """A batch begins."""
+        self._batch_stage = self._counters.enter(BUSY)
 
-    def disregard(self) -> None:
-        """What this thread has used since the last call was not for batches."""
+    def discard_usage(self) -> None:
+        """Leaves out what this thread has used since the last call: it was not used for batches."""
         self._used = self._usage()
 
-    def account(self) -> None:
-        """Counts what this thread has used since the last call."""
+    def count_usage(self) -> None:
+        """Adds what this thread has used since the last call to the counters."""
         words, before = self._words, self._used
         self._used = used = self._usage()
-        for number, count in enumerate(_USED):
+        for number, count in enumerate(_USAGE):
             words[count] += used[number] - before[number]
 
-    def on_stage(self, samples: int) -> Iterable[OnStage]:
-        """See `Progress.on_stage`."""
-        on_stage: list[OnStage] = [untimed] * samples
+    @override
+    def callbacks(self, samples: int) -> Iterable[OnStage]:
+        callbacks: list[OnStage] = [untimed] * samples
         while self._left < samples:
-            on_stage[self._left] = self._lap
+            callbacks[self._left] = self._end_sample_stage
             self._left += 1 + self._chance.randrange(self._most)
         self._left -= samples
-        return on_stage
+        return callbacks
 
-    def start(self) -> None:
-        """See `Progress.start`."""
-        self._sample = self._clock()
+    @override
+    def begin_sample(self) -> None:
+        self._sample_stage = self._clock()
 
-    def end(self, stage: Stage | None) -> None:
-        """See `Progress.end`."""
+    @override
+    def end_stage(self, stage: Stage | None) -> None:
         now = self._clock()
         if stage is not None:
-            self._words[_STAGES + stage] += now - self._batch
-        self._batch = now
+            self._words[_STAGES + stage] += now - self._batch_stage
+        self._batch_stage = now
 
-    def _lap(self, stage: Stage) -> None:
+    def _end_sample_stage(self, stage: Stage) -> None:
         now = self._clock()
-        self._words[_STAGES + stage] += now - self._sample
-        self._sample = now
+        self._words[_STAGES + stage] += now - self._sample_stage
+        self._sample_stage = now
 
     def _usage(self) -> tuple[int, int, int, int]:
-        """What this thread has used of each of `_USED`."""
+        """What this thread has used so far, in the order of `_USAGE`."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         read = 0
         for store in self._stores:
             read += store.read_bytes
-        # What the usage says of processor time is counted in ticks on many a kernel.
-        return time.thread_time_ns(), _BLOCK * usage.ru_inblock, usage.ru_majflt, read
+        # getrusage has processor time, too, but many kernels count it in ticks.
+        return time.thread_time_ns(), _BLOCK_BYTES * usage.ru_inblock, usage.ru_majflt, read

@@ -1,6 +1,6 @@
-"""What tests of the loader share: datasets and transforms for its workers, and the order of batches in plain Python.
+"""Shared by tests of the loader: datasets and transforms for its workers, and the order of batches in plain Python.
 
-In a module of its own, since spawned processes import it by name.
+In a module of its own, because spawned processes import it by name.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.utils.data import Dataset, default_collate
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
-    """A plain torch dataset: images are the row and what the three generators give, labels are the row.
+    """A plain torch dataset: an image is its row number and a draw from each of three generators, a label is the row.
 
-    `rows_at` stands for the physical order of a packed dataset.
+    `rows_at` stands for the order on disk of a packed dataset.
     """
 
     def __init__(self, rows: int) -> None:
@@ -38,7 +38,7 @@ class Numbers(Dataset[tuple[torch.Tensor, int]]):
 
 
 class Fixed(Dataset[tuple[Any, Any]]):
-    """Given samples."""
+    """A dataset of the given samples."""
 
     def __init__(self, *samples: tuple[Any, Any]) -> None:
         self.samples = samples
@@ -51,7 +51,7 @@ class Fixed(Dataset[tuple[Any, Any]]):
 
 
 def jitter(image: Image) -> Image:
-    """A crop of 9 x 7 pixels; where, and what one pixel of it is, comes from three generators."""
+    """A crop of 9 x 7 pixels. Its place and the value of one pixel are drawn from three generators."""
     left = random.randrange(image.width - 9)
     top = int(np.random.randint(image.height - 7))
     image = image.crop((left, top, left + 9, top + 7))
@@ -70,7 +70,7 @@ def hwc_array(image: Image) -> Any:
 
 
 def pair(label: int) -> Any:
-    """A label of two numbers that draws one of them."""
+    """A label of two numbers, one of them drawn."""
     return np.array([label, random.randrange(1000)], np.int32)
 
 
@@ -79,7 +79,7 @@ def half(label: int) -> float:
 
 
 def padded(samples: list[Any]) -> dict[str, Any]:
-    """A collate function for images of several sizes, with a random number and the other columns."""
+    """A collate function for images of several sizes."""
     images, *columns = zip(*samples, strict=True)
     arrays = [torch.from_numpy(np.array(image)) for image in images]
     side = max(max(array.shape[:2]) for array in arrays)
@@ -90,7 +90,7 @@ def padded(samples: list[Any]) -> dict[str, Any]:
 
 
 def mixing(samples: list[Any]) -> Any:
-    """As MixUp in a collate function: numbers of all three generators for each batch."""
+    """Draws from all three generators for each batch, like MixUp in a collate function."""
     drawn = random.random(), float(np.random.random()), float(torch.rand(()))
     return *default_collate(samples), drawn
 
@@ -98,7 +98,7 @@ def mixing(samples: list[Any]) -> Any:
 def steps(
     length: int, consumed: int, *, batch: int, world: int, drop_last: bool
 ) -> Iterator[tuple[list[list[int]], int]]:
-    """What is left of an epoch, in plain Python: of each step every rank's positions, and what is consumed then."""
+    """The rest of an epoch, in plain Python: for each step, the positions of every rank, and what is consumed then."""
     left = list(range(consumed, length))
     while left:
         taken, left = left[: world * batch], left[world * batch :]
@@ -112,5 +112,5 @@ def steps(
 
 
 def through_json(state: Any) -> Any:
-    """A state as it comes back from a file."""
+    """A state after it was written to a JSON file and read back."""
     return json.loads(json.dumps(state))

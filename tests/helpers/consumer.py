@@ -1,14 +1,14 @@
 """A program that trains on a loader, so that it can be killed: ``python consumer.py '{"method": "fork", ...}'``.
 
-It goes through epochs until its standard input ends, and says ``working`` when it has its first batch. Options:
+It goes through epochs until its standard input ends, and prints ``working`` when it has its first batch. Options:
 
     method   how workers are started
-    workers  how many
-    deed     a name in `hazards.DEEDS`: what row 16 does, in the third batch
+    workers  number of workers
+    deed     a name in `hazards.DEEDS`: what happens at row 16, in the third batch
     second   there is another loader, whose workers are forked later
     end      a name in `ENDS`: what happens at the first batch, once its standard input has ended
     handler  it has a handler of its own for SIGTERM
-    without_pidfd  Python is one without os.pidfd_open, as it is where it was built for an old kernel
+    without_pidfd  Python has no os.pidfd_open, as if it was built for an old kernel
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDS: dict[str, Callable[[], object]] = {
 
 
 def main(method: str, workers: int = 2, deed: str = "", second: bool = False, end: str = "", **rest: Any) -> None:
-    # Who runs this in the background has it ignore Ctrl-C.
+    # A program that is started in the background ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if rest.get("handler"):
         signal.signal(signal.SIGTERM, lambda number, frame: print("not now", file=sys.stderr))

@@ -1,6 +1,6 @@
-"""Data sets and transforms that go wrong in a loader's workers.
+"""Datasets and transforms that go wrong in a loader's workers.
 
-In a module of its own, since spawned processes import it by name.
+In a module of its own, because spawned processes import it by name.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.utils.data import Dataset
 
 
 class Numbered(Dataset[tuple[torch.Tensor, int]]):
-    """Images that hold their row number and nothing else.
+    """A dataset of images whose pixels are all their row number.
 
     Args:
-        rows: How many.
-        deeds: What is done when a row is asked for: names in `DEEDS` by row number.
+        rows: Number of rows.
+        deeds: What happens when a row is read: names in `DEEDS` by row number.
     """
 
     def __init__(self, rows: int, deeds: dict[int, str] | None = None) -> None:
@@ -51,11 +51,11 @@ class Numbered(Dataset[tuple[torch.Tensor, int]]):
 
 @dataclass(frozen=True)
 class Trap:
-    """`to_tensor`, but something happens at one line of a `support.image_set`.
+    """`to_tensor`, with a deed at one line of a `support.image_set`.
 
     Attributes:
-        line: The line; its image is known by its width.
-        deed: A name in `DEEDS`.
+        line: The line, which is recognised by the width of its image.
+        deed: What happens there: a name in `DEEDS`.
     """
 
     line: int
@@ -68,7 +68,7 @@ class Trap:
 
 
 class OddError(Exception):
-    """Cannot be made from its message, nor sent to another process."""
+    """An exception that can neither be made from its message nor sent to another process."""
 
     def __init__(self, code: int, *, what: str) -> None:
         super().__init__(f"{what} ({code})")
@@ -76,7 +76,7 @@ class OddError(Exception):
 
 
 class Unreceivable:
-    """Can be sent to another process, where something happens when it arrives.
+    """Can be sent to another process, where a deed happens when it arrives.
 
     Args:
         deed: A name in `DEEDS`; "" kills the sender.
@@ -161,7 +161,7 @@ def init(worker: int) -> None:
 
 
 def quiet(worker: int) -> None:
-    """A `worker_init_fn` for workers that crash: what pytest would print of it is no failure."""
+    """A `worker_init_fn` for workers that crash on purpose: pytest's report of the crash would look like a failure."""
     faulthandler.disable()
 
 

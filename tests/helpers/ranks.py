@@ -1,4 +1,4 @@
-"""Functions in processes of their own, one for each rank."""
+"""Runs a function in one process for each rank."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def in_ranks(
     """What ``function(rank, world, *arguments)`` returns in each of `world` processes.
 
     Args:
-        world: How many.
-        function: What they do.
-        arguments: The same for all.
-        group: A new file over which they find each other, for a gloo process group; None: they have none.
-        method: How they are started.
+        world: Number of processes.
+        function: What each process calls.
+        arguments: Further arguments, the same for all.
+        group: A new file through which the processes form a gloo process group; None: no process group.
+        method: Start method of the processes.
         timeout: Seconds after which they are killed and the test fails.
     """
     context = multiprocessing.get_context(method)

@@ -1,4 +1,4 @@
-"""A training run that is saved, broken off and restarted, beside a model that says in plain Python what it must see."""
+"""A training run that is saved, stopped and restarted, and a model in plain Python of what it must see."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Topology(NamedTuple):
 
 @lru_cache
 def numbers(rows: int) -> Numbers:
-    """One dataset for each size, so that `epoch_of` knows it again."""
+    """One dataset for each size, so that `epoch_of` can cache it."""
     return Numbers(rows)
 
 
 @cache
 def epoch_of(dataset: Any, order: str, epoch: int) -> tuple[Any, ...]:
-    """Image, label and row of each position of an epoch, from a pass in this process that nothing interrupts."""
+    """Image, label and row of each position of an epoch, from an uninterrupted pass in this process."""
     loader = Loader(dataset, 1, seed=SEED, sampler=ORDERS[order](dataset), num_workers=0, fields=FIELDS)
     loader.set_epoch(epoch)
     found = [(image[0], int(label[0]), int(row)) for image, label, _, row in loader]
@@ -52,14 +52,14 @@ def epoch_of(dataset: Any, order: str, epoch: int) -> tuple[Any, ...]:
 
 
 def content(dataset: Any, order: str, epoch: int, positions: list[int]) -> tuple[Any, Any, list[int]]:
-    """Images, labels and rows that a batch of these positions must have."""
+    """The images, labels and rows that a batch of these positions must have."""
     images, labels, rows = zip(*(epoch_of(dataset, order, epoch)[position] for position in positions), strict=True)
     return torch.stack(images), torch.tensor(labels), list(rows)
 
 
 @dataclass
 class Model:
-    """What is to be handed out next. It knows positions and nothing else."""
+    """Knows what must be handed out next, in positions only."""
 
     length: int
     order: str
@@ -75,7 +75,7 @@ class Model:
         self.left = steps(self.length, self.consumed, batch=batch, world=world, drop_last=drop_last)
 
     def take(self) -> list[list[int]] | None:
-        """Positions of every rank, or None at the end of the epoch."""
+        """The next positions of every rank, or None at the end of the epoch."""
         assert self.left is not None
         positions, self.consumed = next(self.left, (None, 0))
         self.begun = True
@@ -95,7 +95,7 @@ class Model:
 
 @dataclass
 class Run:
-    """The loaders of all ranks in one process, held against the model after every action."""
+    """The loaders of all ranks in one process, compared with the model after every action."""
 
     dataset: Any
     order: str
@@ -125,7 +125,7 @@ class Run:
         assert through_json(states[0]) == states[0]
 
     def take(self, count: int) -> None:
-        """That many steps on all ranks; the end of the epoch counts as one."""
+        """Takes that many steps on all ranks. The end of the epoch counts as one."""
         for _ in range(count):
             if self.passes is None:
                 self.begin()
@@ -144,12 +144,12 @@ class Run:
                 self.batches += 1
 
     def begin(self) -> None:
-        """Begins a pass, and has not taken anything of it."""
+        """Begins a pass without taking anything of it."""
         self.model.begin(self.topology)
         self.passes = [iter(loader) for loader in self.loaders]
 
     def leave(self) -> None:
-        """Breaks off the pass."""
+        """Stops the pass early."""
         self.passes = None
 
     def set_epoch(self, epoch: int) -> None:
@@ -163,7 +163,7 @@ class Run:
         self.saved = through_json(self.loaders[-1].state_dict())
 
     def load(self) -> None:
-        """Goes back to what was saved, in the same loaders."""
+        """Goes back to the saved state, in the same loaders."""
         if self.saved is not None:
             self.model.move(self.saved["epoch"], self.saved["consumed"])
             for loader in self.loaders:
@@ -171,7 +171,7 @@ class Run:
             self.passes = None
 
     def restart(self, topology: Topology) -> None:
-        """New loaders go on from here."""
+        """Continues from here with new loaders."""
         state = through_json(self.loaders[0].state_dict())
         self.model.move(state["epoch"], state["consumed"])
         self._stack.close()
@@ -186,7 +186,7 @@ class Run:
             loader = Loader(
                 self.dataset,
                 batch,
-                # The state knows the seed.
+                # The seed is in the state.
                 seed=SEED if state is None else 0,
                 drop_last=drop_last,
                 sampler=ORDERS[self.order](self.dataset),
@@ -202,7 +202,7 @@ class Run:
 
 
 ROWS = 23
-"""Of the dataset that `loader_of` goes through."""
+"""Number of rows in the dataset that `loader_of` goes through."""
 
 
 def loader_of(batch: int = 3, **options: Any) -> Loader:
@@ -210,7 +210,11 @@ def loader_of(batch: int = 3, **options: Any) -> Loader:
 
 
 def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, workers: int = 0) -> Any:
-    """Some steps of a rank of the process group, from a state: their positions, the state then, and what it took."""
+    """Takes some steps on a rank of the process group.
+
+    Returns:
+        Positions of each step, the state then, and the number of batches in an epoch.
+    """
     with loader_of(batch, num_workers=workers, multiprocessing_context="fork") as loader:
         assert (loader.rank, loader.world_size) == (rank, world)
         if state is not None:
@@ -219,6 +223,6 @@ def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, work
         for images, labels, positions, rows in islice(loader, count):
             assert torch.equal(images[:, 0], labels.double()) and torch.equal(labels, rows)
             found.append(positions.tolist())
-            # As the gradients of a step do, this would hang if one rank had a step less.
+            # Like an exchange of gradients, this would hang if one rank had fewer steps.
             torch.distributed.barrier()
         return found, loader.state_dict(), len(loader)

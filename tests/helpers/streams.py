@@ -1,7 +1,7 @@
-"""A device for tests, in plain memory: what its streams are asked for it does later, in whatever order events permit.
+"""A device for tests, in plain memory: it does what is queued on its streams later, in any order that events allow.
 
-It reads and writes by address, as a device does: nothing that is asked for keeps a tensor alive, and the memory of a
-tensor that was dropped is used again at once, unless the allocator was told of another stream.
+It reads and writes by address, as a device does: what is queued keeps no tensor alive, and the memory of a dropped
+tensor is used again at once, unless the allocator was told that another stream uses it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 
 from packtrain._readers.loader.arena import Arena
-from packtrain._readers.loader.batches import BatchMaker
-from packtrain._readers.loader.worker import Reply, Ticket
+from packtrain._readers.loader.batches import CANCELLED, BatchMaker, Made
+from packtrain._readers.loader.worker import Ticket
 from packtrain.errors import PacktrainError
 
 Choice = Callable[[int], int]
-"""Chooses one of so many."""
+"""Chooses a number below the given one."""
 
 
 class Event:
@@ -40,23 +40,23 @@ class Event:
 
     def synchronize(self) -> None:
         while not self.done:
-            assert self._device.work(1), "it would wait for ever"
+            assert self._device.work(1), "this would wait for ever"
 
 
 @dataclass(eq=False)
 class Block:
-    """Memory of the device."""
+    """A block of the device's memory."""
 
     memory: Any
     kept: bool = False
-    """Whether the allocator knows that the consumer's stream uses it."""
+    """True if the allocator knows that the consumer's stream uses it."""
     free_after: Event | None = None
     """None while it is in use."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a stream was asked for: waits for an event, then does something."""
+    """Work that is queued on a stream: waits for an event, then does something."""
 
     act: Callable[[], object] = lambda: None
     needs: Event | None = None
@@ -67,7 +67,7 @@ class Device:
     """See `packtrain._readers.loader.device.Accelerator`; it has one side stream and the consumer's.
 
     Args:
-        choose: How many operations are done now, and of which stream.
+        choose: Decides how many operations are done now, and on which stream.
     """
 
     def __init__(self, choose: Choice) -> None:
@@ -136,20 +136,20 @@ class Device:
     # --- the consumer ---
 
     def read(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Asks the consumer's stream for what is in a tensor; it will be in the list."""
+        """Queues a read of a tensor on the consumer's stream. The result appears in the list later."""
         found: list[torch.Tensor] = []
         ghost = _ghost(tensor)
         self.main.append(Operation(lambda: found.append(ghost.clone())))
         return found
 
     def write(self, tensor: torch.Tensor, value: int) -> None:
-        """Asks the consumer's stream to fill a tensor of the test's own."""
+        """Queues on the consumer's stream that a tensor of the test is filled."""
         self.main.append(Operation(lambda: tensor.fill_(value)))
 
     # --- the hardware ---
 
     def work(self, most: int) -> int:
-        """Does so many operations if it can. Returns how many."""
+        """Does up to `most` operations. Returns how many."""
         with _disable_current_modes():
             for count in range(most):
                 able = [one for one in (self.side, self.main) if one and (one[0].needs is None or one[0].needs.done)]
@@ -164,7 +164,7 @@ class Device:
         assert not self.side and not self.main
 
     def ask(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Has an operation of torch done later on the side stream. Returns where the result will be."""
+        """Queues an operation of torch on the side stream. Returns the tensor that will hold the result."""
         if function.is_view:
             return function(*args, **kwargs)
         ghosts, named = tree_map_only(torch.Tensor, self._unowned, (args, kwargs))
@@ -199,12 +199,12 @@ class Device:
         return event
 
     def _unowned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor over the same memory that does not keep it, if it is the device's."""
+        """A tensor over the same memory that does not keep it, if the memory is the device's."""
         ours = any(tensor.data_ptr() in _addresses(block.memory) for block in self.blocks)
         return _ghost(tensor) if ours else tensor
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device, for the side stream: in memory last used, if there is any."""
+        """A new tensor on the device for the side stream, in the free memory that was used last, if there is any."""
         size = tensor.untyped_storage().nbytes()
         block = next((one for one in self.blocks if len(one.memory) == size and _is_free(one)), None)
         if block is None:
@@ -221,7 +221,7 @@ class Device:
         if block.kept:
             block.free_after = self._recorded(self.main)
         else:
-            # For the same stream it is free at once: what that is asked for next comes after what it was asked for.
+            # For the same stream it is free at once: what is queued there next comes after what is queued there now.
             block.free_after = Event(self)
             block.free_after.done = True
 
@@ -256,7 +256,7 @@ def _ghost(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Inline:
-    """Stands for `Workers`: makes batches in this process, some of them when nobody waits."""
+    """Stands for `Workers`: makes batches in this process, some of them before anybody waits for them."""
 
     def __init__(self, maker: BatchMaker, arena: Arena, choose: Choice) -> None:
         self._maker = maker
@@ -268,9 +268,9 @@ class Inline:
     def submit(self, ticket: Ticket) -> None:
         self._tickets.append(ticket)
 
-    def replies(self, *, wait: bool) -> list[Reply]:
-        number = max(self._choose(3), wait)
-        return [self._reply(self._tickets.popleft()) for _ in range(min(number, len(self._tickets)))]
+    def results(self, *, wait: bool) -> list[tuple[int, Made]]:
+        number = min(max(self._choose(3), wait), len(self._tickets))
+        return [(ticket.number, self._made(ticket)) for ticket in (self._tickets.popleft() for _ in range(number))]
 
     def cancel(self, oldest: int) -> None:
         self._oldest = oldest
@@ -278,11 +278,11 @@ class Inline:
     def close(self) -> None:
         self._tickets.clear()
 
-    def _reply(self, ticket: Ticket) -> Reply:
+    def _made(self, ticket: Ticket) -> Made:
         if ticket.number < self._oldest:
-            return Reply(ticket.number, None)
+            return CANCELLED
         arrays = self._arena.arrays(ticket.slot)
         try:
-            return Reply(ticket.number, self._maker.make(ticket.key, ticket.size, self._arena.layout, arrays))
+            return self._maker.make(ticket.key, ticket.size, self._arena.layout, arrays)
         except PacktrainError as error:
-            return Reply(ticket.number, None, error)
+            return Made(error=error)

@@ -1,9 +1,9 @@
-"""The ResNet example with a note of what it trains on.
+"""The ResNet example, with notes about what it trains on.
 
-Also as a program, for torchrun: ``-m helpers.training ARGUMENTS``.
+Also a program for torchrun: ``-m helpers.training ARGUMENTS``.
 
-Each rank appends a line to a file of its own in the folder NOTES for each of its batches: the loader's epoch and
-consumed, and the positions in the batch.
+For each of its batches, each rank appends a line to a file of its own in the folder NOTES: epoch and consumed positions
+of the loader, and the positions in the batch.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Noted(Loader):
 
 
 def train(rank: int, world: int, options: example.TrainOptions, notes: Path) -> None:
-    """Trains in a process of `ranks.in_ranks`."""
+    """Trains in a process that `ranks.in_ranks` started."""
     os.environ |= {"NOTES": str(notes), "LOCAL_WORLD_SIZE": str(world)}
     vars(example)["Loader"] = Noted
     example.train(options, torch.device("cpu"))
 
 
 def positions(notes: Path, epoch: int, most: int | None = None) -> list[int]:
-    """What all ranks trained on in an epoch, sorted; no steps beyond `most` consumed positions."""
+    """The positions that all ranks trained on in an epoch, sorted, up to the step with `most` consumed positions."""
     found = []
     for line in "".join(path.read_text() for path in notes.iterdir()).splitlines():
         at, consumed, batch = json.loads(line)

@@ -48,11 +48,11 @@ HOLDS: dict[str, Callable[[torch.Tensor], Any]] = {
     "DLPack": lambda images: np.from_dlpack(images),
     "DLPack twice": lambda images: from_dlpack(from_dlpack(images)[2:]),
 }
-"""Ways of keeping hold of a batch, or of a part of it."""
+"""Ways to keep a batch or a part of it."""
 
 
 def content(held: Any) -> Any:
-    """What is in it now, as something of its own."""
+    """A copy of what is in it now."""
     if isinstance(held, torch.UntypedStorage):
         return held.tolist()  # type: ignore[no-untyped-call]
     if isinstance(held, Iterator):
@@ -61,7 +61,7 @@ def content(held: Any) -> Any:
 
 
 def forked(workers: int = 1, **options: Any) -> Loader:
-    """As few slots as can be with so many workers: one worker has three."""
+    """A loader with as few slots as possible for its workers: three for one worker."""
     options = {"prefetch_factor": 1, "multiprocessing_context": "fork", "fields": ("row", "position"), **options}
     return Loader(Numbered(ROWS), BATCH, num_workers=workers, **options)
 
@@ -73,13 +73,13 @@ def slots_of(loader: Loader) -> Slots:
 
 
 def in_hand(loader: Loader) -> int:
-    """Slots that the consumer keeps from being used again."""
+    """Number of slots that cannot be used again because the consumer holds them."""
     engine: Any = loader._engine
-    return int(engine._arena.slots - len(engine._slots) - len(engine._out) - len(engine._replies))
+    return int(engine._arena.slots - len(engine._slots) - len(engine._out) - len(engine._results))
 
 
 def in_arena(images: torch.Tensor) -> bool:
-    """Whether a tensor lies in the shared memory, by what the kernel says."""
+    """True if a tensor lies in the shared memory, according to the kernel."""
     with open("/proc/self/maps") as lines:
         for line in lines:
             first, _, last = line.split()[0].partition("-")
@@ -95,7 +95,7 @@ def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("how", HOLDS)
 def test_what_is_held_never_changes(how: str, workers: int) -> None:
-    """Every batch of two epochs, past the end of the loader; and the loader does not wait for any of them."""
+    """Every batch of two epochs is held past the end of the loader, which waits for none of them."""
     loader = forked(workers)
     held, before = [], []
     with soon():
@@ -225,7 +225,7 @@ def test_a_pass_that_was_broken_off_keeps_no_slot() -> None:
 
 
 class Event:
-    """Of a `Stream`."""
+    """An event of a `Stream`."""
 
     def __init__(self, stream: Stream, number: int) -> None:
         self._stream, self._number = stream, number
@@ -238,7 +238,7 @@ class Event:
 
 
 class Stream:
-    """Copies from memory by address, as a device does: later than they are asked for, without holding the memory."""
+    """Copies from memory by address, as a device does: later than asked to, and without keeping the memory."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[int, int]] = []
@@ -259,7 +259,7 @@ class Stream:
 
 @pytest.fixture
 def loans(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[Any], None]]:
-    """How to tell the slots of an event, by the address of the image."""
+    """The functions that take an event for each slot, by the address of its images."""
     found: dict[int, Callable[[Any], None]] = {}
     lend = Slots.lend
 
@@ -335,7 +335,7 @@ def descriptors() -> set[str]:
 def test_an_arena_that_is_too_large_for_this_machine_is_refused() -> None:
     before = descriptors()
     enormous = Loader(Numbered(1 << 50), 1 << 40, shuffle=False, num_workers=1, multiprocessing_context="fork")
-    words = r"the loader's batches need [\d,]+ MiB .*: choose a smaller batch_size, prefetch_factor or num_workers"
+    words = r"the loader's batches need [\d,]+ MiB .*: use a smaller batch_size, prefetch_factor or num_workers"
     with pytest.raises(LoaderError, match=words):
         next(iter(enormous))
     assert descriptors() == before

@@ -1,4 +1,4 @@
-"""What becomes of workers and batches when a consumer stops in the middle, begins again, closes or forgets a loader."""
+"""What happens to workers and batches when a consumer stops early, starts again, closes or deletes a loader."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_pass_ends_where_another_begins() -> None:
 
 
 def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
-    """As in a notebook, where Ctrl-C ends a cell and not the program."""
+    """As in a notebook, where Ctrl-C ends a cell but not the program."""
     loader = Loader(Numbered(ROWS, {16: "nap"}), 8, shuffle=False, num_workers=2, multiprocessing_context="fork")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     batches = iter(loader)
@@ -84,7 +84,7 @@ def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
 
 
 def test_what_nobody_wants_any_more_is_not_made() -> None:
-    """All that was made ahead would take half a minute; at most one sample is finished."""
+    """Making all batches ahead would take half a minute. At most one sample is still finished."""
     slow = Numbered(ROWS, dict.fromkeys(range(8, ROWS), "nap"))
     loader = Loader(slow, 8, shuffle=False, num_workers=1, prefetch_factor=4, multiprocessing_context="fork")
     with soon():
@@ -122,7 +122,7 @@ def test_a_forgotten_loader_ends_its_workers(deed: str) -> None:
 
 
 def test_workers_end_by_themselves_though_others_were_forked_later() -> None:
-    """The later ones hold the earlier ones' pipes and sockets, too."""
+    """Workers forked later also hold the pipes and sockets of the earlier ones."""
     first, second = forked(), forked()
     with soon(20):
         next(iter(first))
@@ -170,7 +170,7 @@ def test_twenty_loaders_leave_no_descriptor_open() -> None:
 
 
 def test_a_process_that_the_consumer_forks_does_no_harm() -> None:
-    """Its copies of loader and batches end with it, and are not its own."""
+    """Its copies of loader and batches end with it, without ending the originals."""
     with forked() as loader, soon():
         batches = iter(loader)
         images, labels = next(batches)

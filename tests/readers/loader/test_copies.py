@@ -1,4 +1,4 @@
-"""Laws of batches copied at once from raw records: they are what `item` makes one by one, or `item` makes them."""
+"""Laws of batches copied at once from raw records: they equal what `item` makes one by one, or `item` makes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COUNT = 30
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images, and a list of them for each kind of labels."""
+    """Images, and a list of them for each kind of label."""
     folder = tmp_path_factory.mktemp("lists")
     for number in range(COUNT):
         (folder / f"{number}.png").write_bytes(encoded(picture(number, 30 + number, 44 - number % 9), "PNG"))
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def raw(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A dataset, packed once."""
+    """A dataset that is packed only once."""
     outputs, made = tmp_path_factory.mktemp("datasets"), dict[str, Path]()
 
     def make(format: str = "tar", labels: str = "int", store: str = "raw", **options: Any) -> Path:
@@ -71,7 +71,7 @@ def raw(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each batch that a packed dataset was asked for was copied."""
+    """For each batch that a packed dataset was asked for, whether it was copied."""
     said: list[bool] = []
     original = PackedSamples.copy_rows
 
@@ -84,7 +84,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def batches(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
-    """An epoch, behind one that looks whether the data is in memory."""
+    """The second epoch; the first one finds out that the data is in memory."""
     options = {"num_workers": 0, "seed": 3, "fields": ("row", "position", "path"), **options}
     with Loader(dataset, 8, **options) as loader:
         for _ in loader:
@@ -93,7 +93,7 @@ def batches(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
 
 
 def one_by_one(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
-    """The same epoch by way of `sample`."""
+    """The same epoch, made by `sample`."""
     with Loader(dataset, 8, seed=3, num_workers=0, fields=("row", "position", "path"), **options) as loader:
         loader.set_epoch(1)
         for first in range(0, len(dataset), 8):
@@ -145,7 +145,7 @@ def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], tran
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("world", [1, 3])
 def test_workers_and_ranks_get_the_same(raw: Callable[..., Path], shuffle: bool, world: int) -> None:
-    """The padding at the end of an epoch begins at its start again, so that positions are not consecutive."""
+    """At the end of an epoch, positions from its beginning fill the batch, so they are not consecutive."""
     dataset = open_dataset(raw(), CROP)
     for rank in range(world):
         options = {"shuffle": shuffle, "rank": rank, "world_size": world}
@@ -155,7 +155,7 @@ def test_workers_and_ranks_get_the_same(raw: Callable[..., Path], shuffle: bool,
 
 
 def _same(image: Any) -> Any:
-    """Something foreign, for which samples are made one by one."""
+    """A transform that is not packtrain's, for which samples are made one by one."""
     return image
 
 
@@ -219,7 +219,7 @@ def test_images_that_are_too_small_are_told_as_ever(raw: Callable[..., Path]) ->
 
 
 def test_the_row_at_which_a_worker_died_is_known(raw: Callable[..., Path], tmp_path: Path) -> None:
-    """As the dataset calls it that was given to the loader, though a whole batch is read in one call."""
+    """The row has its number in the dataset that the loader was given, although a whole batch is read in one call."""
     folder = tmp_path / "cut"
     shutil.copytree(raw(), folder)
     dataset = open_dataset(folder, CROP)
@@ -238,7 +238,7 @@ def test_the_row_at_which_a_worker_died_is_known(raw: Callable[..., Path], tmp_p
 
 
 def room_for(rows: int) -> Destination:
-    """Room for so many samples."""
+    """Arrays for this many samples."""
     images, labels = np.empty((rows, 20, 24, 3), np.uint8), np.empty(rows, np.int64)
     return Destination(images, labels, np.arange(rows), np.zeros((rows, 3)), np.arange(rows), memoryview(bytearray(8)))
 
@@ -269,7 +269,7 @@ def test_labels_of_somebody_else_are_not_copied(raw: Callable[..., Path]) -> Non
 def test_records_that_have_to_be_read_are_asked_for_ahead(
     raw: Callable[..., Path], copies: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copying a batch at once would wait for each of them."""
+    """Copying a batch at once would wait for each record."""
     counts = iter(range(1000))
     monkeypatch.setattr("packtrain._readers.dataset.readahead._blocks_read", lambda: next(counts))
     assert sum(len(batch[1]) for batch in batches(open_dataset(raw(), CROP))) == COUNT

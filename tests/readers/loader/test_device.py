@@ -1,4 +1,4 @@
-"""Laws of the device stage: what the consumer gets is right, whenever the device does what it was asked for."""
+"""Laws of the transfer to a device: what the consumer gets is right, whenever the device does its work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 from packtrain import Loader
 from packtrain._readers.loader import device as device_module
 from packtrain._readers.loader import engine as engine_module
-from packtrain._readers.loader.postprocess import Finish, mapped
+from packtrain._readers.loader.postprocess import Postprocess, mapped
 from packtrain._readers.loader.randomness import mixed, seed_all
 from packtrain.errors import LoaderError, UsageError
 
@@ -32,14 +32,14 @@ NORMALISED: dict[str, Any] = {"mean": (0.2, 0.4, 0.6), "std": (0.5, 0.25, 0.2)}
 
 
 def swapped(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch transform with numbers of its own."""
+    """A batch transform that draws random numbers."""
     order = torch.randperm(len(images))
     return images + images[order] * 0.5, labels[order].mul_(2)
 
 
 @contextmanager
 def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = False) -> Iterator[Device]:
-    """A fake device in place of CUDA, and workers in this process unless they are to be `processes`."""
+    """A fake device in place of CUDA, and workers in this process unless `processes` is true."""
     device = Device(choose)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
@@ -62,7 +62,7 @@ def wanted(epochs: int, **options: Any) -> list[Any]:
 
 
 def consumed(device: Device, loader: Loader, epochs: int, choose: Choice) -> list[Any]:
-    """What a consumer's stream reads that is asked to for each batch, once; some batches are kept and read again."""
+    """What the consumer's stream reads of each batch. Some batches are kept and read a second time."""
     found, held = [], []
     for _ in range(epochs):
         for batch in loader:
@@ -295,7 +295,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 @given(st.data(), st.sampled_from(DTYPES), st.integers(1, 5), st.integers(1, 5))
 def test_normalised_images_are_torchvisions(data: Any, dtype: torch.dtype, height: int, width: int) -> None:
-    """Within what float32 can tell, and then within a unit in the last place of the dtype."""
+    """Within the precision of float32, and then within one unit in the last place of the dtype."""
     channels = data.draw(st.integers(1, 4))
     per = data.draw(st.sampled_from([1, channels]))
     mean = data.draw(st.lists(st.floats(-1, 1), min_size=per, max_size=per))
@@ -304,7 +304,7 @@ def test_normalised_images_are_torchvisions(data: Any, dtype: torch.dtype, heigh
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8, generator=generator)
     images = images.contiguous(memory_format=data.draw(st.sampled_from([torch.contiguous_format, torch.channels_last])))
-    found, labels = Finish(mean, std, dtype)((images, torch.tensor([0, 1])), JOB)
+    found, labels = Postprocess(mean, std, dtype)((images, torch.tensor([0, 1])), JOB)
     means, stds = (torch.tensor(one, dtype=torch.float64).view(-1, 1, 1) for one in (mean, std))
     exact = (images.double() / 255 - means) / stds
     assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
@@ -339,10 +339,10 @@ def test_bytes_stay_bytes_unless_something_else_is_asked_for(workers: int) -> No
 
 
 def test_batches_may_differ_in_size_and_shape() -> None:
-    finish = Finish((0.5, 0.25), (1, 2))
+    postprocess = Postprocess((0.5, 0.25), (1, 2))
     for width in (5, 7, 5):
         images = torch.full((2, 2, 3, width), 51, dtype=torch.uint8)
-        found, _ = finish((images, None), JOB)
+        found, _ = postprocess((images, None), JOB)
         assert found.shape == images.shape
         torch.testing.assert_close(found[:, 0], torch.full((2, 3, width), -0.3))
         torch.testing.assert_close(found[:, 1], torch.full((2, 3, width), -0.025))
@@ -356,12 +356,12 @@ def test_finished_batches_keep_no_slot() -> None:
                 kept.append((images, labels))
                 engine: Any = loader._engine
                 del images
-                assert engine._arena.slots == len(engine._slots) + len(engine._out) + len(engine._replies)
+                assert engine._arena.slots == len(engine._slots) + len(engine._out) + len(engine._results)
     assert_same(kept, wanted(2))
 
 
 def states() -> Any:
-    """Of the three generators."""
+    """The states of the three generators."""
     return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()
 
 
@@ -376,7 +376,7 @@ def test_a_batch_transform_draws_the_same_for_any_workers_and_leaves_the_generat
 
 
 def test_the_numbers_of_a_batch_transform_are_those_of_seed_epoch_and_first_position() -> None:
-    """Written out, because what a resumed run does rests on it."""
+    """Written out, because resumed runs rely on it."""
     drawn = []
 
     def draw(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -450,7 +450,7 @@ def test_collated_pairs_are_finished() -> None:
     assert_same(found, wanted(1))
     with (
         loader_on("cpu", collate_fn=collated, num_workers=0) as loader,
-        pytest.raises(UsageError, match="are for batches"),
+        pytest.raises(UsageError, match="need batches"),
     ):
         next(iter(loader))
 
@@ -461,10 +461,10 @@ def test_collated_pairs_are_finished() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mean": 0.5}, "mean and std both, or neither"),
+        ({"mean": 0.5}, "both mean and std, or neither"),
         ({"mean": 0.5, "std": 0}, "std greater than 0"),
-        ({"mean": [0.5], "std": [1, 1]}, "as many of one as of the other"),
-        ({"mean": [], "std": []}, "as many of one as of the other"),
+        ({"mean": [0.5], "std": [1, 1]}, "equally many of both"),
+        ({"mean": [], "std": []}, "equally many of both"),
         ({"mean": "half", "std": "1"}, "expected numbers"),
         ({"mean": float("nan"), "std": 1}, "finite"),
         ({"mean": 0.5, "std": 1, "dtype": torch.uint8}, "floating point"),
@@ -544,9 +544,9 @@ class TestOnAGpu:
         with loader_on("cuda", num_workers=2, batch_transform=None) as loader:
             images, _ = next(iter(loader))
             assert images.is_contiguous(memory_format=torch.channels_last)
-            stage: Any = loader._stage
-            assert len(stage._registered) > 0
-        assert len(stage._registered) == 0
+            transfer: Any = loader._transfer
+            assert len(transfer._registered) > 0
+        assert len(transfer._registered) == 0
         assert torch.ones(1, device="cuda").item() == 1
 
     def test_the_next_batch_is_ready_before_work_on_this_one_is_done(self) -> None:
@@ -554,12 +554,12 @@ class TestOnAGpu:
             batches = iter(loader)
             for _ in range(2):
                 next(batches)
-            stage, done = loader._stage, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            transfer, done = loader._transfer, torch.cuda.Event()  # type: ignore[no-untyped-call]
             torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
             done.record()
             next(batches)
-            assert isinstance(stage, device_module.DeviceStage)
-            stage._accelerator.synchronize()
+            assert isinstance(transfer, device_module.DeviceTransfer)
+            transfer._accelerator.synchronize()
             assert not done.query()  # type: ignore[no-untyped-call]
             done.synchronize()
 

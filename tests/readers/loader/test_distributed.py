@@ -1,4 +1,4 @@
-"""Laws of several ranks, each in a process of its own: together they hand out the epoch, once."""
+"""Laws of several ranks, each in a process of its own: together they hand out the epoch exactly once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_distributed_checkpoint_of_two_ranks_loads_in_any_number(world: int, t
 
 
 def with_torchs_sampler(rank: int, world: int) -> bool:
-    """Whether batches are those of torch's DataLoader with the same sampler."""
+    """True if the batches are those of torch's DataLoader with the same sampler."""
 
     def sampler() -> DistributedSampler[Any]:
         return DistributedSampler(Numbers(ROWS), seed=5)
@@ -107,7 +107,7 @@ def test_torchs_distributed_sampler_deals_as_it_does_under_torch(tmp_path: Path)
 
 
 def part(rank: int, world: int, rows: int, order: str, topology: Topology, state: Any, count: int) -> Any:
-    """Up to `count` steps in a process of its own: epoch, images, labels, positions and rows of each; and the state."""
+    """Up to `count` steps in one process: epoch, images, labels, positions and rows of each; and the state then."""
     loader = Loader(
         numbers(rows),
         topology.batch,
@@ -138,7 +138,7 @@ def part(rank: int, world: int, rows: int, order: str, topology: Topology, state
 
 
 def run_schedule(chance: random.Random, parts: int) -> int:
-    """A run in several parts, each in new processes, against the model. Returns the number of batches."""
+    """Compares a run in several parts, each in new processes, with the model. Returns the number of batches."""
     rows, order = chance.choice([1, 7, 23, 40]), chance.choice(sorted(ORDERS))
     model, state, batches = Model(len(ORDERS[order](numbers(rows))), order), None, 0
     for _ in range(parts):

@@ -23,17 +23,17 @@ import pytest
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
 START, DEADLINE = 60.0, 5.0
-"""Seconds that are allowed until a program is at work, and from a fault until everything has ended."""
+"""Seconds allowed until a program has its first batch, and from a fault until everything has ended."""
 METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 KILLS = 200
-# So many in one test that it stays within the time limit of any test.
+# Few enough in one test that it stays within the time limit of a test.
 KILLS_AT_A_TIME = 10
 
 Found = TypeVar("Found")
 
 
 def wait_until(look: Callable[[], Found | None], what: str, seconds: float = DEADLINE) -> Found:
-    """Looks again and again until there is something to see."""
+    """Calls a function again and again until it returns something true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := look():
@@ -48,12 +48,12 @@ class Consumer:
     def __init__(self, **options: Any) -> None:
         self._command = [sys.executable, "-P", str(TESTS / "helpers/consumer.py"), json.dumps(options)]
         self._deed = options.get("deed")
-        # All processes that come of it inherit its environment.
+        # All processes that it starts inherit its environment.
         self._mark = f"PACKTRAIN_TEST_RUN={uuid.uuid4()}"
 
     def __enter__(self) -> Self:
         self._before = shared_files()
-        # Files, not pipes: these would not end before the last orphan does.
+        # Files, not pipes: a pipe would not end before the last orphan does.
         self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
         name, _, value = self._mark.partition("=")
         path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -81,18 +81,18 @@ class Consumer:
         self._stderr.close()
 
     def processes(self) -> list[int]:
-        """Every living process that came of it, and itself."""
+        """The process itself, and every living process that it or its children started."""
         mark = self._mark.encode()
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         return [pid for pid in pids if mark in read_proc(pid, "environ").split(b"\0")]
 
     def workers(self) -> list[int]:
-        """Those but itself, and but the resource tracker."""
+        """The processes it started, without the resource tracker."""
         others = [pid for pid in self.processes() if pid != self.process.pid]
         return [pid for pid in others if b"resource_tracker" not in read_proc(pid, "cmdline")]
 
     def at_work(self) -> Self:
-        """Waits until it has its first batch, and a worker is at the deed if there is one."""
+        """Waits until it has its first batch and, if there is a deed, until a worker does it."""
         said = ("working", "begun") if self._deed else ("working",)
         wait_until(
             lambda: self.process.poll() is not None or all(word in text(self._stdout) for word in said),
@@ -103,12 +103,12 @@ class Consumer:
         return self
 
     def stop(self) -> None:
-        """Asks it to end by itself."""
+        """Asks it to end."""
         assert self.process.stdin
         self.process.stdin.close()
 
     def end(self) -> tuple[int, str]:
-        """Waits until nothing of it is left. Returns exit status and stderr."""
+        """Waits until no process of it is left. Returns exit status and stderr."""
         wait_until(lambda: self.process.poll() is not None, "it has ended")
         wait_until(lambda: not self.processes(), f"no process is left of {self.processes()}")
         wait_until(lambda: not shared_files() - self._before, f"nothing is left of {shared_files() - self._before}")
@@ -122,7 +122,7 @@ def text(file: Any) -> str:
 
 
 def read_proc(pid: int, name: str) -> bytes:
-    """Empty for a process that is gone, or a zombie."""
+    """Empty for a process that is gone or a zombie."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
@@ -130,7 +130,7 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def shared_files() -> set[str]:
-    """What lies in /dev/shm, apart from what living processes of other programs may have there."""
+    """What lies in /dev/shm, without what living processes of other programs may have there."""
     owners = [re.fullmatch(r"(?:torch_|packtrain-arena)(\d*).*", name) for name in os.listdir(SHARED)]
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
@@ -145,7 +145,7 @@ def test_no_worker_outlives_a_killed_parent(method: str) -> None:
 
 @pytest.mark.parametrize("deed", ["sleep", "spin"])
 def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
-    """Processes that were forked later hold the ends of the earlier ones' pipes."""
+    """Processes that were forked later also hold the pipes of the earlier ones."""
     with Consumer(method="fork", deed=deed, second=True) as run:
         run.at_work()
         assert len(run.workers()) == 3
@@ -183,7 +183,7 @@ def test_an_exit_without_close_ends_the_workers(end: str, status: int, deed: str
 
 
 def test_a_signal_handler_of_the_parent_is_not_that_of_its_workers() -> None:
-    """Who catches SIGTERM to save a checkpoint does not want one from every worker."""
+    """A program that catches SIGTERM to save a checkpoint does not want its workers to do so, too."""
     with Consumer(method="fork", handler=True) as run:
         run.at_work()
         os.kill(run.workers()[0], signal.SIGTERM)
@@ -196,7 +196,7 @@ Outcome = tuple[int, str]
 
 
 def wound(run: Consumer, chance: random.Random) -> str:
-    """Sends a random signal to a random process of a run. Returns what was done."""
+    """Sends a random signal to a random process of a run. Returns what it did."""
     number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGINT])
     target = chance.choice(["parent", "worker", "worker"])
     if number == signal.SIGINT and target == "parent":
@@ -214,7 +214,7 @@ def wound(run: Consumer, chance: random.Random) -> str:
 
 
 def outcomes(wounds: Iterator[int]) -> Iterator[tuple[str, str, Outcome]]:
-    """Method, wound and end of one run after the other."""
+    """For one run after the other: start method, what was done to it, exit status and stderr."""
     for seed in wounds:
         chance = random.Random(seed)
         method = chance.choices(["fork", "forkserver", "spawn"], [8, 1, 1])[0]
@@ -223,7 +223,7 @@ def outcomes(wounds: Iterator[int]) -> Iterator[tuple[str, str, Outcome]]:
                 run.at_work()
                 time.sleep(chance.uniform(0, 0.1))
             else:
-                # Much of it is the import of torch; the rest, workers that start.
+                # Most of this time the program imports torch; in the rest, workers start.
                 time.sleep(chance.uniform(0.5, 4))
             done = wound(run, chance)
             if done in ("nobody", "worker SIGINT"):

@@ -1,4 +1,4 @@
-"""Laws of `Loader`: what is in a batch, whoever makes it, and what is refused."""
+"""Laws of `Loader`: what is in a batch, whichever process makes it, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from packtrain import ImageDataset, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
+from packtrain._core import cores as cores_module
 from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._readers.loader import arguments as module
 from packtrain._readers.loader.randomness import mixed, preserved, seed_all, uniforms
 from packtrain.errors import LoaderError, UsageError
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -49,7 +49,7 @@ def folder(folders: dict[tuple[str, str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(folders: dict[tuple[str, str], Path]) -> ImageDataset:
-    """All of these in one, by way of mmap and pread, under packtrain's transforms and under foreign ones."""
+    """All of these in one, read with mmap and pread, with packtrain's transforms and with foreign ones."""
     fused = [open_dataset(folder, RANDOM, pair) for folder in folders.values()]
     foreign = [open_dataset(folder, jitter, pair, io="pread") for folder in folders.values()]
     return concat([*fused, *foreign])
@@ -57,7 +57,7 @@ def everything(folders: dict[tuple[str, str], Path]) -> ImageDataset:
 
 @pytest.fixture(scope="module")
 def expected(everything: ImageDataset) -> list[Any]:
-    """The first pass through it without workers."""
+    """Its first pass, made without workers."""
     return epoch(everything, 16, seed=4, fields=ALL_FIELDS)
 
 
@@ -66,13 +66,13 @@ def loader_of(dataset: Any, batch: int = 5, **options: Any) -> Loader:
 
 
 def epoch(dataset: Any, batch: int = 5, **options: Any) -> list[Any]:
-    """The batches of one pass; workers end with it."""
+    """The batches of one pass. The workers end with it."""
     with loader_of(dataset, batch, **options) as loader:
         return list(loader)
 
 
 def assert_same(left: Any, right: Any) -> None:
-    """Two batches, or lists of them, are equal bit for bit."""
+    """Asserts that two batches, or lists of batches, are equal bit for bit."""
     assert type(left) is type(right)
     if isinstance(left, torch.Tensor):
         assert left.dtype == right.dtype and torch.equal(left, right)
@@ -87,7 +87,7 @@ def assert_same(left: Any, right: Any) -> None:
 
 
 def tensor(image: Any) -> Any:
-    """A PIL image as a tensor [channels, height, width]; anything else as it is."""
+    """A PIL image as a tensor [channels, height, width]; anything else unchanged."""
     if not isinstance(image, Image.Image):
         return image
     return torch.from_numpy(np.array(image).reshape(image.height, image.width, -1)).permute(2, 0, 1)
@@ -130,7 +130,7 @@ class TestBatches:
                         assert torch.equal(image, theirs(opened.convert("RGB")))
 
     def test_rows_and_random_numbers_are_those_of_seed_epoch_and_position(self, folder: Path) -> None:
-        """Written out, because every saved state rests on it."""
+        """Written out, because every saved state relies on it."""
         dataset = open_dataset(folder, RANDOM)
         loader = loader_of(dataset, seed=9, fields=("row",))
         for number in range(2):
@@ -168,7 +168,7 @@ class TestBatches:
     def test_a_batch_is_what_default_collate_makes_of_its_samples(
         self, tmp_path: Path, transform: Any, target: Any, workers: int
     ) -> None:
-        """`sample` gives them; with fixed sizes, since some of these transforms keep the size."""
+        """Compared with `sample`. Sizes are fixed, because some of these transforms keep the size."""
         for number in range(7):
             (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(number, 34, 31)))
         (tmp_path / "train.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(7)))
@@ -237,7 +237,7 @@ class TestBatches:
             for batch in shuffled:
                 samples = [dataset[int(row)] for row in batch[2]]
                 assert_same(list(batch[:2]), default_collate(samples))
-        with pytest.raises(UsageError, match="'line': only datasets of packtrain have it"):
+        with pytest.raises(UsageError, match="'line': only packtrain datasets have it"):
             loader_of(packs, fields=("line",))
 
     def test_a_transform_of_the_loaders_own_leaves_the_dataset_alone(self, folder: Path) -> None:
@@ -249,7 +249,7 @@ class TestBatches:
             assert whole[0][0].shape == (3, 4, 4)
 
     def test_what_the_loader_was_made_with_stays(self, folder: Path) -> None:
-        """Workers have the dataset as it was then."""
+        """Workers have the dataset as it was when they were started."""
         dataset = open_dataset(folder, CenterCrop(4))
         with loader_of(dataset, num_workers=1) as loader:
             before = list(loader)
@@ -348,7 +348,7 @@ def epoch_number(number: int, dataset: Any) -> list[Any]:
 class TestCollate:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_it_gets_the_samples_that_torchs_gets(self, folder: Path, workers: int) -> None:
-        """Images of several sizes, which is what it is for."""
+        """Images of several sizes, which is what collate_fn is for."""
         dataset = open_dataset(folder)
         theirs = list(DataLoader(dataset, 5, collate_fn=padded))
         assert_same(epoch(dataset, shuffle=False, num_workers=workers, collate_fn=padded), theirs)
@@ -386,7 +386,7 @@ class TestCollate:
         assert len(set(drawn)) == len(drawn) == 6, "the numbers of another batch"
         for workers in (1, 2):
             assert_same(epoch(dataset, 2, collate_fn=mixing, num_workers=workers), expected)
-        # As those of samples, they are others in another epoch, and not the numbers of the last sample.
+        # Like those of samples, they differ from epoch to epoch, and they are not those of the last sample.
         loader = loader_of(dataset, 2, collate_fn=mixing)
         list(loader)
         assert not {batch[-1] for batch in loader} & set(drawn)
@@ -472,7 +472,7 @@ class TestSamplesThatDoNotFit:
         remedy = (
             r"(?s)^row 3, position 3: .*"
             + message
-            + ".* Let the transforms make all samples alike, or give a collate_fn"
+            + ".* Let the transforms give all samples the same shape and dtype, or give a collate_fn"
         )
         with loader_of(dataset, 2, shuffle=False, num_workers=workers) as loader:
             batches = iter(loader)
@@ -524,7 +524,7 @@ class TestWorkers:
     def test_auto_is_what_the_ranks_of_this_machine_leave(
         self, monkeypatch: pytest.MonkeyPatch, cores: int, environment: str | None, expected: int
     ) -> None:
-        monkeypatch.setattr(module, "available_cores", lambda: cores)
+        monkeypatch.setattr(cores_module, "available_cores", lambda: cores)
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         if environment is not None:
             monkeypatch.setenv("LOCAL_WORLD_SIZE", environment)
@@ -545,7 +545,7 @@ class TestWorkers:
                 file.write(f"{os.getpid()} ")
 
         def pids(least: int = 0) -> dict[str, list[str]]:
-            """Once there are that many: a worker may still be starting when the others have done all there was."""
+            """Waits for that many: a worker may still be starting when the others have done all the work."""
             deadline = time.monotonic() + 30
             while True:
                 found = {path.name: path.read_text().split() for path in sorted(tmp_path.iterdir())}
@@ -585,33 +585,33 @@ class TestUsage:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"batch_size": 0}, "batch_size=0: expected a whole number, 1 at least"),
+            ({"batch_size": 0}, "batch_size=0: expected a whole number, at least 1"),
             ({"batch_size": -1}, "batch_size=-1"),
             ({"batch_size": 2.0}, "batch_size=2.0"),
             ({"batch_size": "2"}, "batch_size='2'"),
             ({"batch_size": True}, "batch_size=True"),
             ({"batch_size": None}, "batch_size=None"),
-            ({"prefetch_factor": 0}, "prefetch_factor=0: expected a whole number, 1 at least"),
+            ({"prefetch_factor": 0}, "prefetch_factor=0: expected a whole number, at least 1"),
             ({"prefetch_factor": None}, "prefetch_factor=None"),
-            ({"num_workers": -1}, "num_workers=-1: expected a whole number, 0 at least"),
+            ({"num_workers": -1}, "num_workers=-1: expected a whole number, at least 0"),
             ({"num_workers": "all"}, "num_workers='all'"),
             ({"seed": "0"}, "seed='0'"),
             ({"seed": 1.5}, "seed=1.5"),
             ({"on_error": "ignore"}, "on_error='ignore': expected 'raise' or 'skip'"),
             ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread': expected one of fork, "),
             ({"fields": ("lines",)}, "fields: 'lines': expected any of row, line, position, path"),
-            ({"fields": ("path",)}, "fields: 'path': only datasets of packtrain have it"),
-            ({"transform": CROP}, "transform= is for datasets of packtrain; a Numbers has its own"),
+            ({"fields": ("path",)}, "fields: 'path': only packtrain datasets have it"),
+            ({"transform": CROP}, "transform= needs a packtrain dataset; a Numbers has its own"),
             ({"collate_fn": "default"}, "collate_fn="),
             ({"worker_init_fn": 1}, "worker_init_fn="),
             ({"sampler": 3}, "a sampler must be iterable, a int is not"),
-            ({"sampler": iter([1])}, "list_iterator can be gone through only once"),
-            ({"rank": 0}, "give rank and world_size both, or neither"),
-            ({"world_size": 2}, "give rank and world_size both, or neither"),
+            ({"sampler": iter([1])}, "list_iterator can be iterated only once"),
+            ({"rank": 0}, "give both rank and world_size, or neither"),
+            ({"world_size": 2}, "give both rank and world_size, or neither"),
             ({"rank": 2, "world_size": 2}, "rank=2: expected 0 to 1"),
             ({"rank": -1, "world_size": 2}, "rank=-1"),
             ({"rank": "0", "world_size": 2}, "rank='0'"),
-            ({"rank": 0, "world_size": 0}, "world_size=0: expected a whole number, 1 at least"),
+            ({"rank": 0, "world_size": 0}, "world_size=0: expected a whole number, at least 1"),
             ({"dataset": Endless()}, "Endless"),
             ({"dataset": None}, "NoneType"),
         ],

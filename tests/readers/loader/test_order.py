@@ -24,7 +24,7 @@ from packtrain._readers.loader.randomness import mixed, uniforms
 from packtrain.errors import UsageError
 
 FALSE_ALARM = 1e-6
-"""Of each statistic below, all its comparisons together, were the orders truly random. Keys are fixed."""
+"""Probability that any comparison of a statistic below fails if orders are truly random. Keys are fixed."""
 SIZES = sorted({0, 1, 2, 3, *(2**k + d for k in range(2, 13) for d in (-1, 0, 1))})
 GOLDEN_SHUFFLED = [1135741, 806423, 825989, 681688, 1065027, 1151452]
 GOLDEN_BLOCKS = [906654, 1140299, 1140305, 381530, 1005553, 396613]
@@ -34,7 +34,7 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 class OnDisk:
-    """A dataset whose rows lie in any order."""
+    """A dataset whose rows lie on disk in a given order."""
 
     def __init__(self, by_place: npt.ArrayLike) -> None:
         self._by_place = np.asarray(by_place, np.int64)
@@ -47,7 +47,7 @@ class OnDisk:
 
 
 def in_blocks(rows: int, block: int = 64, window: int = 128) -> BlockShuffled:
-    """Rows that lie in the order of their numbers."""
+    """A dataset whose rows lie on disk in the order of their numbers."""
     return BlockShuffled(OnDisk(np.arange(rows)), block=block, window=window)
 
 
@@ -61,12 +61,12 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 def limit(comparisons: int) -> float:
-    """What the largest of so many standard normal numbers does not exceed in size."""
+    """A bound on the largest magnitude of this many standard normal numbers."""
     return NormalDist().inv_cdf(1 - FALSE_ALARM / comparisons / 2)
 
 
 def chi_squared_limit(freedom: int) -> float:
-    """What chi-squared does not exceed: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1."""
+    """A bound on chi-squared: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1."""
     x = -math.log(FALSE_ALARM)
     return freedom + 2 * math.sqrt(freedom * x) + 2 * x
 
@@ -96,7 +96,7 @@ def test_every_row_comes_once_whatever_the_blocks(rows: int, block: int, window:
 @given(orders(), KEYS, st.data())
 def test_a_range_may_be_split_anywhere(order: Order, key: int, data: st.DataObject) -> None:
     start, middle, stop = sorted(data.draw(st.lists(st.integers(0, len(order)), min_size=3, max_size=3)))
-    # The later part first: nothing may depend on what was asked for before.
+    # The later part first: nothing may depend on earlier calls.
     second, first = order.rows(key, middle, stop), order.rows(key, start, middle)
     whole = order.rows(key, start, stop)
     assert whole.dtype == first.dtype == np.int64
@@ -124,7 +124,7 @@ def test_sequential_is_every_row_in_turn() -> None:
 
 
 def blocks_by_hand(by_place: list[int], block: int, window: int, key: int) -> list[int]:
-    """`BlockShuffled`, as lists."""
+    """`BlockShuffled`, computed with lists."""
     rows = len(by_place)
     turn = mixed(key, module._ROTATION) % max(1, rows)
     turned = by_place[turn:] + by_place[:turn]
@@ -206,12 +206,12 @@ def epochs(order: Order) -> npt.NDArray[np.int64]:
     ids=["1000", "1024", "1025", "weighted", "blocks of one"],
 )
 def test_seeds_and_epochs_are_uncorrelated(order: Order) -> None:
-    # Pearson's correlation, times the root of n, of every pair of epochs and of each with the rows as they come.
+    # Pearson's correlation times the root of n: of every pair of epochs, and of each epoch with the unshuffled rows.
     drawn = np.vstack([np.arange(len(order)), epochs(order)])
     pairs = np.triu_indices(len(drawn), 1)
     correlation = np.corrcoef(drawn)[pairs]
     assert np.abs(correlation).max() * np.sqrt(len(order)) < limit(len(pairs[0]))
-    # Positions with the same row are as of Poisson's distribution with mean 1; P(at least k) < 1.1 / (e k!).
+    # The number of positions with the same row is Poisson distributed with mean 1; P(at least k) < 1.1 / (e k!).
     agreements = max(int((drawn[a] == drawn[b]).sum()) for a, b in zip(*pairs, strict=True))
     assert 1.1 * len(pairs[0]) / (math.e * math.factorial(agreements)) > FALSE_ALARM
 
@@ -240,7 +240,7 @@ ROWS, BATCH = 200_000, 256
 
 @pytest.fixture(scope="module")
 def batches() -> npt.NDArray[np.int64]:
-    """The numbers of the blocks that the records of each batch are from, with the default block and window."""
+    """For each batch, the numbers of the blocks that its records come from, with the default block and window."""
     key = mixed(0, 0)
     places = in_blocks(ROWS).places(key, 0, ROWS)
     blocks = (places - mixed(key, module._ROTATION) % ROWS) % ROWS // 64
@@ -248,8 +248,8 @@ def batches() -> npt.NDArray[np.int64]:
 
 
 def test_a_place_says_nothing_of_its_position() -> None:
-    # Blocks are moved as wholes, so that there are only as many independent numbers as blocks. The mean displacement
-    # of a full shuffle is a third of the rows, with a variance of 2 / 45 per number at most.
+    # Blocks are moved as wholes, so there are only as many independent numbers as blocks. The mean displacement
+    # of a full shuffle is a third of the rows, with a variance of at most 2 / 45 per number.
     numbers = ROWS / 64
     positions = np.arange(ROWS)
     for epoch in range(3):
@@ -277,7 +277,7 @@ def test_a_window_is_read_in_long_pieces(rows: int, block: int, window: int, key
     count = max(1, math.ceil(whole / window))
     edges = [number * whole // count * block for number in range(count)] + [rows]
     for start, stop in pairwise(edges):
-        # One piece per block, and one more each for the end of the dataset and for the last, shorter block.
+        # One piece per block, one more for the end of the dataset, and one more for the last, shorter block.
         pieces = (np.diff(np.sort(places[start:stop])) > 1).sum() + 1
         assert pieces <= window + 2
 
@@ -290,7 +290,7 @@ def test_rows_computed_ahead_are_the_same(order: Order, calls: list[tuple[int, f
         last = min(len(order), start + length)
         rows = ahead.rows(key, start, last)
         assert rows.tolist() == order.rows(key, start, last).tolist()
-        # Who changes what he got changes nobody else's.
+        # Changing an array that was returned changes no other.
         rows[:] = -1
 
 

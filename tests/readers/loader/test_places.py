@@ -1,4 +1,4 @@
-"""Laws of `rows_at`: the order of the records on disk, of datasets, their subsets and concatenations."""
+"""Laws of `rows_at`: the order of records on disk, for datasets, their subsets and concatenations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> PackedDataset:
 
 
 def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:
-    """Where a record lies: dataset, shard, offset; for LMDB, whose small records lie as it likes, the place."""
+    """Where a record lies: dataset, shard, offset. For LMDB, which places small records itself, the place."""
     home, row = dataset._samples.locate(row)
     index = home.store.index
     by_key = home.store.manifest.format == "lmdb"

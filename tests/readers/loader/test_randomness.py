@@ -46,7 +46,7 @@ INTEGERS = st.integers(-(2**70), 2**70)
 
 
 def limit(comparisons: int) -> float:
-    """What the largest of so many standard normal numbers does not exceed in size."""
+    """A bound on the largest magnitude of this many standard normal numbers."""
     return NormalDist().inv_cdf(1 - FALSE_ALARM / STATISTICS / comparisons / 2)
 
 
@@ -105,7 +105,7 @@ def test_no_two_numbers_of_a_key_are_equal() -> None:
 
 @pytest.mark.parametrize("draws", [1, 7])
 def test_numbers_are_uniform(draws: int) -> None:
-    # Kolmogorov and Smirnov's statistic in each column; its limit distribution exceeds x with 2 exp(-2 x^2).
+    # The Kolmogorov-Smirnov statistic of each column; in the limit, it exceeds x with probability 2 exp(-2 x^2).
     n = 20_000
     numbers = np.sort(uniforms(mixed(1, draws), 0, n, draws), axis=0)
     steps = np.arange(n)[:, None] / n
@@ -139,7 +139,7 @@ def test_a_sample_is_seeded_by_key_and_position_alone() -> None:
     with preserved():
         seed_all(5, 6)
         first = drawn()
-        # Numbers kept back for the next call must not survive either.
+        # Nor may a number survive that a generator has kept for its next call.
         random.gauss()
         np.random.standard_normal()
         torch.randn(1)
@@ -151,7 +151,7 @@ def test_a_sample_is_seeded_by_key_and_position_alone() -> None:
 
 
 def test_the_three_generators_are_unrelated() -> None:
-    # With one seed for both, numpy and torch would agree on every toss.
+    # With the same seed for both, numpy and torch would agree on every toss.
     tosses: list[Callable[[], int]] = [
         lambda: random.getrandbits(1),
         lambda: int(np.random.randint(2)),

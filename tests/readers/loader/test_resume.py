@@ -1,4 +1,4 @@
-"""Laws of resume: what was handed out before and after is the epoch, once, whoever makes it."""
+"""Laws of resume: what is handed out before and after it is the epoch exactly once, whichever process makes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from packtrain import BlockShuffled, Loader, Weighted, concat, open_dataset
 from packtrain.errors import UsageError
 from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-# Rows of epoch 2 of 20 rows with seed 7 from position 16 on, and what the three generators give at position 16.
+# Rows of epoch 2 of 20 rows with seed 7 from position 16, and what the three generators give at position 16.
 GOLDEN_ROWS = [6, 2, 16, 1]
 GOLDEN_DRAWS = [0.8132438284162823, 0.7160419642941693, 0.6246813391102125]
 
@@ -50,7 +50,7 @@ def schedules(*workers: int, size: int = 12) -> st.SearchStrategy[list[Any]]:
 
 @pytest.fixture(scope="module")
 def packs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Packed images in their ways of use: packtrain's transforms, foreign ones, parts, and all of these together."""
+    """Packed images with packtrain's transforms, with foreign ones, as subsets, and all of these together."""
     folder = tmp_path_factory.mktemp("resumed")
     listing = image_set(folder / "images", 20)
     fused, foreign = ([RandomResizedCrop((7, 9)), RandomHorizontalFlip()], jitter)
@@ -67,7 +67,7 @@ def test_any_schedule_of_steps_saves_and_restarts(
     with Run(numbers(length), order, first) as run:
         for action in schedule:
             run.do(*action)
-        # However it went so far, the present epoch comes to its end, and the next one follows.
+        # Whatever happened so far, the present epoch is completed, and the next one follows.
         run.do("take", length + 8)
 
 
@@ -153,7 +153,7 @@ class TestStates:
         last = loader.state_dict()
         assert next(batches, None) is None
         assert loader.state_dict() == {**empty, "epoch": 1}
-        # From after the last batch: what is left of that epoch is nothing, then comes the next one.
+        # After the last batch nothing is left of that epoch. Then comes the next one.
         again = loader_of()
         again.load_state_dict(last)
         assert again.state_dict() == last
@@ -203,14 +203,14 @@ class TestStates:
         back.set_epoch(3)
         assert positions(kept) == list(range(12, 20))
         assert positions(moved) == positions(back) == list(range(20))
-        # The middle was kept once: the epoch that was begun is begun again.
+        # Only the state from the middle was kept, so the epoch is begun again.
         kept.load_state_dict(state)
         next(iter(kept))
         kept.set_epoch(3)
         assert positions(kept) == list(range(20))
 
     def test_the_loop_of_torch_goes_on_with_the_epoch_it_was_in(self) -> None:
-        """``for epoch in range(start, epochs): set_epoch(epoch)``, with a loader that knows where it was."""
+        """``for epoch in range(start, epochs): set_epoch(epoch)``, with a loader that was resumed."""
         seen: list[tuple[int, int]] = []
         state: dict[str, Any] | None = None
         for _ in range(4):
@@ -261,7 +261,7 @@ class TestStates:
         assert several == {pair: rows(*pair) for pair in several}
 
     def test_what_an_old_state_means_stays_for_ever(self) -> None:
-        """Written down when version 1 was made: other numbers would change every training run that is resumed."""
+        """Written down when version 1 was made: other numbers would change every resumed training run."""
         loader = loader_of()
         loader.load_state_dict(
             {"version": 1, "seed": SEED, "epoch": 2, "consumed": 16, "length": 20, "order": "Shuffled"}
@@ -294,7 +294,7 @@ class TestRefusals:
                 next(batches)
             assert loader.state_dict() == before
             assert next(batches, None) is None
-            # The loader itself goes on as if that pass had not been asked.
+            # The loader itself continues as if that pass had not been asked.
             assert len(positions(loader)) == 20
 
     @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("state", [None, [], 5, "state", [("version", 1)]], ids=param_id)
     def test_what_is_no_state_at_all(self, state: Any) -> None:
-        with pytest.raises(UsageError, match="no state of a loader"):
+        with pytest.raises(UsageError, match="not the state of a loader"):
             loader_of().load_state_dict(state)
 
     def test_the_seed_may_be_any_integer(self) -> None:
@@ -350,7 +350,7 @@ class TestRefusals:
 
 
 class Foreign(Sampler[int]):
-    """Any order but packtrain's; its state is the number of epochs that it has drawn."""
+    """A sampler that is not packtrain's. Its state is the number of epochs that it has drawn."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -406,7 +406,7 @@ class TestForeignSamplers:
                         assert all(map(torch.equal, followed, epochs[epoch + 1]))
 
     def test_one_ranks_state_serves_all_ranks(self) -> None:
-        """What rank 0 wrote into the checkpoint is what every rank reads."""
+        """Every rank reads what rank 0 wrote into the checkpoint."""
 
         def ranks() -> list[Loader]:
             return [
@@ -427,7 +427,7 @@ class TestForeignSamplers:
             assert [batch[3].tolist() for batch in loader] == expected
 
     def test_ranks_draw_numbers_of_their_own(self) -> None:
-        """Position 3 is one of every rank here; with packtrain's orders it is that of one rank."""
+        """Here every rank has a position 3. With packtrain's orders, only one rank has it."""
         (first, *_), (second, *_) = (
             next(iter(loader_of(sampler=[5, 5, 5, 5], rank=rank, world_size=2))) for rank in range(2)
         )
@@ -438,7 +438,7 @@ class TestForeignSamplers:
         state = loader_of(sampler=SAMPLERS["distributed"](0, 2), rank=0, world_size=2).state_dict()
         for world in (1, 3):
             other = loader_of(sampler=SAMPLERS["distributed"](0, world), rank=0, world_size=world)
-            with pytest.raises(UsageError, match=f"saved by 2 ranks, now there are {world}; .* packtrain's own orders"):
+            with pytest.raises(UsageError, match=f"saved by 2 ranks, now there are {world}; only packtrain's own"):
                 other.load_state_dict(state)
 
     def test_a_sampler_that_draws_other_rows_is_refused(self) -> None:
@@ -457,7 +457,7 @@ class TestForeignSamplers:
     def test_orders_and_samplers_do_not_take_each_others_states(self) -> None:
         ours, theirs = loader_of(), loader_of(sampler=RandomSampler(range(20)))
         for loader, other in ((ours, theirs), (theirs, ours)):
-            with pytest.raises(UsageError, match="the state is that of a loader with order"):
+            with pytest.raises(UsageError, match="the state was saved by a loader with order"):
                 loader.load_state_dict(other.state_dict())
 
     def test_a_state_without_the_samplers_part_is_refused(self) -> None:
@@ -486,7 +486,7 @@ class TestStateful:
         state = loader.state_dict()
         again = loader_of(seed=0, sampler=sampler_of())
         with warnings.catch_warnings():
-            # Of processes that are not there, and of torch's own use of its storages.
+            # About missing processes, and about how torch uses its own storages.
             warnings.simplefilter("ignore")
             checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
             checkpoint.load({"loader": again}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
@@ -494,7 +494,7 @@ class TestStateful:
         assert positions(again) == list(range(4, 20))
 
     def test_torch_load_with_weights_only(self, tmp_path: Path) -> None:
-        """As Lightning keeps it: a part of a checkpoint of one file."""
+        """As Lightning keeps it: as part of a checkpoint in one file."""
         loader = self.half_way()
         torch.save({"loops": {"loader": loader.state_dict()}}, tmp_path / "last.ckpt")
         again = loader_of(batch=5, seed=0)
@@ -502,7 +502,7 @@ class TestStateful:
         assert positions(again) == list(range(4, 20))
 
     def test_the_protocol_of_torchdata(self) -> None:
-        """A state taken while a pass goes on is loaded before `iter`, into a loader that may have been used already."""
+        """A state taken during a pass is loaded before `iter`, into a loader that may have been used before."""
         loader = loader_of()
         batches = iter(loader)
         next(batches)

@@ -1,4 +1,4 @@
-"""Laws of foreign samplers: they yield what they would yield in torch's DataLoader, and again when resumed."""
+"""Laws of foreign samplers: they yield the same as in torch's DataLoader, and the same again when resumed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Foreign(Sampler[int]):
 
 
 class OwnGenerator(Sampler[int]):
-    """Draws from a generator of its own, which nobody can put back."""
+    """Draws from a generator of its own that cannot be reset."""
 
     def __init__(self) -> None:
         self.generator = random.Random(0)
@@ -53,7 +53,7 @@ class OwnGenerator(Sampler[int]):
 
 
 class OwnState(OwnGenerator):
-    """The same, with a state; the state is the living thing, not a copy of it."""
+    """The same, with a state. The state is the live object, not a copy of it."""
 
     def __init__(self) -> None:
         self.state = {"draws": [0]}
@@ -71,7 +71,7 @@ class OwnState(OwnGenerator):
 
 
 class HowFar(Sampler[int]):
-    """Its state is how far it is, which an iteration goes on from: torchdata's StatefulDistributedSampler."""
+    """Its state is how far it has come, and iteration continues there: torchdata's StatefulDistributedSampler."""
 
     def __init__(self) -> None:
         self.yielded, self.skip = 0, 0
@@ -145,7 +145,7 @@ def test_an_epoch_is_resumed_in_a_new_process(make: Callable[[], Any]) -> None:
     order = SamplerOrder(make(), ROWS)
     for epoch in range(4):
         order.begin(KEY + epoch, epoch)
-        # Through JSON, as a user may keep it, and before as well as after later epochs were drawn.
+        # Through JSON, as a user may store it, and both before and after later epochs were drawn.
         state, expected = json.loads(json.dumps(order.state())), drawn(order, KEY + epoch)
         torch.manual_seed(epoch)
         fresh = SamplerOrder(make(), ROWS)
@@ -268,7 +268,7 @@ def test_a_state_is_not_changed_by_what_follows() -> None:
         (["0"], "yields a str at position 0"),
         (
             BatchSampler(range(ROWS), 4, False),
-            r"yields a list at position 0.*give the sampler inside it, and batch_size",
+            r"yields a list at position 0.*give the sampler inside it and batch_size",
         ),
     ],
 )
@@ -278,7 +278,7 @@ def test_what_is_no_row_of_the_dataset_is_refused(rows: Any, message: str) -> No
 
 
 def test_what_cannot_be_gone_through_again_and_again_is_refused() -> None:
-    with pytest.raises(UsageError, match="list_iterator can be gone through only once"):
+    with pytest.raises(UsageError, match="list_iterator can be iterated only once"):
         SamplerOrder(iter([1]), ROWS)
     with pytest.raises(UsageError, match="a sampler must be iterable, a int is not"):
         SamplerOrder(3, ROWS)  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ def test_a_sampler_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             return (number % ROWS for number in count())
 
     monkeypatch.setattr(module, "_ENDLESS", 10)
-    with pytest.raises(UsageError, match=r"Endless yields more than 4000 rows in an epoch; let it end"):
+    with pytest.raises(UsageError, match=r"Endless yields more than 4000 rows in an epoch: make it end"):
         begun(Endless())
     assert len(begun([0] * 4000)) == 4000
 
@@ -316,7 +316,7 @@ def test_rows_of_another_epoch_or_outside_it_are_refused() -> None:
 
 
 def test_a_state_without_a_checksum_is_taken_at_its_length() -> None:
-    """As a loader hands it on from another rank, whose rows were others."""
+    """As a loader passes on a state from another rank, which had other rows."""
     state = begun([1, 2, 3]).state()
     del state["crc32c"]
     SamplerOrder([4, 5, 6], ROWS).resume(KEY, 0, state)

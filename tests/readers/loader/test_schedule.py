@@ -1,4 +1,4 @@
-"""Laws of the schedule: every position once, to ranks of equal step, whatever changes between two steps."""
+"""Laws of the schedule: every position once, and equally large steps on all ranks, whatever changes between steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORLD = st.integers(1, 7)
 
 
 def step_of_all(length: int, consumed: int, batch: int, world: int, drop_last: bool) -> list[Step] | None:
-    """The next step of every rank; None if all say that the epoch has ended."""
+    """The next step of every rank; None if the epoch has ended for all ranks."""
     found = [Schedule(length, batch, rank, world, drop_last).step(consumed) for rank in range(world)]
     if None in found:
         assert found == [None] * world
@@ -41,7 +41,7 @@ def test_a_step_takes_the_next_positions_and_ranks_share_them(
     assert positions.dtype == np.int64
     sizes = {len(step.positions) for step in found}
     assert len(sizes) == 1 and 0 < sizes.pop() <= batch
-    # What is new comes first and in order; what fills up comes from the beginning of the epoch.
+    # New positions come first and in order. Those that fill up the step come from the beginning of the epoch.
     new = min(left, world * batch)
     assert positions[:new].tolist() == list(range(consumed, consumed + new))
     padding = positions[new:].tolist()
@@ -82,7 +82,7 @@ def test_an_epoch_whose_ranks_and_batches_change_is_without_gap_or_repetition(
     positions = [position for block in taken for position in block]
     assert consumed == length
     assert positions[:length] == list(range(length))
-    # Only the very last step may be filled up.
+    # Only the last step may be filled up.
     assert len(positions) - length < max([world, *(other for _, other, _, _ in parts)])
 
 

@@ -43,7 +43,7 @@ def assert_same(left: Batches, right: Batches) -> None:
 
 @METHODS
 def test_workers_give_what_no_workers_give_epoch_after_epoch(folders: dict[str, Path], method: str) -> None:
-    # One dataset over all formats and both ways of reading, so that one pair of workers shows it for all of them.
+    # One dataset over all formats and both ways of reading, so that two workers test all of them.
     dataset = concat([opened(folder, io=io) for folder in folders.values() for io in ("mmap", "pread")])
     dataset.record(0)  # some shards are open before the workers start
     expected = epoch(DataLoader(dataset, batch_size=5))

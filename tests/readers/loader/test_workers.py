@@ -28,7 +28,7 @@ from packtrain.errors import CorruptFile, CorruptRecord, DatasetError, LoaderErr
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 ROW = 9
-"""Where something goes wrong; far enough from the beginning that workers have begun."""
+"""The row where something goes wrong, late enough that the workers have begun."""
 DEATHS = {
     "SIGKILL": "was killed by SIGKILL",
     "SIGSEGV": "was killed by SIGSEGV",
@@ -46,7 +46,7 @@ def dataset(images: Path, tmp_path_factory: pytest.TempPathFactory) -> PackedDat
 
 @pytest.fixture
 def damaged(images: Path, tmp_path: Path) -> Callable[..., PackedDataset]:
-    """Makes a dataset in which some rows are damaged."""
+    """A function that makes a dataset with some damaged rows."""
 
     def make(*rows: int, **options: Any) -> PackedDataset:
         out = packed(images, tmp_path / "out", "tar")
@@ -99,7 +99,7 @@ def test_a_worker_that_dies_between_two_batches_is_missed() -> None:
     loader = Loader(Numbered(10_000), 8, num_workers=3, multiprocessing_context="fork")
     batches = iter(loader)
     next(batches)
-    # Meanwhile the workers do all that they can do before the consumer asks for more.
+    # Meanwhile the workers do all they can before the consumer asks for more.
     time.sleep(0.2)
     victim = multiprocessing.active_children()[1]
     assert victim.pid
@@ -110,12 +110,12 @@ def test_a_worker_that_dies_between_two_batches_is_missed() -> None:
 
 
 def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
-    """The socket reports tickets that nobody has read by another error than a closed one."""
+    """With tickets that nobody has read, the socket reports another error than a closed socket does."""
     options: dict[str, Any] = {"num_workers": 1, "prefetch_factor": 3, "multiprocessing_context": "fork"}
     loader = Loader(Numbered(64, {16: "sleep"}), 8, shuffle=False, **options)
     batches = iter(loader)
     next(batches)
-    # The worker has replied with the second batch, is in the third, and the fourth ticket waits in the socket.
+    # The worker has sent the second batch and is making the third; the fourth ticket waits in the socket.
     engine: Any = loader._engine
     (worker,) = multiprocessing.active_children()
     with soon():
@@ -190,7 +190,7 @@ def test_a_damaged_record_is_raised(damaged: Callable[..., PackedDataset], worke
         with pytest.raises(CorruptRecord, match=record(dataset, ROW)) as caught:
             list(loader)
         assert (caught.value.row, caught.value.line) == (ROW, dataset.line(ROW))
-        # Everything before it can still be had, and the workers are there for it.
+        # Everything before it is still handed out, by the same workers.
         for _ in range(5):
             batches = iter(loader)
             for _ in range(ROW // 2):
@@ -228,7 +228,7 @@ def test_damaged_records_are_left_out_on_request(
 
 
 def test_a_rank_without_any_sample_in_a_step_is_an_error(damaged: Callable[..., PackedDataset]) -> None:
-    """The other ranks have theirs, and would wait for this one."""
+    """The other ranks have a batch, and would wait for this one."""
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork", "on_error": "skip"}
     loader = Loader(damaged(6, 7), 2, shuffle=False, rank=1, world_size=2, **options)
     with soon(), pytest.warns(RuntimeWarning), pytest.raises(LoaderError, match=r"the other ranks.*row 6"):
@@ -274,7 +274,7 @@ def forked(rows: int = 64, batch_size: int = 8, workers: int = 2, **options: Any
 
 
 def test_a_collate_fn_may_return_anything(images: Path, tmp_path: Path) -> None:
-    """Tensors of different shapes, in a dict; they outlive the loader."""
+    """Tensors of different shapes, in a dict, which outlive the loader."""
     dataset = open_dataset(packed(images, tmp_path / "out", "tar"), whole)
     expected = [dataset[row] for row in range(12)]
     loader = Loader(dataset, 5, shuffle=False, num_workers=2, collate_fn=together, multiprocessing_context="fork")
@@ -311,7 +311,7 @@ def test_what_a_collate_fn_can_do_wrong_is_named(collate: Callable[[list[Any]], 
 
 
 class Wrong(Sampler[int]):
-    """A sampler with a row that is not there."""
+    """A sampler with a row that does not exist."""
 
     def __iter__(self) -> Iterator[int]:
         yield from range(16)
@@ -344,7 +344,7 @@ def test_an_order_that_fails_fails_again_and_again(sampler: Any) -> None:
 
 def test_what_cannot_be_sent_to_a_worker_is_a_usage_error(dataset: PackedDataset) -> None:
     loader = Loader(dataset, 4, transform=[lambda image: image], num_workers=1, multiprocessing_context="spawn")
-    # Once more: nothing of the first attempt is in the way.
+    # Once more: nothing of the first attempt may be in the way.
     for _ in range(2):
         with pytest.raises(UsageError, match=r"cannot be sent to a worker .*top level of a module"):
             next(iter(loader))

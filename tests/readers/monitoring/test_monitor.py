@@ -1,4 +1,4 @@
-"""Laws of `watch`: the same batches, and figures about them."""
+"""Laws of `watch`: it hands out the same batches, with figures about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_batches_are_the_same_epoch_after_epoch(workers: int) -> None:
         assert (watched.stats.present.batches, watched.stats.present.samples) == (len(watched), ROWS)
         assert watched.stats.total.samples == epoch * ROWS
         assert 0 <= watched.stats.present.starved < len(watched)
-    assert watched.stats.present.setting.workers == workers
+    assert watched.stats.present.setup.workers == workers
 
 
 def test_what_it_stands_for_can_be_seen_and_set() -> None:
@@ -82,8 +82,8 @@ def test_an_error_and_a_break_come_through() -> None:
     assert watched.stats.present.batches == 1
 
 
-@pytest.mark.parametrize(("waits", "works", "verdict"), [(20, 0, "data-bound"), (0, 20, "compute-bound")])
-def test_who_waits_is_told_apart_from_who_works(waits: int, works: int, verdict: str) -> None:
+@pytest.mark.parametrize(("waits", "works", "bottleneck"), [(20, 0, "data-bound"), (0, 20, "compute-bound")])
+def test_who_waits_is_told_apart_from_who_works(waits: int, works: int, bottleneck: str) -> None:
     def batches() -> Any:
         for _ in range(12):
             clock[0] += waits
@@ -91,11 +91,11 @@ def test_who_waits_is_told_apart_from_who_works(waits: int, works: int, verdict:
 
     clock = [1]
     watched = watch(batches())
-    watched.stats = Meter(watched.stats.present.setting, lambda: clock[0])  # type: ignore[misc]
+    watched.stats = Meter(watched.stats.present.setup, lambda: clock[0])  # type: ignore[misc]
     for _ in watched:
         clock[0] += works
-    assert str(watched.stats).startswith(f"{verdict}: ")
-    assert "not known" in watched.stats.report()
+    assert str(watched.stats).startswith(f"{bottleneck}: ")
+    assert "unknown" in watched.stats.report()
 
 
 def test_a_batch_is_let_go_of_when_the_consumer_drops_it() -> None:

@@ -1,4 +1,4 @@
-"""Laws of the figures: they add up, they say the same whoever makes the batches, and what they advise can be done."""
+"""Laws of the figures: they add up, they do not depend on who makes the batches, and their advice can be followed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from helpers.support import flip, packed, soon
 from helpers.transforms import to_tensor
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from packtrain import Loader, concat, open_dataset
 from packtrain._codec.stages import OnStage, Stage, untimed
 from packtrain._core.options import StoreOptions
-from packtrain._readers.loader.batches import BatchMaker, Progress
+from packtrain._readers.loader.batches import BatchMaker
 from packtrain._readers.loader.headspace import REAL
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.monitoring import bottleneck
-from packtrain._readers.monitoring.counters import WORDS, Count, Gauges, blank, totals
-from packtrain._readers.monitoring.stats import Meter, Setting, Stats
-from packtrain._readers.monitoring.timing import EVERY, Timekeeper
+from packtrain._readers.monitoring.counters import WORDS, Count, Counters, blank, totals
+from packtrain._readers.monitoring.figures import Setup
+from packtrain._readers.monitoring.stats import Meter, Stats
+from packtrain._readers.monitoring.timing import EVERY, Observer, StageTimer
 from packtrain.errors import LoaderError
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -37,13 +39,13 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 CROP = [RandomResizedCrop((7, 9)), RandomHorizontalFlip()]
 METHODS = ("fork", "forkserver", "spawn")
-FEW = Setting(workers=2, cores=4)
+FEW = Setup(workers=2, cores=4)
 SECOND = 1_000_000_000
-FIELDS = [name for name in Stats.__dataclass_fields__ if name not in ("setting", "stage_seconds")]
+FIELDS = [name for name in Stats.__dataclass_fields__ if name not in ("setup", "stage_seconds")]
 
 
 class FakeClock:
-    """Goes on when it is told to, or by `step` at each look."""
+    """Moves on when told to, and by `step` each time it is read."""
 
     def __init__(self, step: int = 0) -> None:
         self.now, self.step = 1, step
@@ -57,15 +59,15 @@ class FakeClock:
 
 
 def figures(**changes: Any) -> Stats:
-    """A pass of ten seconds in which there was enough data, with some figures changed."""
+    """A pass of ten seconds with enough data, with some figures changed."""
     usual: dict[str, Any] = dict.fromkeys(Stats.__dataclass_fields__, 0)
-    usual |= {"setting": FEW, "batches": 100, "samples": 1000, "waiting_seconds": 0.1, "consuming_seconds": 9.9}
+    usual |= {"setup": FEW, "batches": 100, "samples": 1000, "waiting_seconds": 0.1, "consuming_seconds": 9.9}
     usual |= {"busy_seconds": 10.0, "idle_seconds": 10.0, "processor_seconds": 10.0, "stage_seconds": {"decode": 10.0}}
     return Stats(**{**usual, **changes})
 
 
 def starving(**changes: Any) -> Stats:
-    """The same, with a consumer that waits for half of the time, and workers that have no rest."""
+    """The same, with a consumer that waits half of the time and workers that are always busy."""
     usual: dict[str, Any] = {
         "waiting_seconds": 5.0,
         "consuming_seconds": 5.0,
@@ -182,7 +184,7 @@ def test_what_ended_processes_did_stays_and_grows_no_more() -> None:
     meter = Meter(FEW, clock)
     rows = np.zeros((2, WORDS), np.int64)
     meter.attach(rows)
-    worker = Gauges(memoryview(rows[0].data).cast("B").cast("q"), clock)
+    worker = Counters(memoryview(rows[0].data).cast("B").cast("q"), clock)
     worker.enter(Count.BUSY)
     clock.sleep(3)
     assert meter.total.busy_seconds == pytest.approx(3)
@@ -205,29 +207,29 @@ def test_a_process_that_was_killed_between_two_phases_can_be_read() -> None:
 
 
 def kept(samples: int, batch: int, clock: FakeClock, work: Callable[[int, OnStage], object]) -> tuple[Any, list[int]]:
-    """The words of a worker that makes samples in batches, and which of the samples were timed.
+    """The counters of a worker that makes samples in batches, and which of the samples were timed.
 
     Args:
-        samples: How many.
-        batch: How many of them at once.
-        clock: The worker's.
+        samples: Number of samples.
+        batch: Number of samples in a batch.
+        clock: The worker's clock.
         work: Makes a sample.
     """
     words, timed = blank(), []
-    keeper = Timekeeper(words, clock=clock)
-    keeper.idle()
+    timer = StageTimer(words, clock=clock)
+    timer.idle()
     for first in range(0, samples, batch):
-        keeper.begin_batch()
+        timer.begin_batch()
         size = min(batch, samples - first)
-        for sample, on_stage in zip(range(first, first + size), keeper.on_stage(size), strict=True):
+        for sample, on_stage in zip(range(first, first + size), timer.callbacks(size), strict=True):
             if on_stage is not untimed:
                 timed.append(sample)
-                keeper.start()
+                timer.begin_sample()
             work(sample, on_stage)
-        keeper.end(None)
-        keeper.end(Stage.HANDOFF)
-        keeper.account()
-        keeper.idle()
+        timer.end_stage(None)
+        timer.end_stage(Stage.HANDOFF)
+        timer.count_usage()
+        timer.idle()
     return words, timed
 
 
@@ -244,7 +246,7 @@ def stage_words(words: Any) -> dict[Stage, int]:
 def test_busy_and_idle_make_up_a_workers_time_and_stages_fit_into_it(samples: int, batch: int) -> None:
     clock = FakeClock(10)
     words, timed = kept(samples, batch, clock, two_stages)
-    # Nothing is idle but the first batch's beginning and what lies between two of them.
+    # The worker is idle only before the first batch and between two batches.
     assert words[Count.BUSY] + words[Count.IDLE] == clock.now - 11
     stages = stage_words(words)
     assert sum(stages.values()) <= words[Count.BUSY]
@@ -262,7 +264,7 @@ def test_which_samples_are_timed_does_not_depend_on_the_batches(samples: int, ba
 
 @pytest.mark.parametrize("batch", [1, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY, 128])
 def test_stages_have_the_share_they_would_have_were_all_samples_timed(batch: int) -> None:
-    """Even if the first sample of each batch takes ten times as long, and another stage."""
+    """Even if the first sample of each batch takes ten times as long, and has another stage."""
     clock, samples = FakeClock(), 1024 * EVERY
     exact = Counter[Stage]()
 
@@ -281,50 +283,53 @@ def test_stages_have_the_share_they_would_have_were_all_samples_timed(batch: int
 
 
 def test_a_clock_that_times_all_samples_is_exact() -> None:
-    keeper = Timekeeper(blank(), every=1)
+    timer = StageTimer(blank(), every=1)
     for size in (5, 0, 3):
-        assert [on_stage is untimed for on_stage in keeper.on_stage(size)] == [False] * size
+        assert [on_stage is untimed for on_stage in timer.callbacks(size)] == [False] * size
 
 
 def test_a_batch_that_failed_leaves_no_time_to_the_next_one() -> None:
     clock, words = FakeClock(), blank()
-    keeper = Timekeeper(words, clock=clock, every=1)
-    keeper.begin_batch()
-    keeper.on_stage(2)
-    keeper.start()
+    timer = StageTimer(words, clock=clock, every=1)
+    timer.begin_batch()
+    timer.callbacks(2)
+    timer.begin_sample()
     clock.sleep(5)
-    keeper.begin_batch()
-    (on_stage,) = keeper.on_stage(1)
-    keeper.start()
+    timer.begin_batch()
+    (on_stage,) = timer.callbacks(1)
+    timer.begin_sample()
     on_stage(Stage.READ)
-    keeper.end(None)
+    timer.end_stage(None)
     assert sum(words[len(Count) :]) == 0
 
 
-class Telling(Progress):
-    """Writes down what it is told, and times every other sample."""
+class Recording(Observer):
+    """Records what it is told, and times every other sample."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
+        self.current: Any = self
 
-    def note(self, row: int) -> None:
+    def __setitem__(self, index: int, row: int) -> None:
         self.told.append(row)
 
-    def on_stage(self, samples: int) -> list[OnStage]:
+    @override
+    def callbacks(self, samples: int) -> list[OnStage]:
         return [self.told.append if number % 2 else untimed for number in range(samples)]
 
-    def start(self) -> None:
-        self.told.append("start")
+    @override
+    def begin_sample(self) -> None:
+        self.told.append("begin")
 
 
 def test_the_clock_of_a_sample_runs_from_its_beginning_until_it_is_written() -> None:
-    maker, progress, rows = BatchMaker(SampleMaker(Numbers(9), ())), Telling(), np.array([7, 3, 5, 4])
+    maker, observer, rows = BatchMaker(SampleMaker(Numbers(9), ())), Recording(), np.array([7, 3, 5, 4])
     layout = maker.layout(4, 0, range(4), rows.tolist())
     arrays = layout.new()
     arrays["position"][:], arrays["row"][:] = range(4), rows
-    maker.make(0, 4, layout, arrays, progress)
-    assert progress.told == [7, 3, "start", Stage.TRANSFORM, Stage.WRITE, 5, 4, "start", Stage.TRANSFORM, Stage.WRITE]
+    maker.make(0, 4, layout, arrays, observer)
+    assert observer.told == [7, 3, "begin", Stage.TRANSFORM, Stage.WRITE, 5, 4, "begin", Stage.TRANSFORM, Stage.WRITE]
 
 
 # What a loader measures
@@ -346,7 +351,7 @@ def record_bytes(folder: Path) -> int:
 
 
 def require_sound(found: Stats) -> None:
-    """What holds of all figures."""
+    """Asserts what is true of all figures."""
     assert all(getattr(found, name) >= 0 for name in FIELDS)
     assert sum(found.stage_seconds.values()) <= found.busy_seconds * (1 + 1e-9)
     assert found.processor_seconds <= found.busy_seconds
@@ -367,9 +372,9 @@ def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: di
             assert (found.batches, found.samples, found.skipped) == (15, 72, 0)
             assert found.read_bytes == 6 * record_bytes(folder)
             assert loader.stats.total.samples == 72 * (epoch + 1)
-        # Each worker has made more samples than this, or the other one even more.
+        # Together the workers have made enough samples that some were timed.
         assert {"decode", "resize", "read", "check"} <= set(loader.stats.total.stage_seconds)
-        assert found.setting == Setting(options.get("num_workers", 2), found.setting.cores, "crop-ready", "mmap")
+        assert found.setup == Setup(options.get("num_workers", 2), found.setup.cores, "crop-ready", "mmap")
     before = loader.stats.total
     time.sleep(0.01)
     assert loader.stats.total == before
@@ -517,32 +522,32 @@ def test_headspace_tells_once_what_was_left_out(images: Path, tmp_path: Path) ->
 
 # What the figures mean
 
-VERDICTS = {
-    "nothing to be said yet: 1 batches were handed out": figures(batches=1),
-    "compute-bound: the data waits for the consumer (1.0 % waiting)": figures(),
+BOTTLENECKS = {
+    "too early to tell: 1 batch handed out": figures(batches=1),
+    "compute-bound: data is ready before training asks for it (1.0 % waiting)": figures(),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; 2 more workers would help": starving(),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; 2 more workers or store=raw would help": (
-        starving(setting=Setting(2, 4, "crop-ready", "mmap"))
+        starving(setup=Setup(2, 4, "crop-ready", "mmap"))
     ),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; store=raw would help": (
-        starving(setting=Setting(4, 4, "jpeg"))
+        starving(setup=Setup(4, 4, "jpeg"))
     ),
     "data-bound: 50 % of wall time waiting; copy is 100 % of worker time; "
     "only more or faster cores would help (4 cores)": (
-        starving(setting=Setting(4, 4, "raw"), stage_seconds={"copy": 20.0})
+        starving(setup=Setup(4, 4, "raw"), stage_seconds={"copy": 20.0})
     ),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; num_workers=1 would help": (
-        starving(setting=Setting(0, 4))
+        starving(setup=Setup(0, 4))
     ),
-    "data-bound: 50 % of wall time waiting; finishing batches in this process is 90 % of that; "
+    "data-bound: 50 % of wall time waiting; postprocessing in this process is 90 % of that; "
     "a cheaper batch_transform, or device='cuda' if there is a GPU would help": starving(collecting_seconds=0.5),
 }
 
 
-@pytest.mark.parametrize("text", VERDICTS)
-def test_verdicts(text: str) -> None:
-    assert str(VERDICTS[text]) == text
-    assert VERDICTS[text].report().splitlines()[-1] == text
+@pytest.mark.parametrize("text", BOTTLENECKS)
+def test_bottlenecks(text: str) -> None:
+    assert str(BOTTLENECKS[text]) == text
+    assert BOTTLENECKS[text].report().splitlines()[-1] == text
 
 
 DISK = "in memory (`packtrain stage`)"
@@ -557,10 +562,10 @@ ADVICE: dict[str, tuple[Stats, str]] = {
     "collate": (starving(stage_seconds={"handoff": 12.0, "decode": 8.0}), "without collate_fn"),
     "check": (starving(stage_seconds={"check": 12.0, "decode": 8.0}), "check=False"),
     "copied": (starving(copied=50), "keeping fewer batches"),
-    "foreign": (starving(setting=Setting(1, 4, foreign=True), stage_seconds={}), "1 more worker or packtrain"),
+    "foreign": (starving(setup=Setup(1, 4, foreign=True), stage_seconds={}), "1 more worker or packtrain"),
     "unknown": (
-        starving(setting=Setting(None, 4, foreign=True), stage_seconds={}),
-        "; packtrain._readers.Loader would",
+        starving(setup=Setup(None, 4, foreign=True), stage_seconds={}),
+        "; packtrain.Loader would",
     ),
 }
 
@@ -578,13 +583,13 @@ def test_where_workers_wait_for_a_disk_or_a_core_more_of_them_are_no_advice() ->
 
 
 def test_a_store_mode_that_the_dataset_has_is_no_advice() -> None:
-    assert "store=raw" in str(starving(setting=Setting(2, 4, "verbatim")))
-    assert "store=raw" not in str(starving(setting=Setting(2, 4, "raw")))
+    assert "store=raw" in str(starving(setup=Setup(2, 4, "verbatim")))
+    assert "store=raw" not in str(starving(setup=Setup(2, 4, "raw")))
 
 
 AMOUNTS = st.floats(0, 1e6)
-SETTINGS = st.builds(
-    Setting,
+SETUPS = st.builds(
+    Setup,
     workers=st.none() | st.integers(0, 64),
     cores=st.integers(1, 64),
     store=st.sampled_from([None, "raw", "crop-ready", "verbatim", "jpeg"]),
@@ -594,7 +599,7 @@ SETTINGS = st.builds(
 )
 ANYTHING = st.builds(
     Stats,
-    setting=SETTINGS,
+    setup=SETUPS,
     stage_seconds=st.dictionaries(st.sampled_from([stage.name.lower() for stage in Stage]), AMOUNTS),
     **{name: AMOUNTS if name.endswith("seconds") else st.integers(0, 10**12) for name in FIELDS},
 )
@@ -602,15 +607,15 @@ ANYTHING = st.builds(
 
 @given(ANYTHING)
 def test_advice_can_be_followed(stats: Stats) -> None:
-    setting, found = stats.setting, list(bottleneck.advice(stats))
+    setup, found = stats.setup, list(bottleneck.advice(stats))
     for advice in found:
         if advice.startswith("num_workers="):
-            assert setting.workers == 0
-            assert 1 <= int(advice.removeprefix("num_workers=")) <= setting.cores
+            assert setup.workers == 0
+            assert 1 <= int(advice.removeprefix("num_workers=")) <= setup.cores
         elif "more worker" in advice:
-            assert setting.workers is not None
-            assert 1 <= int(advice.split()[0]) <= setting.cores - setting.workers
-    assert not ("store=raw" in found and setting.store in (None, "raw"))
+            assert setup.workers is not None
+            assert 1 <= int(advice.split()[0]) <= setup.cores - setup.workers
+    assert not ("store=raw" in found and setup.store in (None, "raw"))
     assert len(set(found)) == len(found)
     line = str(stats)
     assert "\n" not in line
@@ -620,7 +625,7 @@ def test_advice_can_be_followed(stats: Stats) -> None:
 
 
 class Recorder:
-    """What it was given, in place of a SummaryWriter."""
+    """Records points in place of a SummaryWriter."""
 
     def __init__(self) -> None:
         self.points: dict[str, tuple[float, int | None]] = {}
