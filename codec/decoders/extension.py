@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..geometry import Box
-from ..native import _extension
+from ..native import extension
 from ..pillow import require_pillow
 from .fallback import BackEnd
 from .rgbx import rgb_image
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from .pillow import Encoded
+
+if extension is None:
+    raise ImportError("packtrain's C extension was not built")
+_extension: Final = extension
 
 # SOF0 to SOF15 but for the three of these codes that mean something else.
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -19,7 +19,7 @@ import pytest
 from helpers.support import encoded, picture, real_list
 from PIL import Image
 
-from packtrain._codec import decoders
+from packtrain._codec import decoders, native
 from packtrain._codec.decoders import DECODERS, Decoder, candidates, decoder, rgbx
 from packtrain._codec.decoders.fallback import BackEnd
 from packtrain._codec.decoders.pillow import Encoded
@@ -420,7 +420,7 @@ class TestNames:
     def test_what_is_not_installed(self, monkeypatch: pytest.MonkeyPatch, name: str, module: str, command: str) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         if module == "packtrain._codec.native._extension":
-            monkeypatch.delattr("packtrain._codec.native._extension", raising=False)
+            monkeypatch.setattr(native, "extension", native._imported())
         forget(monkeypatch, name)
         with pytest.raises(MissingDependency) as error:
             decoder(name)

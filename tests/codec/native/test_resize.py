@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packtrain._codec import resizing
+from packtrain._codec.native.places import PLACE
 
 _extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
 
@@ -25,7 +26,7 @@ def resized(
 ) -> Pixels | None:
     """What the extension makes of it, in the last bytes of a buffer that must not be read beyond."""
     height, width = pixels.shape[:2]
-    place = np.array([[0, 0, 0, 0, pixels.size, 0, width, height, *box, mirrored]], np.int64)
+    place = np.array([(0, 0, 0, 0, pixels.size, 0, width, height, *box, mirrored)], PLACE)
     room = np.full((3, size[1], size[0], 3), 77, np.uint8)
     done = _extension.copy_records([pixels.tobytes()], place, False, resample, style, room[1:2], np.zeros(1, np.int64))
     assert (room[0] == 77).all() and (room[2] == 77).all()
@@ -142,7 +143,7 @@ def test_other_filters_are_left_alone(resample: int) -> None:
 
 
 def test_grey_images_are_left_alone() -> None:
-    place = np.array([[0, 0, 0, 0, 81, 0, 9, 9, 0, 0, 9, 9, 0]])
+    place = np.array([(0, 0, 0, 0, 81, 0, 9, 9, 0, 0, 9, 9, 0)], PLACE)
     out = np.empty((1, 9, 8, 1), np.uint8)
     assert not _extension.copy_records([bytes(81)], place, False, BILINEAR, 1, out, np.zeros(1, np.int64))
 
