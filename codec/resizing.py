@@ -45,7 +45,7 @@ def _same(native: Extension, pixels: npt.NDArray[np.uint8], size: tuple[int, int
     image = require_pillow().frombytes("RGB", (_WIDTH, _HEIGHT), pixels.tobytes())
     out, row = np.empty((1, size[1], size[0], 3), np.uint8), np.empty(1, np.int64)
     return all(
-        native.copy_records([pixels], place, False, resample, candidate, out, row)
+        native.copy_records([pixels.data], place, False, resample, candidate, out, row.data)
         and out.tobytes() == image.resize(size, resample).tobytes()
         for resample in sorted(RESAMPLES)
     )

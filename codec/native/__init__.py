@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from packtrain._core.errors import MissingDependency
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Buffer
 
 BUILD_COMMAND: Final = (
@@ -97,7 +99,9 @@ class Extension(Protocol):
             ValueError: The rectangle is not inside the image.
         """
 
-    def rgbx_to_rgb(self, image: object, width: int, height: int, mirrored: bool, out: Buffer, /) -> None:
+    def rgbx_to_rgb(
+        self, image: object, width: int, height: int, mirrored: bool, out: npt.NDArray[np.uint8], /
+    ) -> None:
         """Writes an image with four bytes per pixel into `out` with three bytes per pixel.
 
         Args:
@@ -105,13 +109,15 @@ class Extension(Protocol):
             width: Width of the image, in pixels.
             height: Height of the image, in pixels.
             mirrored: Exchange left and right.
-            out: A writable buffer of height * width * 3 bytes.
+            out: The result, uint8 [height, width, 3], writable and contiguous.
 
         Raises:
             ValueError: `image` or `out` has a different size.
         """
 
-    def copy_pixels(self, image: Buffer, mirrored: bool, past_caches: bool, out: Buffer, /) -> None:
+    def copy_pixels(
+        self, image: npt.NDArray[np.uint8], mirrored: bool, past_caches: bool, out: npt.NDArray[np.uint8], /
+    ) -> None:
         """Copies an image into `out`.
 
         Args:
@@ -119,7 +125,7 @@ class Extension(Protocol):
             mirrored: Exchange left and right; only for one or three channels.
             past_caches: Write straight to memory. This is faster if another core reads the result, or this one reads it
                 much later.
-            out: A writable buffer of height * width * channels bytes.
+            out: The result, uint8 [height, width, channels], writable and contiguous.
 
         Raises:
             ValueError: `image` or `out` has a different shape or size.
@@ -128,11 +134,11 @@ class Extension(Protocol):
     def copy_records(
         self,
         shards: Sequence[Buffer],
-        places: Buffer,
+        places: npt.NDArray[np.void],
         check: bool,
         resample: int,
         style: int,
-        out: Buffer,
+        out: npt.NDArray[np.uint8],
         current: Buffer,
         /,
     ) -> bool:
@@ -151,8 +157,8 @@ class Extension(Protocol):
                 resized only with these two filters, and only if they have three channels.
             style: Whose pixels the filter reproduces: 0 for pillow-simd's, 1 for those of Pillow up to 12, 2 for those
                 of Pillow 13 and later.
-            out: The results, uint8 [any, height, width, channels] with one or three channels, writable.
-            current: The row that is being read, int64 [1], writable, so that other processes can see it.
+            out: The results, uint8 [any, height, width, channels] with one or three channels, writable and contiguous.
+            current: The row that is being read, int64 [1], writable: other processes may watch it.
 
         Returns:
             True if all records were copied; False if it stopped early.
@@ -163,7 +169,14 @@ class Extension(Protocol):
         """
 
     def resize_pixels(
-        self, image: Buffer, resample: int, style: int, mirrored: bool, past_caches: bool, out: Buffer, /
+        self,
+        image: npt.NDArray[np.uint8],
+        resample: int,
+        style: int,
+        mirrored: bool,
+        past_caches: bool,
+        out: npt.NDArray[np.uint8],
+        /,
     ) -> None:
         """Resizes an image as Pillow does.
 
@@ -173,7 +186,7 @@ class Extension(Protocol):
             style: Whose pixels the filter reproduces; see `copy_records`.
             mirrored: Exchange left and right after resizing.
             past_caches: Write straight to memory; see `copy_pixels`.
-            out: The result, uint8 [height, width, 3], writable. The image is resized to its height and width.
+            out: The result, uint8 [height, width, 3], writable and contiguous. Its shape is the new size of the image.
 
         Raises:
             ValueError: `image` or `out` has a different shape, or this processor has no instructions for the filter.

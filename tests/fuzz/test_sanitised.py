@@ -58,7 +58,7 @@ def sanitised(extension: Path, program: str, *arguments: str) -> subprocess.Comp
     environment = {
         **os.environ,
         "LD_PRELOAD": runtime,
-        # The interpreter leaves much to the end of the process; test_fuzz.py looks for leaks.
+        # The interpreter itself frees much only when the process ends; test_fuzz.py looks for leaks.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",

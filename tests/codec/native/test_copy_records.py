@@ -1,4 +1,4 @@
-"""Laws of copying crops out of raw records: numpy's slices, crc32c's checksums, and no trust in any number."""
+"""Laws of copying crops out of raw records: numpy's slices, crc32c's checksums, and no number that is trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _extension = pytest.importorskip("packtrain._codec.native._extension", reason="p
 
 
 def record(seed: int, height: int, width: int, channels: int, *, header: bool) -> tuple[bytes, npt.NDArray[np.uint8]]:
-    """A raw record as numpy itself writes it, and its pixels."""
+    """A raw record as numpy writes it, and its pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     file = io.BytesIO()
     np.save(file, pixels)
@@ -39,7 +39,7 @@ def copied(places: Any, shards: Any, out: Any, check: bool = True) -> tuple[bool
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Any, list[bytes], Any, list[int]]:
-    """Places, shards, the expected output where something is written, and the rows."""
+    """Places, shards, the crops expected by target, and the shape of the output."""
     count, channels = draw(st.integers(1, 5)), draw(st.sampled_from([1, 3]))
     high, wide = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     shards, expected, places = [b"", b""], {}, []

@@ -1,4 +1,4 @@
-"""Laws of the extension's resize: the pixels of the Pillow that is here, and of the others by their arithmetic."""
+"""Laws of the extension's resize: the pixels of the installed Pillow, and of the others by their arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BILINEAR, BICUBIC = 2, 3
 def resized(
     pixels: Pixels, box: Any, size: tuple[int, int], resample: int, style: int, mirrored: bool
 ) -> Pixels | None:
-    """What the extension makes of it, in the last bytes of a buffer that must not be read beyond."""
+    """The extension's result. The input is a buffer of its own, so that a sanitiser sees reads beyond its end."""
     height, width = pixels.shape[:2]
     place = np.array([(0, 0, 0, 0, pixels.size, 0, width, height, *box, mirrored)], PLACE)
     room = np.full((3, size[1], size[0], 3), 77, np.uint8)
@@ -34,7 +34,7 @@ def resized(
 
 
 def weights(source: int, target: int, resample: int, style: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Whole-number weights [target, source] and their binary places."""
+    """Integer weights [target, source], and their number of bits after the binary point."""
     scale = source / target
     support = {BILINEAR: 1.0, BICUBIC: 2.0}[resample] * max(scale, 1.0)
     found = np.zeros((target, source))
@@ -51,7 +51,7 @@ def weights(source: int, target: int, resample: int, style: int) -> tuple[npt.ND
 
 
 def _sum(taps: list[float]) -> float:
-    """One after the other: another order could round otherwise."""
+    """Adds one after another, because another order could round differently."""
     total = 0.0
     for tap in taps:
         total += tap
@@ -67,7 +67,7 @@ def _tap(x: float, resample: int) -> float:
 
 
 def reference(pixels: Pixels, size: tuple[int, int], resample: int, style: int) -> Pixels:
-    """The arithmetic in numpy, one pass after the other, with bytes in between."""
+    """The same arithmetic in numpy: one pass after another, with bytes in between."""
     height, width = pixels.shape[:2]
     order = [(1, width, size[0]), (0, height, size[1])]
     if style == 2 and height - size[1] > max(0, 2 * (width - size[0])):
@@ -87,7 +87,7 @@ def cases(draw: st.DrawFn) -> tuple[Pixels, tuple[int, int, int, int], tuple[int
     box = (draw(st.integers(0, width - wide)), draw(st.integers(0, height - high)), wide, high)
     size = draw(st.tuples(st.integers(1, 120) | st.just(wide), st.integers(1, 120) | st.just(high)))
     pixels = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, (height, width, 3), np.uint8)
-    # Nothing but black and white makes the filter overshoot.
+    # Only black and white make the filter overshoot.
     return (pixels // 128 * 255 if draw(st.booleans()) else pixels), box, size
 
 
@@ -123,7 +123,7 @@ def test_the_pixels_are_those_of_the_arithmetic(style: int, resample: int, case:
 
 
 def test_the_style_is_that_of_the_pillow_that_is_here() -> None:
-    """An installation whose pixels are other ones would be slow without a word."""
+    """If the pixels differed, an installation would be slow without saying so."""
     if not _avx2():
         pytest.skip("no AVX2")
     major = int(PIL.__version__.partition(".")[0])
@@ -149,7 +149,7 @@ def test_grey_images_are_left_alone() -> None:
 
 
 def test_another_pillow_is_not_imitated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pixel that differs is enough."""
+    """A single pixel that differs is enough."""
     resize = Image.Image.resize
 
     def other(self: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:

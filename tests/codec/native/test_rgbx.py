@@ -25,7 +25,7 @@ def widened(image: Pixels, left: int, top: int, width: int, height: int) -> Pixe
 
 
 def narrowed(image: object, width: int, height: int, mirrored: bool) -> Pixels:
-    """What `rgbx_to_rgb` writes between two rows that it must not touch."""
+    """The output of `rgbx_to_rgb`, between two rows that it must not touch."""
     room = np.full((height + 2, width, 3), 77, np.uint8)
     out = room[1:-1]
     assert _extension.rgbx_to_rgb(image, width, height, mirrored, out) is None
@@ -46,7 +46,7 @@ class TestWidening:
         left, top = data.draw(st.integers(0, row - 1)), data.draw(st.integers(0, rows - 1))
         width, height = data.draw(st.integers(1, row - left)), data.draw(st.integers(1, rows - top))
         image = some(row, rows, row, 3)
-        # As a buffer of its own, so that a tool that watches memory sees what is read beyond its end.
+        # In a buffer of its own, so that a sanitiser sees reads beyond its end.
         found = _extension.rgb_to_rgbx(image.tobytes(), row, left, top, width, height)
         assert found == widened(image, left, top, width, height).tobytes()
 
