@@ -36,8 +36,8 @@ __attribute__((target("ssse3"))) static void mirror_rgb_ssse3(unsigned char *out
 }
 #endif
 
-/* Copies past the caches, to memory that another core will read. Cache lines that are written as a whole need not be
-   fetched first, and do not evict anything that this core still needs. */
+/* Copies past the caches, to memory that another core will read. A cache line that is written as a whole need not be
+   fetched first, and writing it evicts nothing that this core still needs. */
 static void copy_past_caches(unsigned char *out, const unsigned char *in, size_t size) {
 #ifdef HAS_X86_SIMD
     size_t head = -(uintptr_t)out & 15;

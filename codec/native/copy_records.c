@@ -75,8 +75,7 @@ static void copy_until(Copy *copy, const unsigned char *end) {
 }
 
 #ifdef HAS_CRC32C
-/* How LANE bytes of zeros change a checksum, for each value of each of its bytes: the method of zlib's crc32_combine.
-   */
+/* How LANE bytes of zeros change a checksum, for each value of each of its bytes, as in zlib's crc32_combine. */
 static uint32_t zeros[4][256];
 
 __attribute__((target("sse4.2"))) static void make_zeros(void) {

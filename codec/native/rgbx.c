@@ -1,5 +1,4 @@
-/* Conversions between three bytes per pixel, as in records and tensors, and four, as in Pillow's images of mode RGBX.
-   */
+/* Conversions between three bytes per pixel, as in records and tensors, and four, as in Pillow's RGBX images. */
 
 #include "functions.h"
 
