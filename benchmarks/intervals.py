@@ -98,13 +98,13 @@ def show(result: dict[str, Any]) -> None:
 def build(folder: Path, least: int) -> ModuleType:
     """The extension, compiled into `folder` for intervals of at least so many bytes."""
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"][0]
-    library = folder / f"_jpeg_{least}.so"
+    library = folder / f"_extension_{least}.so"
     command = ["cc", "-shared", "-fPIC", "-O2", "-DNDEBUG", f"-DINTERVAL_BYTES={least}", "-o", str(library)]
     command += [f"-I{sysconfig.get_path('include')}", *described["sources"]]
     command += [f"-l{name}" for name in described["libraries"]]
     subprocess.run(command, cwd=ROOT, check=True)
     # The last part of the name says which function initialises the module; the first keeps it apart from the real one.
-    loader = ExtensionFileLoader(f"interval_{least}._jpeg", str(library))
+    loader = ExtensionFileLoader(f"interval_{least}._extension", str(library))
     spec = spec_from_loader(loader.name, loader, origin=str(library))
     assert spec is not None
     module = module_from_spec(spec)

@@ -1,1 +1,1 @@
-"""JPEGs and pixels: the C extension, the cut, geometry and decoders. Free of torch."""
+"""JPEGs and pixels: the C extension, cuts, geometry and decoders. Imports no torch."""

@@ -1,10 +1,11 @@
 """The cut: a small JPEG for a rectangle of a larger one, made from its compressed bytes.
 
-A crop-ready record (docs/format.md) has restart markers, between which nothing depends on what lies before, and a table
-of where they are. The restart intervals that a rectangle touches, one after the other under a frame header of their
-size, are an ordinary baseline JPEG that any decoder reads; the rest of the record is never looked at.
+A crop-ready record (docs/format.md) has restart markers and a table that says where they are. A restart interval, the
+data between two markers, can be decoded without the data before it. So a cut consists of the intervals that a rectangle
+touches, one after another, under a frame header with their size: an ordinary baseline JPEG that any decoder reads. The
+rest of the record is never read.
 
-The C extension does the same in a tenth of the time; a test holds the two against each other.
+The C extension does the same in a tenth of the time; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _APP9: Final = b"\xff\xe9"
 _FRAMES: Final = (b"\xff\xc0", b"\xff\xc1")
 _ENTRIES: Final = {2: "<u2", 4: "<u4"}
 _FRAME_BYTES: Final = {1: 13, 3: 19}
-# Last bytes of the restart markers.
+# The second bytes of the restart markers RST0 to RST7.
 _RESTARTS: Final = np.arange(0xD0, 0xD8, dtype=np.uint8)
 
 
@@ -32,9 +33,9 @@ class Cut(NamedTuple):
     """A small JPEG.
 
     Attributes:
-        data: Its bytes.
-        left: How many pixels of the whole image lie to the left of it.
-        top: How many lie above it.
+        data: The bytes of the JPEG.
+        left: Number of pixels of the whole image to the left of the cut.
+        top: Number of pixels of the whole image above the cut.
     """
 
     data: bytes | bytearray
@@ -43,18 +44,18 @@ class Cut(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A record's restart intervals, and what its frame header says.
+    """A record's restart intervals, and the contents of its frame header.
 
     Attributes:
-        head: Offset of the first segment that a cut takes over.
-        frame: Offset of the frame header.
-        scan: Offset of the coded data.
-        width: Of the image, in pixels.
-        height: Likewise.
-        mcu_width: Pixels that one MCU is wide.
-        mcu_height: Pixels that it is high.
-        step: Pixels that one interval is wide.
-        ends: Offset behind each interval, int64 [MCU rows, intervals in a row].
+        head: Offset of the first segment that a cut copies, in bytes.
+        frame: Offset of the frame header, in bytes.
+        scan: Offset of the coded data, in bytes.
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        mcu_width: Width of an MCU, in pixels.
+        mcu_height: Height of an MCU, in pixels.
+        step: Width of an interval, in pixels.
+        ends: Offset of the end of each interval, in bytes, int64 [MCU rows, intervals in a row].
     """
 
     head: int
@@ -72,11 +73,11 @@ def cut(record: bytes | memoryview, box: Box) -> Cut | None:
     """Cuts a rectangle out of a crop-ready record.
 
     Args:
-        record: The record's bytes.
+        record: The bytes of the record.
         box: A rectangle inside the image, in pixels.
 
     Returns:
-        The cut, or None if `record` is no JPEG with a sound table of restart intervals.
+        The cut, or None if `record` is not a JPEG with a valid table of restart intervals.
 
     Raises:
         ValueError: `box` is not inside the image.
@@ -88,21 +89,21 @@ def cut(record: bytes | memoryview, box: Box) -> Cut | None:
 
 
 def has_table(record: memoryview) -> bool:
-    """Whether a record has a table of restart intervals, sound or not."""
+    """Whether a record has a table of restart intervals, valid or not."""
     start = _table_start(record)
     return bytes(record[start : start + 2]) == _APP9 and bytes(record[start + 4 : start + 4 + len(_NAME)]) == _NAME
 
 
 def python_cut(record: bytes | memoryview, box: Box) -> Cut | None:
-    """What `cut` does where the C extension is missing."""
+    """Does what `cut` does, without the C extension; see there for arguments, result and errors."""
     table = _read_table(memoryview(record))
     if table is None:
         return None
     left, top, width, height = box
     if not (0 <= left < left + width <= table.width and 0 <= top < top + height <= table.height):
         raise ValueError(f"the rectangle is not inside an image of {table.width} x {table.height} pixels")
-    # Chroma that has fewer samples than luma is interpolated between neighbours, so that one sample more counts on each
-    # side. libjpeg does so only in images that are wider than two samples: a cut must not be narrower.
+    # Where chroma has fewer samples than luma, libjpeg interpolates between neighbours, so one more sample is needed on
+    # each side. It does so only in images that are wider than two samples, so a cut must be wider too.
     beside = table.mcu_width // 8 if table.mcu_width > 8 else 0
     above = table.mcu_height // 8 if table.mcu_height > 8 else 0
     first = max(left - beside, 0) // table.step
@@ -116,7 +117,7 @@ def python_cut(record: bytes | memoryview, box: Box) -> Cut | None:
 
 
 def _read_table(record: memoryview) -> _Table | None:
-    """The table of a record, None if it has none or one that does not fit it."""
+    """The table of a record; None if there is none, or if it does not fit the record."""
     try:
         start = _table_start(record)
         _, wide, head, frame, scan, interval = _HEADER.unpack_from(record, start + 4)
@@ -147,12 +148,12 @@ def _read_table(record: memoryview) -> _Table | None:
 
 
 def _table_start(record: memoryview) -> int:
-    """Where the segment lies that may hold a table: behind the start of the image and JFIF."""
+    """Offset of the segment that may hold a table: after the start of the image and JFIF."""
     return 2 if bytes(record[2:4]) != _APP0 else 4 + int.from_bytes(record[4:6])
 
 
 def _assemble(record: memoryview, table: _Table, rows: slice, columns: slice) -> bytearray | None:
-    """The JPEG of some intervals; None if a restart marker is not where the table says."""
+    """The JPEG of some intervals; None if a restart marker is not where the table says it is."""
     starts = np.concatenate(([table.scan], table.ends.ravel()[:-1])).reshape(table.ends.shape)[rows, columns]
     ends = table.ends[rows, columns]
     lengths = (ends - starts).ravel()

@@ -1,4 +1,4 @@
-"""Pillow or pillow-simd: two distributions of one package, of which a user installs exactly one."""
+"""Pillow or pillow-simd: two distributions of the package PIL. A user installs exactly one of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import ModuleType
 from packtrain._core.errors import MissingDependency
 
 _INSTALL = (
-    "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or, faster, "
-    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (built here: needs a C compiler, zlib and libjpeg headers)"
+    "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or the faster "
+    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (compiled here; needs a C compiler and zlib and libjpeg headers)"
 )
 
 
@@ -29,7 +29,7 @@ def require_pillow() -> ModuleType:
 
 
 def pillow_version() -> str:
-    """Which of the two is installed and what it decodes with, as ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
+    """Which of the two is installed, and its libjpeg, for example ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
     require_pillow()
     import PIL
     from PIL import features
@@ -42,7 +42,7 @@ def pillow_version() -> str:
 
 
 def pillow_conflict() -> str | None:
-    """A warning when Pillow and pillow-simd are both installed, else None: they overwrite each other's files."""
+    """A warning if Pillow and pillow-simd are both installed, since they overwrite each other's files; None if not."""
     found = [name for name in ("pillow", "pillow-simd") if _is_installed(name)]
     if len(found) < 2:
         return None

@@ -1,6 +1,6 @@
-"""Between the pixels of records and arrays, three bytes each, and those of PIL images, four bytes each.
+"""Conversions between pixels of three bytes, as in records and arrays, and of four bytes, as in PIL images.
 
-With the C extension one pass over the pixels does it; without, Pillow and numpy do, in two.
+With the C extension they take one pass over the pixels. Without it, Pillow and numpy need two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def rgb_from_pixels(pixels: memoryview, row: int, box: Box) -> Image:
-    """A PIL image, RGB or RGBX, of a rectangle.
+    """A PIL image of a rectangle, of mode RGB or RGBX.
 
     Args:
-        pixels: uint8 [height * row * 3].
-        row: Pixels from one row to the next.
-        box: The rectangle, inside the image.
+        pixels: The pixels of the whole image, uint8 [height * row * 3].
+        row: Number of pixels from one row to the next.
+        box: The rectangle, in pixels; it must be inside the image.
     """
     if extension is not None:
         return rgb_image(extension.rgb_to_rgbx(pixels, row, *box), box.width, box.height, 4 * box.width)
@@ -42,8 +42,8 @@ def array_from_image(
 
     Args:
         image: The image.
-        mirrored: Whether to exchange left and right.
-        into: A contiguous array to be filled and returned, if the image has its shape; a new one is made otherwise.
+        mirrored: Exchange left and right.
+        into: A contiguous array. If it has the shape of the image, it is filled and returned; otherwise a new array is.
     """
     width, height = image.size
     if into is not None and into.shape != (height, width, 1 if image.mode == "L" else 3):
@@ -66,12 +66,18 @@ def array_from_image(
 def array_from_pixels(
     pixels: npt.NDArray[np.uint8], *, mirrored: bool = False, into: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """A copy of pixels that lie elsewhere, uint8 [height, width, channels]; see `array_from_image`."""
+    """A copy of pixels, uint8 [height, width, channels].
+
+    Args:
+        pixels: uint8 [height, width, channels]; there may be gaps between rows.
+        mirrored: Exchange left and right.
+        into: See `array_from_image`.
+    """
     out = np.empty(pixels.shape, np.uint8) if into is None or into.shape != pixels.shape else into
     if extension is None:
         np.copyto(out, pixels[:, ::-1] if mirrored else pixels)
     else:
-        # What goes to a place of the caller's choice is for another process as a rule.
+        # Pixels that the caller wants in a certain place are usually for another process, so the caches are bypassed.
         extension.copy_pixels(pixels, mirrored, out is into, out)
     return out
 
@@ -84,14 +90,14 @@ def array_resized(
     mirrored: bool = False,
     into: npt.NDArray[np.uint8] | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """Pixels resized by the C extension, uint8 [height, width, 3]; see `array_from_image`.
+    """Pixels resized by the C extension, uint8 [height, width, 3].
 
     Args:
-        pixels: uint8 [height, width, 3]; its rows may lie apart.
-        scale: To what size, by which filter.
-        style: See `packtrain._codec.resizing`.
-        mirrored: Whether to exchange left and right at last.
-        into: As in `array_from_image`.
+        pixels: uint8 [height, width, 3]; there may be gaps between rows.
+        scale: The new size and the filter.
+        style: The style of resizing; see `packtrain._codec.resizing.style`.
+        mirrored: Exchange left and right after resizing.
+        into: See `array_from_image`.
     """
     assert extension is not None
     shape = (scale.height, scale.width, 3)
@@ -101,12 +107,12 @@ def array_resized(
 
 
 def _exported(image: Image) -> Any:
-    """Where the four-byte pixels of an image lie, in Arrow's C data interface; None if they are not in one piece."""
-    # Pillow 12 ends with a segmentation fault here for an image over memory of others, which it keeps read-only.
+    """The four-byte pixels of an image, as an Arrow array capsule; None if they are not in one piece."""
+    # Pillow 12 crashes here for images over memory that it does not own. It marks those as read-only.
     if image.readonly or image.mode == "L":
         return None
     try:
-        # What Image.__arrow_c_array__, of Pillow 11.2 and later, returns beside a schema that nobody needs here.
+        # Since Pillow 11.2, Image.__arrow_c_array__ returns this and a schema that is not needed here.
         return image.im.__arrow_c_array__()
     except (AttributeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Whose arithmetic the C extension's resize has to follow, so that its pixels are those of the Pillow that is here."""
+"""Which of the extension's resizing styles gives the pixels of the Pillow that is installed."""
 
 from __future__ import annotations
 
@@ -6,37 +6,46 @@ import functools
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from .geometry import FILTERS
-from .native import extension
+from .native import Extension, extension
+from .native.places import PLACE
 from .pillow import require_pillow
 
 NAMES: Final = ("bilinear", "bicubic")
-"""Filters that the extension has."""
+"""The filters that the extension has."""
 RESAMPLES: Final = frozenset(FILTERS[name] for name in NAMES)
+"""The same filters, as in `PIL.Image.Resampling`."""
 _STYLES: Final = (0, 1, 2)
-# Both sides smaller, the height by far; both larger; one of each.
+# Width and height: both smaller, and the height much smaller; both larger; one larger, one smaller.
 _SIZES: Final = ((31, 17), (61, 120), (60, 41))
 _WIDTH, _HEIGHT = 40, 90
 
 
 @functools.cache
 def style() -> int | None:
-    """Argument `style` of the extension's `copy_records`; None if it cannot give Pillow's pixels."""
+    """The argument `style` with which the extension resizes as Pillow does; None if there is none."""
     if extension is None:
         return None
-    # As different as pixels can be, so that every rounding shows; the same in every process.
+    # Noise, so that every rounding shows; with a fixed seed, so that all processes come to the same answer.
     pixels = np.random.Generator(np.random.Philox(0)).integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8)
-    return next((found for found in _STYLES if all(_same(pixels, size, found) for size in _SIZES)), None)
+    for candidate in _STYLES:
+        if all(_same(extension, pixels, size, candidate) for size in _SIZES):
+            return candidate
+    return None
 
 
-def _same(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], size: tuple[int, int], found: int) -> bool:
-    assert extension is not None
-    place = np.array([[0, 0, 0, 0, pixels.size, 0, _WIDTH, _HEIGHT, 0, 0, _WIDTH, _HEIGHT, 0]])
+def _same(native: Extension, pixels: npt.NDArray[np.uint8], size: tuple[int, int], candidate: int) -> bool:
+    """Whether the extension and Pillow resize `pixels` to the same bytes; `size` is (width, height)."""
+    place = np.zeros(1, PLACE)
+    place["length"] = pixels.size
+    place["width"] = place["crop_width"] = _WIDTH
+    place["height"] = place["crop_height"] = _HEIGHT
     image = require_pillow().frombytes("RGB", (_WIDTH, _HEIGHT), pixels.tobytes())
     out, row = np.empty((1, size[1], size[0], 3), np.uint8), np.empty(1, np.int64)
     return all(
-        extension.copy_records([pixels], place, False, resample, found, out, row)
+        native.copy_records([pixels.data], place, False, resample, candidate, out, row.data)
         and out.tobytes() == image.resize(size, resample).tobytes()
         for resample in sorted(RESAMPLES)
     )

@@ -1,8 +1,8 @@
-"""The decoders, by name: each makes a PIL image of a JPEG, with the pixels that Pillow gives for it.
+"""The decoders, by name. Each makes a PIL image of a JPEG, with the pixels that Pillow gives.
 
-What another back end refuses goes to Pillow, whose answer, an image or an exception, counts: the images that a dataset
-delivers do not depend on the decoder. A back end has a libjpeg of its own, so ``"auto"`` takes one only after its
-pixels were compared with Pillow's here (`packtrain._codec.decoders.selfcheck`).
+If another back end refuses an image, Pillow decodes it or raises an exception. The images of a dataset therefore do not
+depend on the decoder. Each back end has its own libjpeg, so ``"auto"`` uses one only after it has compared the pixels
+with Pillow's on this machine (`packtrain._codec.decoders.selfcheck`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _COMMANDS: Final = {
 
 
 class Decoder(Protocol):
-    """What a decoder provides. It has no state: use one in any thread or process."""
+    """What a decoder provides. A decoder has no state, so it can be used in any thread or process."""
 
     @property
     def name(self) -> str:
-        """Its name in `DECODERS`."""
+        """The decoder's name in `DECODERS`."""
 
     @property
     def version(self) -> str:
-        """What decodes, and which version of it."""
+        """The library that decodes, and its version."""
 
     def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
         """Decodes a rectangle of an image.
@@ -54,12 +54,12 @@ class Decoder(Protocol):
         Args:
             data: A whole JPEG, or a file of any other format that Pillow reads.
             mode: ``"RGB"`` or ``"L"``.
-            box: A rectangle inside the image, in pixels of the scaled image; None for all of it.
-            scale: 1, 2, 4 or 8: every side becomes its `scale`-th part, rounded up. A JPEG is then decoded to that size
-                by its DCT coefficients, any other image averaged.
+            box: A rectangle inside the image, in pixels of the scaled image; None for the whole image.
+            scale: 1, 2, 4 or 8: width and height are divided by it and rounded up. A JPEG is decoded to that size from
+                its DCT coefficients; the pixels of any other image are averaged.
 
         Returns:
-            An image of the mode asked for; instead of RGB also RGBX, whose first three bands count.
+            An image of mode `mode`. Its mode may be RGBX in place of RGB; only the first three bands count then.
 
         Raises:
             ValueError: `box` is not inside the image.
@@ -67,20 +67,24 @@ class Decoder(Protocol):
         """
 
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
-        """A rectangle of an image, uint8 [height, width, 3], as `decode` gives it in mode RGB; its rows may lie apart.
+        """Decodes a rectangle of an image to the pixels that `decode` gives in mode RGB.
+
+        Args:
+            data: A whole JPEG, or a file of any other format that Pillow reads.
+            box: A rectangle inside the image, in pixels; None for the whole image.
 
         Returns:
-            None where only `decode` knows what becomes of `data`.
+            Pixels, uint8 [height, width, 3]; there may be gaps between rows. None if only `decode` can decode `data`.
         """
 
 
 class Candidate(NamedTuple):
-    """A decoder as it is found here.
+    """A decoder that ``"auto"`` considers.
 
     Attributes:
-        name: Its name in `DECODERS`.
-        decoder: None if it is not installed.
-        problem: Why ``"auto"`` does not take it, None if nothing speaks against it.
+        name: Name of the decoder in `DECODERS`.
+        decoder: The decoder; None if it is not installed.
+        problem: Why ``"auto"`` does not use it; None if it may.
     """
 
     name: str
@@ -91,11 +95,12 @@ class Candidate(NamedTuple):
 def decoder(name: str = "auto") -> Decoder:
     """The decoder called `name`.
 
-    ``"auto"`` is the fastest one that is installed and gives Pillow's pixels here: the extension, simplejpeg, Pillow.
+    ``"auto"`` is the first of the extension, simplejpeg and Pillow that is installed and gives Pillow's pixels on this
+    machine. They are in order of speed, fastest first.
 
     Raises:
-        UsageError: There is none of this name.
-        MissingDependency: It is not installed.
+        UsageError: There is no decoder with this name.
+        MissingDependency: The decoder is not installed.
     """
     if name not in DECODERS:
         near = difflib.get_close_matches(name, DECODERS, n=1)
@@ -111,7 +116,7 @@ def decoder(name: str = "auto") -> Decoder:
 
 
 def candidates() -> Iterator[Candidate]:
-    """What ``"auto"`` chooses from, in the order of its preference: the first one without a problem."""
+    """The decoders that ``"auto"`` considers, in order of preference. It uses the first one without a problem."""
     for name in (*_PREFERRED, "pillow"):
         try:
             found = decoder(name)

@@ -1,6 +1,6 @@
-"""accimage, the library over Intel's IPP that torchvision can take in place of Pillow.
+"""accimage, a library on top of Intel's IPP that torchvision can use in place of Pillow.
 
-Its version must be 0.2.0 at least: those before read nothing but files.
+Its version must be at least 0.2.0: earlier versions only read files.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 import accimage
+from typing_extensions import override
 
 from packtrain._core.errors import MissingDependency
 
@@ -25,33 +26,35 @@ _END_OF_IMAGE: Final = b"\xff\xd9"
 
 
 class AccimageDecoder(BackEnd):
-    """Decodes to three planes, which Pillow puts together.
+    """Decodes to three planes, which Pillow merges.
 
-    Deviation: not measured, nor the speed, since accimage could not be had where packtrain is tested; ``"auto"`` never
-    takes it. It decodes by libjpeg-turbo's exact integer DCT, as Pillow does, but says nothing of damaged data, which
-    it fills with grey: a JPEG that does not end as one goes to Pillow.
+    Deviation and speed have not been measured, since accimage is not available where packtrain is tested; ``"auto"``
+    never uses it. It decodes with libjpeg-turbo's exact integer DCT, as Pillow does. It does not report damaged data,
+    but fills it with grey, so a JPEG without an end marker is handed to Pillow.
     """
 
     name: Final = "accimage"
 
     @property
+    @override
     def version(self) -> str:
-        """As ``"accimage 0.2.0"``."""
         try:
             return f"accimage {metadata.version('accimage')}"
         except metadata.PackageNotFoundError:
             return "accimage"
 
+    @override
     def attempt(self, data: Encoded, mode: str, box: Box | None, scale: int) -> Image:
-        """Decodes without Pillow's help."""
         if scale > 1:
-            raise ValueError("accimage does not scale while it decodes")
+            raise ValueError("accimage cannot scale while decoding")
         if data[-2:] != _END_OF_IMAGE:
-            raise ValueError("truncated, perhaps")
+            raise ValueError("the JPEG has no end marker and may be truncated")
         try:
             decoded = accimage.Image(bytes(data))
         except TypeError as error:
-            raise MissingDependency("accimage reads nothing but files before 0.2.0: install a newer one") from error
+            raise MissingDependency(
+                "accimage only reads files before version 0.2.0; install a newer version"
+            ) from error
         if box is not None:
             decoded.crop((box.left, box.top, box.left + box.width, box.top + box.height))
         width, height = decoded.width, decoded.height

@@ -1,4 +1,4 @@
-"""The C extension `packtrain._codec.native._extension`, over the libjpeg that packtrain was built with."""
+"""packtrain's own C extension, on top of the libjpeg that it was built with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from ..geometry import Box
-from ..native import _extension
+from ..native import extension
 from ..pillow import require_pillow
 from .fallback import BackEnd
 from .rgbx import rgb_image
@@ -18,33 +19,37 @@ if TYPE_CHECKING:
 
     from .pillow import Encoded
 
-# SOF0 to SOF15 but for the three of these codes that mean something else.
+if extension is None:
+    raise ImportError("packtrain's C extension was not built")
+_extension: Final = extension
+
+# SOF0 to SOF15, without the three codes in this range that have another meaning.
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN: Final = 0xDA
 
 
 class ExtensionDecoder(BackEnd):
-    """Decodes little more than the rectangle to four bytes a pixel, over which the PIL image is put without a copy.
+    """Decodes little more than the rectangle, to four bytes per pixel, which a PIL image then uses without a copy.
 
-    It reads no further than the rectangle: of damage behind it, which Pillow might refuse, nothing is seen.
+    It stops reading at the end of the rectangle. Damage after that, which Pillow might refuse, goes unnoticed.
     """
 
     name: Final = "extension"
 
     @property
+    @override
     def version(self) -> str:
-        """As ``"packtrain, libjpeg-turbo 2.1.5"``."""
         return f"packtrain, {_extension.LIBJPEG}"
 
+    @override
     def attempt(self, data: Encoded, mode: str, box: Box | None, scale: int) -> Image:
-        """Decodes without Pillow's help."""
         if box is None:
             box = Box(0, 0, *(-(-side // scale) for side in frame_size(data)))
         if mode == "L":
             try:
                 pixels, start, stride = _extension.decode(data, box, 1, scale)
             except ValueError:
-                # Not a grey image, perhaps, and libjpeg's grey of a colour image is not Pillow's.
+                # It may be a colour image, of which libjpeg makes another grey than Pillow does.
                 pass
             else:
                 grey = memoryview(pixels)[start:]
@@ -54,8 +59,8 @@ class ExtensionDecoder(BackEnd):
         image = rgb_image(memoryview(pixels)[start:], box.width, box.height, stride)
         return image if mode == "RGB" else image.convert(mode)
 
+    @override
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
-        """See `packtrain._codec.decoders.Decoder`."""
         try:
             rectangle = box or Box(0, 0, *frame_size(data))
             pixels, start, stride = _extension.decode(data, rectangle, 3, 1)
@@ -65,10 +70,10 @@ class ExtensionDecoder(BackEnd):
 
 
 def frame_size(data: Encoded) -> tuple[int, int]:
-    """Width and height of a JPEG, from its frame header.
+    """Width and height of a JPEG in pixels, from its frame header.
 
     Raises:
-        ValueError: It has none where one should be.
+        ValueError: There is no frame header where one should be.
     """
     place = 2
     try:

@@ -1,4 +1,4 @@
-"""What every back end other than Pillow has in common: Pillow behind it."""
+"""What all back ends other than Pillow have in common: Pillow as their fallback."""
 
 from __future__ import annotations
 
@@ -17,32 +17,35 @@ if TYPE_CHECKING:
 
 
 class BackEnd(ABC):
-    """A decoder that hands to Pillow what it refuses; arguments are as in `packtrain._codec.decoders.Decoder`."""
+    """A decoder that hands to Pillow what it cannot decode itself.
+
+    Arguments and results are those of `packtrain._codec.decoders.Decoder`.
+    """
 
     name: str
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """What decodes, and which version of it."""
+        """The library that decodes, and its version."""
 
     @abstractmethod
     def attempt(self, data: Encoded, mode: str, box: Box | None, scale: int) -> Image:
-        """Decodes without Pillow's help.
+        """Decodes without the fallback.
 
         Raises:
-            ValueError, OSError: The back end cannot decode this, or does not know how to do it exactly.
+            ValueError, OSError: The back end cannot decode `data`, or not to exactly the same pixels as Pillow.
         """
 
     def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
-        """Decodes a rectangle of an image."""
+        """Decodes a rectangle of an image, with Pillow if need be."""
         try:
             return self.attempt(data, mode, box, scale)
         except (ValueError, OSError):
             return PILLOW.decode(data, mode, box, scale)
 
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
-        """See `packtrain._codec.decoders.Decoder`."""
+        """Decodes a rectangle to an array; None, unless a back end overrides this."""
         return None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Pillow or pillow-simd, whichever is installed: the decoder whose pixels are the measure of all others."""
+"""Pillow or pillow-simd, whichever is installed. All other decoders must give its pixels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ Encoded = bytes | bytearray | memoryview
 
 
 class PillowDecoder:
-    """Decodes everything that Pillow reads; see `packtrain._codec.decoders.Decoder`."""
+    """Decodes everything that Pillow reads.
+
+    Arguments and results are those of `packtrain._codec.decoders.Decoder`.
+    """
 
     name: Final = "pillow"
 
     @property
     def version(self) -> str:
-        """As ``"pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5"``."""
+        """For example ``"pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5"``."""
         return pillow_version()
 
     def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
@@ -33,8 +36,8 @@ class PillowDecoder:
         image: Image = require_pillow().open(io.BytesIO(data))
         size = tuple(-(-side // scale) for side in image.size)
         if scale > 1:
-            # draft() takes the largest scale that leaves at least the size it is given: with fractions exactly ours.
-            # It is not told the mode, for which it would have libjpeg's grey instead of convert()'s.
+            # draft() takes the largest scale at which the image is not smaller than this size. Given exact fractions,
+            # that is our scale. It does not get the mode: libjpeg's grey of a colour image is not that of convert().
             image.draft(None, (image.width / scale, image.height / scale))  # type: ignore[arg-type]
         image.load()
         if image.size != size:
@@ -45,11 +48,11 @@ class PillowDecoder:
                 raise ValueError(f"{box} is not inside an image of {size[0]} x {size[1]} pixels")
             if (right - left, bottom - top) != size:
                 image = image.crop((left, top, right, bottom))
-        # Converting an image to the mode that it has would copy the pixels once more.
+        # convert() copies the pixels even if the mode stays the same.
         return image if image.mode == mode else image.convert(mode)
 
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
-        """See `packtrain._codec.decoders.Decoder`."""
+        """None: Pillow decodes to its own images only."""
         return None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Images over the pixels that a decoder has made, without a copy."""
+"""PIL images that use the pixels of a decoder without a copy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
 
 
 def rgb_image(pixels: bytes | memoryview, width: int, height: int, stride: int) -> Image:
-    """An image whose pixels lie in `pixels`, which must not change as long as the image is in use.
+    """An image that uses the memory of `pixels`, which must not change as long as the image is in use.
 
-    Pillow itself keeps RGB images in four bytes a pixel. Its `frombuffer` calls such a buffer RGBX all the same, and
-    for RGBX its resize computes all four bands: plain Pillow takes 10 % longer to decode and resize to 224 pixels, with
-    pillow-simd there is no difference. So the buffer is mapped as RGB where Pillow lets us, and as RGBX elsewhere.
+    Pillow itself keeps RGB images in four bytes per pixel. Its `frombuffer` nevertheless makes an image of mode RGBX of
+    such a buffer, and its resize computes all four bands of RGBX. Decoding and resizing to 224 pixels then takes 10 %
+    longer with plain Pillow; with pillow-simd there is no difference. The buffer is therefore mapped as RGB if Pillow
+    allows it, and as RGBX otherwise.
 
     Args:
-        pixels: At least height * stride bytes: red, green, blue and a byte that means nothing for each pixel.
-        width: In pixels.
-        height: In pixels.
-        stride: Bytes from one row to the next.
+        pixels: At least height * stride bytes. Each pixel is red, green, blue and a byte without meaning.
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        stride: Number of bytes from one row to the next.
 
     Raises:
         ValueError: `pixels` has too few bytes.
@@ -42,7 +43,7 @@ def _map_rgb(pixels: bytes | memoryview, width: int, height: int, stride: int) -
 
 @functools.cache
 def _maps_rgb() -> bool:
-    """Whether the functions behind `frombuffer`, which are not public, are as we know them."""
+    """Whether the private functions behind `frombuffer` work as `_map_rgb` expects."""
     try:
         image = _map_rgb(b"123x456x", 2, 1, 8)
         return image.mode == "RGB" and image.tobytes() == b"123456"

@@ -1,4 +1,4 @@
-"""Whether a back end gives Pillow's pixels on this machine: a few small JPEGs, decoded by both."""
+"""Checks that a back end gives Pillow's pixels on this machine, on a few small JPEGs that both decode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .fallback import BackEnd
 
-# Sampling factors (across, down) of luma, and the MCUs that 48 blocks make in this sampling.
+# Sampling factors of luma (across, down), and the number of MCUs (across, down) that 48 blocks make with them.
 _SAMPLINGS: Final = {
     "4:4:4": ((1, 1), (4, 4)),
     "4:2:2": ((2, 1), (4, 3)),
@@ -30,9 +30,9 @@ _BOX: Final = Box(5, 3, 21, 14)
 
 
 def deviation(back_end: BackEnd) -> str | None:
-    """How `back_end` differs from Pillow; None if it does not.
+    """How the pixels of `back_end` differ from Pillow's; None if they do not.
 
-    It may refuse to decode at a scale, since Pillow then does it.
+    A back end may refuse to decode at a scale other than 1, because Pillow then does it.
     """
     for name, data in samples().items():
         for mode in ("RGB", "L"):
@@ -53,9 +53,10 @@ def deviation(back_end: BackEnd) -> str | None:
 
 @functools.cache
 def samples() -> dict[str, bytes]:
-    """Small JPEGs: each sampling, grey, progressive, with restart markers; none has a whole number of MCUs."""
+    """Small JPEGs by name: each sampling, grey, progressive, with restart markers. None has a whole number of MCUs."""
     wide, high = _GREY_SIZE
-    # Low contrast: the sums of the differences that `sampled` deals out anew stay in range.
+    # Low contrast, because `sampled` assigns the differences between blocks to other components, where their sums must
+    # stay in range.
     pixels = bytes(96 + (x * x + 3 * y * y + 7 * x * y >> 3) % 64 for y in range(high) for x in range(wide))
     grey: Image = require_pillow().frombytes("L", _GREY_SIZE, pixels)
     whole = _encoded(grey, quality=90)
@@ -71,16 +72,16 @@ def samples() -> dict[str, bytes]:
 
 
 def sampled(grey: bytes, luma: Sequence[int], width: int, height: int) -> bytes:
-    """A colour JPEG made of a grey one's blocks, in a sampling that Pillow itself cannot write.
+    """A colour JPEG made of the blocks of a grey one, in a sampling that Pillow cannot write.
 
-    The blocks of a JPEG follow each other whichever component they belong to, so other headers give them another
-    meaning; all that must hold is that there are as many as before.
+    The blocks of a JPEG follow each other no matter which component they belong to. Other headers therefore turn them
+    into another image, as long as the number of blocks stays the same.
 
     Args:
         grey: A baseline JPEG as Pillow writes it.
         luma: Sampling factors of the first component, across and down; those of the others are 1.
-        width: In pixels, up to the last MCU.
-        height: Likewise.
+        width: Width of the result, in pixels; it must end in the last column of MCUs.
+        height: Height of the result, in pixels; it must end in the last row of MCUs.
     """
     frame, scan = grey.index(b"\xff\xc0"), grey.index(b"\xff\xda")
     factors = (luma[0] << 4 | luma[1], 0x11, 0x11)

@@ -1,37 +1,222 @@
-"""The C extension, if it was built: that takes a C compiler and libjpeg-turbo's headers when packtrain is installed."""
+"""The C extension, if it was built. Building it takes a C compiler and libjpeg-turbo's headers at installation time."""
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Final
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from packtrain._core.errors import MissingDependency
 
-extension: ModuleType | None
-try:
-    from . import _extension as extension
-except ImportError:
-    extension = None
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from typing_extensions import Buffer
 
 BUILD_COMMAND: Final = (
     "apt-get install gcc libjpeg-dev python3-dev && "
     "pip install --force-reinstall --no-deps --no-binary packtrain packtrain"
 )
-"""Builds it on a system with Debian's packages."""
+"""Builds the extension on a system with Debian's packages."""
 
 
-def require_extension(purpose: str) -> ModuleType:
-    """The extension `packtrain._codec.native._extension`.
+class Extension(Protocol):
+    """The functions of the compiled module `packtrain._codec.native._extension`.
+
+    They do for JPEGs and pixels what Pillow does not offer. All of them release the GIL, and none trusts its input.
+    """
+
+    LIBJPEG: str
+    """The libjpeg that the extension was built with, for example ``"libjpeg-turbo 2.1.5"``."""
+
+    def transcode(self, data: Buffer, optimise: bool = True, /) -> bytes:
+        """Rewrites a JPEG as a crop-ready record.
+
+        The record is a baseline JPEG with restart markers, optimal Huffman tables and a table of restart intervals;
+        docs/format.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and
+        ICC segments are kept; other application data and comments are dropped.
+
+        Args:
+            data: The JPEG.
+            optimise: Use the best Huffman tables for this image instead of those of T.81, annex K.3. This saves about
+                5 % of the bytes.
+
+        Raises:
+            ValueError: libjpeg warns about `data`, or `data` cannot be transcoded: its samples do not have 8 bits, its
+                colour space is not grey, YCbCr or RGB, it has more than 10 blocks per MCU, or it is an incomplete
+                progressive image.
+            MemoryError: There is not enough memory.
+        """
+
+    def cut(self, record: Buffer, box: tuple[int, int, int, int], /) -> tuple[bytes, int, int] | None:
+        """Cuts a small JPEG out of a crop-ready record, exactly as `packtrain._codec.cut.python_cut` does.
+
+        Args:
+            record: The bytes of the record.
+            box: Left, top, width and height of the rectangle, in pixels.
+
+        Returns:
+            The small JPEG, and how many pixels of the whole image lie to its left and above it; None if `record` has no
+            valid table of restart intervals.
+
+        Raises:
+            ValueError: `box` is not inside the image.
+        """
+
+    def decode(
+        self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /
+    ) -> tuple[bytes, int, int]:
+        """Decodes a rectangle of a JPEG.
+
+        Args:
+            data: Any JPEG that libjpeg decodes to RGB or grey.
+            box: Left, top, width and height of the rectangle, in pixels of the scaled image.
+            channels: 3 for RGB, 4 for RGBX, 1 for a grey image.
+            scale: 1, 2, 4 or 8: width and height of the image are divided by it and rounded up.
+
+        Returns:
+            Pixels (uint8), the offset in bytes at which the rectangle begins in them, and the number of bytes from one
+            row of the rectangle to the next. At least one full row of bytes follows the rectangle's last row.
+
+        Raises:
+            ValueError: libjpeg refuses `data` or warns about it, `box` is not inside the image, or `channels` is 1 and
+                the image is not grey.
+            MemoryError: There is not enough memory.
+        """
+
+    def rgb_to_rgbx(self, data: Buffer, row: int, left: int, top: int, width: int, height: int, /) -> bytes:
+        """Copies a rectangle of an image with three bytes per pixel to four bytes per pixel.
+
+        Args:
+            data: The pixels of the image, uint8 [height of the image * row * 3].
+            row: Pixels in a row of the image.
+            left: Left edge of the rectangle, in pixels.
+            top: Top edge of the rectangle, in pixels.
+            width: Width of the rectangle, in pixels.
+            height: Height of the rectangle, in pixels.
+
+        Raises:
+            ValueError: The rectangle is not inside the image.
+        """
+
+    def rgbx_to_rgb(
+        self, image: object, width: int, height: int, mirrored: bool, out: npt.NDArray[np.uint8], /
+    ) -> None:
+        """Writes an image with four bytes per pixel into `out` with three bytes per pixel.
+
+        Args:
+            image: The pixels, uint8 [height * width * 4], or the array capsule of Pillow's ``__arrow_c_array__``.
+            width: Width of the image, in pixels.
+            height: Height of the image, in pixels.
+            mirrored: Exchange left and right.
+            out: The result, uint8 [height, width, 3], writable and contiguous.
+
+        Raises:
+            ValueError: `image` or `out` has a different size.
+        """
+
+    def copy_pixels(
+        self, image: npt.NDArray[np.uint8], mirrored: bool, past_caches: bool, out: npt.NDArray[np.uint8], /
+    ) -> None:
+        """Copies an image into `out`.
+
+        Args:
+            image: The pixels, uint8 [height, width, channels]. There may be gaps between rows, but not within them.
+            mirrored: Exchange left and right; only for one or three channels.
+            past_caches: Write straight to memory. This is faster if another core reads the result, or this one reads it
+                much later.
+            out: The result, uint8 [height, width, channels], writable and contiguous.
+
+        Raises:
+            ValueError: `image` or `out` has a different shape or size.
+        """
+
+    def copy_records(
+        self,
+        shards: Sequence[Buffer],
+        places: npt.NDArray[np.void],
+        check: bool,
+        resample: int,
+        style: int,
+        out: npt.NDArray[np.uint8],
+        current: Buffer,
+        /,
+    ) -> bool:
+        """Copies a rectangle out of each of several raw records, and resizes it if its size is not that of `out`.
+
+        It writes past the caches, as `copy_pixels` does. It stops at the first record that is not valid: the record
+        lies outside its shard, its size or its ``.npy`` header does not match the size of the image, the rectangle
+        reaches outside the image, or the checksum differs. It also stops at the first record that it cannot resize, and
+        does nothing at all if `check` is true and the processor has no instruction for crc32c.
+
+        Args:
+            shards: The bytes of the shards.
+            places: What to copy and where to: `packtrain._codec.native.places.PLACE` [records].
+            check: Compare the records with their checksums.
+            resample: The filter for resizing, as in `PIL.Image.Resampling`: 2 is bilinear, 3 is bicubic. Images are
+                resized only with these two filters, and only if they have three channels.
+            style: Whose pixels the filter reproduces: 0 for pillow-simd's, 1 for those of Pillow up to 12, 2 for those
+                of Pillow 13 and later.
+            out: The results, uint8 [any, height, width, channels] with one or three channels, writable and contiguous.
+            current: The row that is being read, int64 [1], writable: other processes may watch it.
+
+        Returns:
+            True if all records were copied; False if it stopped early.
+
+        Raises:
+            ValueError: `places`, `out` or `current` has a different shape or dtype.
+            MemoryError: There is not enough memory.
+        """
+
+    def resize_pixels(
+        self,
+        image: npt.NDArray[np.uint8],
+        resample: int,
+        style: int,
+        mirrored: bool,
+        past_caches: bool,
+        out: npt.NDArray[np.uint8],
+        /,
+    ) -> None:
+        """Resizes an image as Pillow does.
+
+        Args:
+            image: The pixels, uint8 [height, width, 3]. There may be gaps between rows, but not within them.
+            resample: The filter; see `copy_records`.
+            style: Whose pixels the filter reproduces; see `copy_records`.
+            mirrored: Exchange left and right after resizing.
+            past_caches: Write straight to memory; see `copy_pixels`.
+            out: The result, uint8 [height, width, 3], writable and contiguous. Its shape is the new size of the image.
+
+        Raises:
+            ValueError: `image` or `out` has a different shape, or this processor has no instructions for the filter.
+            MemoryError: There is not enough memory.
+        """
+
+
+def _imported() -> Extension | None:
+    try:
+        return cast(Extension, importlib.import_module(f"{__name__}._extension"))
+    except ImportError:
+        return None
+
+
+extension: Final = _imported()
+"""The extension, or None if it was not built."""
+
+
+def require_extension(purpose: str) -> Extension:
+    """The extension, for callers that cannot work without it.
 
     Args:
-        purpose: What it is needed for, as the beginning of a sentence.
+        purpose: What needs the extension, as the beginning of a sentence.
 
     Raises:
-        MissingDependency: It was not built.
+        MissingDependency: The extension was not built.
     """
     if extension is None:
         raise MissingDependency(
-            f"{purpose} needs packtrain's C extension, which was not built when packtrain was installed, for want of a "
-            f"C compiler or of libjpeg-turbo's headers (`packtrain doctor` says which): `{BUILD_COMMAND}`"
+            f"{purpose} needs packtrain's C extension. It could not be built when packtrain was installed: the C "
+            f"compiler or libjpeg-turbo's headers were missing (`packtrain doctor` says which). Run `{BUILD_COMMAND}`"
         )
     return extension

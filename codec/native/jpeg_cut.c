@@ -1,7 +1,10 @@
-/* The cut of readers/cut.py, byte for byte the same. */
+/* What codec/cut.py does in Python, with the same result byte for byte. */
 
-#include "native.h"
+#include "functions.h"
 
+#include "interval_table.h"
+
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -9,7 +12,7 @@ typedef struct {
     long left, top, width, height;
 } Box;
 
-/* A record's table of restart intervals, and what the frame header says. docs/format.md specifies the table. */
+/* A record's table of restart intervals, and the contents of its frame header. */
 typedef struct {
     const unsigned char *data, *lengths;
     size_t size, head, frame, scan;
@@ -36,7 +39,7 @@ static size_t length_of(const Record *record, long number) {
     return little(record->lengths + number * record->wide, record->wide);
 }
 
-/* Whether the bytes are a record with a sound table. */
+/* Reads the table of a record; false if there is none, or if it does not fit the record. */
 static bool read_table(Record *record, const unsigned char *data, size_t size) {
     size_t at = 2;
     if (size >= 6 && data[2] == 0xff && data[3] == 0xe0) {
@@ -97,15 +100,15 @@ static bool read_table(Record *record, const unsigned char *data, size_t size) {
     return total == size;
 }
 
-/* What is cut: intervals of each MCU row, and MCU rows. */
+/* Which intervals of which MCU rows are cut out. */
 typedef struct {
     long first_interval, last_interval, first_row, last_row;
-    size_t bytes; /* of them */
+    size_t bytes; /* of the chosen intervals */
 } Choice;
 
-/* The intervals that decoding `box` takes. Chroma that has fewer samples than luma is interpolated between neighbours,
-   so that one sample more counts on each side. libjpeg does so only in images that are wider than two samples: a cut
-   must not be narrower. */
+/* The intervals that are needed to decode `box`. Where chroma has fewer samples than luma, libjpeg interpolates between
+   neighbours, so one more sample is needed on each side. It does so only in images that are wider than two samples, so
+   a cut must be wider too. */
 static Choice choose(const Record *record, const Box *box) {
     long step = record->interval * record->mcu_width;
     long beside = record->mcu_width > 8 ? record->mcu_width / 8 : 0;
@@ -134,7 +137,7 @@ static void put_big(unsigned char *at, long value) {
     at[1] = (unsigned char)value;
 }
 
-/* Writes the cut; false if a restart marker is not where the table says. */
+/* Writes the cut; false if a restart marker is not where the table says it is. */
 static bool write_cut(const Record *record, const Choice *choice, unsigned char *out) {
     long step = record->interval * record->mcu_width;
     long right = choice->last_interval * step, bottom = choice->last_row * record->mcu_height;

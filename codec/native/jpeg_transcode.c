@@ -1,18 +1,25 @@
-/* Any JPEG of 8 bits with one or three components to a baseline JPEG with restart markers and a table of them, without
-   touching a coefficient: the pixels stay what they are. docs/format.md specifies what comes out. */
+/* Makes a baseline JPEG with restart markers, and a table of them, of any JPEG with 8 bits and one or three components.
+   No coefficient changes, and so no pixel. docs/format.md specifies the result. */
 
-#include "native.h"
-#include "jpeg_huffman.h"
+#include "functions.h"
 
+#include "errors.h"
+#include "huffman_decoder.h"
+#include "huffman_tables.h"
+#include "interval_table.h"
+#include "jpeg_input.h"
+
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jerror.h>
 
-/* Bytes of a segment, without marker and length. */
+/* The most bytes of a segment, without its marker and length. */
 #define SEGMENT_MOST 65533
 
-/* The fewest bytes that lie between two restart markers on average: each interval costs about four bytes, and decoding
-   a rectangle takes whole ones. docs/decisions has the measurements. */
+/* The fewest bytes between two restart markers, on average. Each interval costs about four bytes, and a rectangle is
+   decoded from whole intervals. docs/decisions has the measurements. */
 #ifndef INTERVAL_BYTES
 #define INTERVAL_BYTES 700
 #endif
@@ -25,21 +32,21 @@ typedef struct {
     Errors errors;
     const unsigned char *data;
     size_t size;
-    size_t coded; /* bytes of the source behind its first scan header */
+    size_t coded; /* bytes of the source after its first scan header */
     jvirt_barray_ptr *coefficients;
     unsigned char *encoded; /* what libjpeg writes */
     size_t encoded_size;
-    Entropy *entropy;
-    uint32_t *lengths; /* of the restart intervals */
-    unsigned char *result; /* the same with the table in it */
+    HuffmanDecoder *huffman;
+    uint32_t *lengths;     /* of the restart intervals, in bytes */
+    unsigned char *result; /* `encoded` with the table inserted */
     size_t result_size;
 } Job;
 
-/* --- what is understood --- */
+/* --- reading --- */
 
-static void require(Job *job, bool condition, const char *otherwise) {
+static void require(Job *job, bool condition, const char *message) {
     if (!condition) {
-        errors_raise(&job->errors, otherwise);
+        errors_raise(&job->errors, message);
     }
 }
 
@@ -48,8 +55,8 @@ static boolean no_data_yet(j_decompress_ptr source) {
     return FALSE;
 }
 
-/* jpeg_read_coefficients, with the faster Huffman decoder. libjpeg sets up its own one and begins to read at once, so it
-   is given nothing at first, and comes back. */
+/* jpeg_read_coefficients with the faster Huffman decoder. libjpeg sets up its own decoder and begins to read at once.
+   It therefore gets no data in the first call, which makes it return before it has decoded anything. */
 static jvirt_barray_ptr *read_coefficients(Job *job) {
     j_decompress_ptr source = &job->source;
     if (!source->progressive_mode && !source->arith_code) {
@@ -58,7 +65,7 @@ static jvirt_barray_ptr *read_coefficients(Job *job) {
         source->src->fill_input_buffer = no_data_yet;
         jpeg_read_coefficients(source);
         *source->src = given;
-        entropy_use(source, job->entropy);
+        huffman_decoder_use(source, job->huffman);
     }
     return jpeg_read_coefficients(source);
 }
@@ -70,8 +77,9 @@ static void read_source(Job *job) {
     read_header(source, job->data, job->size);
     job->coded = source->src->bytes_in_buffer;
     J_COLOR_SPACE space = source->jpeg_color_space;
-    require(job, space == JCS_GRAYSCALE || space == JCS_YCbCr || space == JCS_RGB, "a colour space other than grey, YCbCr and RGB");
-    require(job, source->data_precision == 8, "samples of other than 8 bits");
+    require(job, space == JCS_GRAYSCALE || space == JCS_YCbCr || space == JCS_RGB,
+            "the colour space is not grey, YCbCr or RGB");
+    require(job, source->data_precision == 8, "the samples do not have 8 bits");
     int blocks = 0;
     for (int index = 0; index < source->num_components; index++) {
         jpeg_component_info *component = &source->comp_info[index];
@@ -85,18 +93,19 @@ static void read_source(Job *job) {
 
 /* --- restart intervals --- */
 
-/* MCUs of the target in a row, and in a column. */
+/* MCUs in a row of the target. */
 static int columns_of(j_decompress_ptr source) {
     int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_h_samp_factor;
     return ((int)source->image_width + mcu - 1) / mcu;
 }
 
+/* Rows of MCUs in the target. */
 static int rows_of(j_decompress_ptr source) {
     int mcu = source->num_components == 1 ? DCTSIZE : DCTSIZE * source->max_v_samp_factor;
     return ((int)source->image_height + mcu - 1) / mcu;
 }
 
-/* MCUs between restart markers: a divisor of the columns, so that every row begins with one. */
+/* MCUs between restart markers: a divisor of the columns, so that every row begins with a new interval. */
 static int interval_of(int columns, int rows, size_t size) {
     for (int interval = 1; interval < columns; interval++) {
         size_t count = (size_t)rows * (size_t)(columns / interval);
@@ -109,7 +118,7 @@ static int interval_of(int columns, int rows, size_t size) {
 
 /* --- Huffman tables --- */
 
-/* Counts the symbols of all coefficients: of the first component, and of the others. */
+/* Counts the symbols of all coefficients: [0] counts those of the first component, [1] those of the others. */
 static void count_symbols(Job *job, int columns, int interval, Histogram dc[2], Histogram ac[2]) {
     j_compress_ptr target = &job->target;
     j_common_ptr common = (j_common_ptr)&job->source;
@@ -130,7 +139,7 @@ static void count_symbols(Job *job, int columns, int interval, Histogram dc[2], 
                     for (int column = mcu * across; column < (mcu + 1) * across && column < last_column; column++) {
                         const JCOEF *block = lines[line][column];
                         require(job, count_block(block, previous, &dc[index > 0], &ac[index > 0]),
-                                "coefficients out of range");
+                                "a coefficient is out of range");
                         previous = block[0];
                     }
                 }
@@ -144,7 +153,7 @@ static void set_tables(Job *job, int columns, int interval) {
     Histogram dc[2] = {0}, ac[2] = {0};
     count_symbols(job, columns, interval, dc, ac);
     for (int kind = 0; kind < (target->num_components > 1 ? 2 : 1); kind++) {
-        /* What fills the last MCUs beyond the image. */
+        /* The last MCUs are filled up with blocks that have these symbols. */
         dc[kind].symbols[0]++;
         ac[kind].symbols[0]++;
         make_table(&dc[kind], target->dc_huff_tbl_ptrs[kind]);
@@ -154,7 +163,7 @@ static void set_tables(Job *job, int columns, int interval) {
 
 /* --- writing --- */
 
-/* libjpeg's own memory destination frees its bytes a second time when memory runs out. */
+/* A destination of our own: libjpeg's frees its memory twice when memory runs out. */
 static void start_output(j_compress_ptr target) {
     Job *job = target->client_data;
     job->encoded_size = job->size + 4096;
@@ -199,7 +208,7 @@ static void write_target(Job *job, bool optimise) {
     jpeg_copy_critical_parameters(source, target);
     for (int index = 0; index < target->num_components; index++) {
         jpeg_component_info *component = &target->comp_info[index];
-        /* These numbers, or an Adobe marker, tell a decoder the colour space. */
+        /* Decoders derive the colour space from these numbers or from an Adobe marker. */
         component->component_id = index + 1;
         component->dc_tbl_no = component->ac_tbl_no = index > 0;
         if (target->num_components == 1) {
@@ -240,9 +249,9 @@ static size_t next_segment(const unsigned char *data, size_t position) {
     return position + 2 + ((size_t)data[position + 2] << 8 | data[position + 3]);
 }
 
-/* Where the parts of the encoded image lie. */
+/* Offsets of the parts of the encoded image. */
 typedef struct {
-    size_t table; /* where the table goes: behind SOI and JFIF */
+    size_t table; /* where the table will be inserted: after SOI and JFIF */
     size_t head, frame, scan;
 } Parts;
 
@@ -269,8 +278,8 @@ static Parts find_parts(const unsigned char *encoded) {
     return parts;
 }
 
-/* Notes the length of each of `count` restart intervals, with the marker that ends it. Returns the largest, or 0 if
-   there is another number of them. */
+/* Writes the length of each of `count` restart intervals, including the marker that ends it, to `lengths`. Returns the
+   largest, or 0 if there are more or fewer than `count`. */
 static size_t measure_intervals(const Job *job, size_t scan, uint32_t *lengths, size_t count) {
     const unsigned char *start = job->encoded + scan, *end = job->encoded + job->encoded_size, *at = start;
     size_t found = 0, largest = 0;
@@ -288,10 +297,11 @@ static size_t measure_intervals(const Job *job, size_t scan, uint32_t *lengths, 
     return found == count ? largest : 0;
 }
 
-/* Copies the encoded image to the result, with the table of restart intervals (docs/format.md) in it. */
+/* Copies the encoded image to the result, and inserts the table of restart intervals. */
 static void insert_table(Job *job) {
     Parts parts = find_parts(job->encoded);
-    size_t count = (size_t)rows_of(&job->source) * (size_t)(columns_of(&job->source) / (int)job->target.restart_interval);
+    int per_row = columns_of(&job->source) / (int)job->target.restart_interval;
+    size_t count = (size_t)rows_of(&job->source) * (size_t)per_row;
     job->lengths = malloc(count * sizeof *job->lengths);
     if (!job->lengths) {
         ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
@@ -299,7 +309,7 @@ static void insert_table(Job *job) {
     size_t largest = measure_intervals(job, parts.scan, job->lengths, count);
     int wide = largest > 0xffff ? 4 : 2;
     size_t bytes = TABLE_HEADER + count * (size_t)wide;
-    require(job, largest && bytes <= SEGMENT_MOST, "restart markers that are not where they should be");
+    require(job, largest && bytes <= SEGMENT_MOST, "the restart markers are not where they should be");
     size_t segment = 4 + bytes;
     unsigned char *out = job->result = malloc(job->encoded_size + segment);
     if (!out) {
@@ -344,14 +354,14 @@ PyObject *transcode(PyObject *module, PyObject *args) {
         return NULL;
     }
     Job *job = calloc(1, sizeof *job);
-    Entropy *entropy = malloc(entropy_size());
-    if (!job || !entropy) {
+    HuffmanDecoder *huffman = malloc(huffman_decoder_size());
+    if (!job || !huffman) {
         free(job);
-        free(entropy);
+        free(huffman);
         PyBuffer_Release(&data);
         return PyErr_NoMemory();
     }
-    job->entropy = entropy;
+    job->huffman = huffman;
     job->data = data.buf;
     job->size = (size_t)data.len;
     bool done;
@@ -366,7 +376,7 @@ PyObject *transcode(PyObject *module, PyObject *args) {
     } else {
         errors_set(&job->errors);
     }
-    free(job->entropy);
+    free(job->huffman);
     free(job->encoded);
     free(job->lengths);
     free(job->result);

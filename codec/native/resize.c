@@ -1,11 +1,17 @@
-/* Pillow's antialiased resize, pixel by pixel: of crops of three bytes per pixel, straight from where they lie.
+/* Pillow's antialiased resize with the same pixels, for crops with three bytes per pixel, read directly from the
+   record.
 
-   The arithmetic is that of Pillow's src/libImaging/Resample.c: weights in double precision, rounded to whole numbers,
-   one pass over rows and one over columns with bytes in between; since Pillow 13, columns come first where
-   the height shrinks by more than twice as many pixels as the width. Sums of whole numbers are the same in any order, so how
-   they are made here is free. pillow-simd rounds its weights to 16 bits, Pillow to 22 behind the point. */
+   The arithmetic is that of Pillow's src/libImaging/Resample.c: weights are computed in double precision and rounded to
+   integers; there is one pass over rows and one over columns, with bytes in between. Since Pillow 13, columns come
+   first where the height shrinks by more than twice as many pixels as the width. Sums of integers are the same in any
+   order, so this file is free to choose one. pillow-simd rounds its weights to 16 bits, Pillow to 22 bits after the
+   binary point. */
 
-#include "native.h"
+#include "functions.h"
+
+#include "arguments.h"
+#include "copy_pixels.h"
+#include "resize.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -17,7 +23,7 @@
 #define HAS_RESIZE 1
 #endif
 
-/* Pillow's numbers of filters, and whose arithmetic. */
+/* Values of the arguments `resample` and `style`. */
 #define BILINEAR 2
 #define BICUBIC 3
 #define PILLOW_SIMD 0
@@ -25,13 +31,14 @@
 
 #define WIDE_PRECISION 22
 #define NARROW_BITS 15
-/* Wide weights are two numbers of 16 bits: high << SPLIT, plus low. */
+/* A wide weight is split into two numbers of 16 bits: (high << SPLIT) + low. */
 #define SPLIT 12
-/* More than what any register holds beyond what is asked for. */
+/* Bytes after a row, more than what any register reads or writes beyond its end. */
 #define PADDING 64
 #define ROWS_AT_ONCE 4
 
-/* How the pixels of one axis are made of those of another. Weights come in pairs, 16 bits each. */
+/* How the pixels along one axis are computed. Pixel i is a sum of count[i] pairs of source pixels from first[i] on,
+   times their weights, which are stored in pairs of 16 bits each. */
 typedef struct {
     int size, pairs, most, precision;
     int *first, *count;
@@ -68,7 +75,7 @@ static bool grow(void *pointer, size_t size) {
     return memory != NULL;
 }
 
-/* The precision at which the greatest weight just fits into 16 bits. */
+/* The highest precision, in bits after the binary point, at which the greatest weight fits into 16 bits. */
 static int narrow_precision(const double *weights, size_t count) {
     double greatest = weights[0];
     for (size_t i = 1; i < count; i++) {
@@ -103,7 +110,8 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
     }
     memset(axis->weights, 0, all * sizeof *axis->weights);
     for (int i = 0; i < target; i++) {
-        double center = (i + 0.5) * scale, sum = 0.0, shrink = 1.0 / spread, *weights = axis->weights + (size_t)i * most;
+        double center = (i + 0.5) * scale, sum = 0.0, shrink = 1.0 / spread;
+        double *weights = axis->weights + (size_t)i * most;
         int first = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
         first = first < 0 ? 0 : first;
         end = end > source ? source : end;
@@ -125,7 +133,7 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
         for (int j = 0; j < most; j++) {
             double weight = axis->weights[(size_t)i * most + j];
             int rounded = (int)((weight < 0 ? -0.5 : 0.5) + weight * (1 << axis->precision));
-            int rest = filter->wide ? ((rounded + (1 << (SPLIT - 1))) & ((1 << SPLIT) - 1)) - (1 << (SPLIT - 1)) : rounded;
+            int half = 1 << (SPLIT - 1), rest = filter->wide ? ((rounded + half) & (2 * half - 1)) - half : rounded;
             set_weight(low, j, rest);
             set_weight(high, j, (rounded - rest) >> SPLIT);
         }
@@ -140,8 +148,8 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
 #define AVX2 __attribute__((target("avx2")))
 
 AVX2 static inline __m256i two_rows(const unsigned char *first, const unsigned char *second) {
-    const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 0, -1, 3, -1, 1, -1,
-                                           4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
+    const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* first row */
+                                           0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
     __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)first)),
                                              _mm_loadl_epi64((const __m128i *)second), 1);
     return _mm256_shuffle_epi8(pixels, order);
@@ -157,10 +165,10 @@ AVX2 static inline __m256i summed(__m256i low, __m256i high, int precision, bool
 
 static inline void store_pixel(unsigned char *out, uint32_t pixel) { memcpy(out, &pixel, sizeof pixel); }
 
-/* Four rows. As many pairs for each pixel, since a loop of a known length is faster; weights of 0 fill them up. Writes a
-   byte beyond each pixel, which the next one overwrites. */
-AVX2 static inline void across(const Axis *axis, const unsigned char *const *in, unsigned char *const *out, bool mirrored,
-                               bool wide, int count) {
+/* Four rows. Every pixel is a sum of `count` pairs, since a loop of known length is faster; unused weights are 0.
+   Writes a byte beyond each pixel, which the next pixel overwrites. */
+AVX2 static inline void across(const Axis *axis, const unsigned char *const *in, unsigned char *const *out,
+                               bool mirrored, bool wide, int count) {
     for (int x = 0; x < axis->size; x++) {
         int i = mirrored ? axis->size - 1 - x : x;
         const int32_t *low = axis->low + (size_t)i * axis->pairs, *high = axis->high + (size_t)i * axis->pairs;
@@ -188,7 +196,8 @@ AVX2 static inline void across(const Axis *axis, const unsigned char *const *in,
     }
 }
 
-AVX2 static void across_wide(const Axis *axis, const unsigned char *const *in, unsigned char *const *out, bool mirrored) {
+AVX2 static void across_wide(const Axis *axis, const unsigned char *const *in, unsigned char *const *out,
+                             bool mirrored) {
     switch (axis->most) {
     case 1:
         across(axis, in, out, mirrored, true, 1);
@@ -215,7 +224,7 @@ AVX2 static void across_narrow(const Axis *axis, const unsigned char *const *in,
     }
 }
 
-/* One row of the result, in blocks of 32 bytes, whole ones. */
+/* One row of the result, in whole blocks of 32 bytes. */
 AVX2 static inline void down(const Axis *axis, int i, const unsigned char *in, size_t step, size_t size,
                              unsigned char *out, bool wide) {
     const int32_t *low = axis->low + (size_t)i * axis->pairs, *high = axis->high + (size_t)i * axis->pairs;
@@ -256,12 +265,12 @@ AVX2 static void down_narrow(const Axis *axis, int i, const unsigned char *in, s
     down(axis, i, in, step, size, out, false);
 }
 
-bool has_resize(void) { return __builtin_cpu_supports("avx2"); }
+static bool has_resize(void) { return __builtin_cpu_supports("avx2"); }
 
-/* Bytes of a row and of what is read behind it. */
+/* Bytes of a row, and of what is read beyond its end. */
 static size_t line_of(const Axis *axis, int width) { return 3 * (size_t)width + 6 * (size_t)axis->most + PADDING; }
 
-/* Rows at another width; up to three more are written than there are. */
+/* Resizes the rows to the new width. Writes up to three rows more than there are. */
 static void all_across(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end,
                        size_t in_step, int width, int height, bool mirrored, unsigned char *out, size_t step) {
     size_t size = 3 * (size_t)width, line = line_of(&resizer->across, width);
@@ -272,7 +281,7 @@ static void all_across(Resizer *resizer, const Filter *filter, const unsigned ch
             const unsigned char *row = in + in_step * (size_t)(y + k < height ? y + k : height - 1);
             unsigned char *copy = resizer->rows + line * (size_t)k;
             bool room = (size_t)(end - row) >= line;
-            /* Behind the last rows there is less than what registers hold. */
+            /* After the last rows there are fewer bytes than the registers read. */
             from[k] = room ? row : memcpy(copy, row, size);
             to[k] = out + step * (size_t)(y + k);
         }
@@ -302,7 +311,7 @@ bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, con
         return false;
     }
     if (narrower && shorter && down_first) {
-        /* In rows with room behind them. */
+        /* Into rows with room after them. */
         copy_rows(resizer->between, in_between, in, in_step, width, height, false, NULL);
         for (int y = 0; y < new_height; y++) {
             (filter->wide ? down_wide : down_narrow)(&resizer->down, y, resizer->between, in_between,
@@ -328,7 +337,7 @@ bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, con
     return true;
 }
 #else
-bool has_resize(void) { return false; }
+static bool has_resize(void) { return false; }
 bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end, size_t in_step,
             int width, int height, unsigned char *out, int new_width, int new_height, bool mirrored, bool past_caches) {
     (void)resizer, (void)filter, (void)in, (void)end, (void)in_step, (void)width, (void)height;
@@ -358,7 +367,7 @@ void resizer_free(Resizer *resizer) {
     free(resizer);
 }
 
-bool filter_of(int resample, int style, Filter *filter) {
+bool find_filter(int resample, int style, Filter *filter) {
     *filter = (Filter){.bicubic = resample == BICUBIC, .wide = style != PILLOW_SIMD, .tall_first = style == PILLOW_13};
     return (resample == BILINEAR || resample == BICUBIC) && has_resize();
 }
@@ -383,9 +392,10 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
     if (!has_dense_rows(&view) || view.shape[2] != 3 || view.strides[0] < 3 * view.shape[1] || out.ndim != 3 ||
         out.itemsize != 1 || out.shape[2] != 3 || !is_side(view.shape[0]) || !is_side(view.shape[1]) ||
         !is_side(out.shape[0]) || !is_side(out.shape[1])) {
-        PyErr_SetString(PyExc_ValueError, "the image or the output is not rows of dense pixels of three bytes");
-    } else if (!filter_of(resample, style, &filter)) {
-        PyErr_SetString(PyExc_ValueError, "no such filter here");
+        PyErr_SetString(PyExc_ValueError,
+                        "the image or the output does not have dense rows of pixels with three bytes");
+    } else if (!find_filter(resample, style, &filter)) {
+        PyErr_SetString(PyExc_ValueError, "this filter is not available on this processor");
     } else {
         size_t step = (size_t)view.strides[0];
         const unsigned char *in = view.buf, *end = in + step * (size_t)(view.shape[0] - 1) + 3 * view.shape[1];

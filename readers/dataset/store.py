@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.native import extension
+from packtrain._codec.native.places import CROP, PLACE
 from packtrain._codec.stages import CHECK, READ, OnStage, untimed
 from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, UsageError
 from packtrain._core.index import Index
@@ -136,12 +137,16 @@ class RecordStore:
             opened = [self._shards.get(number) or self._open_shard(number, int(rows[0])) for number in numbers.tolist()]
         except DatasetError:
             return False
-        columns = (self.index[name][rows] for name in ("offset", "length", "crc32c", "width", "height"))
-        places = np.column_stack((np.stack((at, names, shards, *columns), axis=1, dtype=np.int64), plan.boxes))
+        places = np.empty(len(rows), PLACE)
+        places["target"], places["row"], places["shard"] = at, names, shards
+        for name in ("offset", "length", "crc32c", "width", "height"):
+            places[name] = self.index[name][rows]
+        for name, column in zip(CROP, plan.boxes.T, strict=True):
+            places[name] = column
         views = [shard.read(0, shard.bytes) for shard in opened]
         if not extension.copy_records(views, places, self.check, plan.resample, plan.style, out, current):
             return False
-        self.read_bytes += int(self.index["length"][rows].sum())
+        self.read_bytes += int(places["length"].sum())
         return True
 
     def will_need(self, row: int) -> int:

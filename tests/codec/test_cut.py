@@ -1,4 +1,4 @@
-"""Laws of the cut: a small JPEG with the pixels of the full decode, and no answer where the table is not sound."""
+"""Laws of the cut: a small JPEG with the pixels of the full decode, or None if the table is not valid."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pixels(data: bytes | bytearray) -> npt.NDArray[np.uint8]:
 
 
 def both(record: bytes, box: Box) -> Cut | None:
-    """What both implementations say."""
+    """The answer of both implementations, which must be the same."""
     ours, theirs = cut(record, box), python_cut(record, box)
     assert (ours is None) == (theirs is None)
     if ours is not None and theirs is not None:
@@ -49,7 +49,7 @@ def both(record: bytes, box: Box) -> Cut | None:
 
 
 def check(record: bytes, box: Box, whole: npt.NDArray[np.uint8]) -> None:
-    """The cut is sound, its pixels are right, and it is no larger than it needs to be."""
+    """The cut is valid, its pixels are right, and it is no larger than it needs to be."""
     left, top, width, height = box
     found = both(record, box)
     assert found is not None
@@ -68,7 +68,7 @@ def check(record: bytes, box: Box, whole: npt.NDArray[np.uint8]) -> None:
 
 
 def grid(parts: Parsed) -> tuple[int, int, int]:
-    """Pixels of an MCU, across and down, and MCUs of an interval."""
+    """The size of an MCU in pixels, across and down, and the number of MCUs in an interval."""
     (frame,) = parts.bodies(0xC0, 0xC1)
     (interval,) = parts.bodies(0xDD)
     factors = [frame[7 + 3 * number] for number in range(frame[5])] if frame[5] > 1 else [0x11]
@@ -130,7 +130,7 @@ class TestPixels:
 
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     def test_every_pixel_of_a_small_image(self, sampling: str) -> None:
-        """With intervals of one MCU; the last column is one pixel wide, and the last row one high."""
+        """With intervals of one MCU. The last column is one pixel wide, and the last row one pixel high."""
         random = np.random.default_rng(len(sampling))
         across, down = picture(random, 1, 1, sampling).mcu
         source = picture(random, 2 * across + 1, 2 * down + 1, sampling, density=0.1)
@@ -142,7 +142,7 @@ class TestPixels:
 
     @pytest.mark.parametrize("sampling", ["4:2:0", "4:2:2", "4:1:1", "mixed", "only chroma is wide"])
     def test_a_last_column_of_every_width(self, sampling: str) -> None:
-        """libjpeg does not interpolate chroma of two samples; a cut must not have so few unless the image has."""
+        """libjpeg does not interpolate two chroma samples, so a cut must have more, unless the image itself has not."""
         random = np.random.default_rng(0)
         across = picture(random, 1, 1, sampling).mcu[0]
         for last in range(1, across + 1):
@@ -189,7 +189,7 @@ ENTRIES = TABLE + 28
 
 
 def put(place: int, *values: int, form: str = "<H") -> bytes:
-    """The record with other bytes at some place."""
+    """The record with other bytes at one place."""
     data = bytearray(RECORD)
     for number, value in enumerate(values):
         struct.pack_into(form, data, place + number * struct.calcsize(form), value)
@@ -211,7 +211,7 @@ def longer_table() -> bytes:
 
 
 def frame_at_the_end() -> bytes:
-    """A frame header, of which half is left."""
+    """A frame header of which only half is left."""
     data = put(TABLE + 16, len(RECORD) - 10, 2**32 - 1, form="<I")
     return data[:-10] + b"\xff\xc0\0\x11\x08\0\x28\0\x32\3"
 
@@ -264,7 +264,7 @@ def test_without_a_sound_table_there_is_no_cut(kind: str) -> None:
 
 
 def test_damage_outside_the_rectangle_is_not_seen() -> None:
-    """Of the coded data, nothing beyond the chosen intervals is looked at."""
+    """No coded data outside the chosen intervals is read."""
     random = np.random.default_rng(1)
     record = bytearray(with_table(written(picture(random, 80, 80, "4:4:4"), random, restart=1), 1))
     box = Box(3, 5, 2, 2)

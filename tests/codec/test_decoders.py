@@ -19,7 +19,7 @@ import pytest
 from helpers.support import encoded, picture, real_list
 from PIL import Image
 
-from packtrain._codec import decoders
+from packtrain._codec import decoders, native
 from packtrain._codec.decoders import DECODERS, Decoder, candidates, decoder, rgbx
 from packtrain._codec.decoders.fallback import BackEnd
 from packtrain._codec.decoders.pillow import Encoded
@@ -34,7 +34,7 @@ SCALES = (2, 4, 8)
 
 
 def colour(sampling: str, columns: int, rows: int, trim: tuple[int, int], seed: int = 0) -> bytes:
-    """A colour JPEG of so many MCUs, less `trim` pixels at the right and the bottom."""
+    """A colour JPEG of this many MCUs, without the last `trim` pixels at the right and the bottom."""
     across, down = SAMPLINGS[sampling]
     blocks = columns * rows * (across * down + 2)
     grey = encoded(picture(seed, 8 * blocks, 8, "L"), quality=95)
@@ -117,7 +117,7 @@ def cropped(array: npt.NDArray[np.uint8], box: Box) -> npt.NDArray[np.uint8]:
 
 
 class StandIn:
-    """`accimage.Image`, as its source has it, over Pillow: for the shape of its interface, not for its pixels."""
+    """`accimage.Image` on top of Pillow: it has the interface of the original, not its pixels."""
 
     channels = 3
 
@@ -158,7 +158,7 @@ def stand_in_accimage(monkeypatch: pytest.MonkeyPatch, image: type) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Has a decoder's module imported anew, now and after the test."""
+    """Makes the next import of a decoder's module import it again, now and after the test."""
     module = f"{decoders.__name__}.{name}"
     monkeypatch.setitem(sys.modules, module, ModuleType(module))
     del sys.modules[module]
@@ -166,7 +166,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 @pytest.fixture(params=DECODERS)
 def each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
-    """Every decoder that is installed, and accimage's stand-in."""
+    """Every decoder that is installed, and the stand-in for accimage."""
     name: str = request.param
     if name == "accimage":
         stand_in_accimage(monkeypatch, StandIn)
@@ -229,7 +229,7 @@ def test_the_bytes_may_lie_in_the_middle_of_a_mapped_file(each: Decoder, source:
 
 
 def test_the_image_is_an_ordinary_one(each: Decoder) -> None:
-    """It may lie over memory that is not Pillow's, which nothing that is done to it may show."""
+    """The image may use memory that is not Pillow's, but must behave like any other image."""
     data, box = SOURCES["4:2:0, odd"], Box(9, 7, 60, 50)
     image, again = each.decode(data, "RGB", box), each.decode(data, "RGB", box)
     expected = Image.fromarray(cropped(oracle(data, "RGB"), box))
@@ -303,7 +303,7 @@ def test_which_pillow_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Odd(BackEnd):
-    """Decodes as Pillow does, but for what `fault` changes."""
+    """Decodes as Pillow does, except for what `fault` changes."""
 
     name = "simplejpeg"
     version = "odd"
@@ -331,7 +331,7 @@ class Refusing(BackEnd):
 
 class TestSelfCheck:
     def test_the_samples_differ_in_what_matters(self) -> None:
-        """Read by Pillow's own parser: the sampling factors of each sample, and which of them is progressive."""
+        """According to Pillow's own parser: the sampling factors of each sample, and which of them is progressive."""
         found = {name: Image.open(io.BytesIO(data)) for name, data in samples().items()}
         assert {name: image.layer[0][1:3] for name, image in found.items() if name in SAMPLINGS} == SAMPLINGS  # type: ignore[attr-defined]
         assert [name for name, image in found.items() if image.mode == "L"] == ["grey"]
@@ -420,7 +420,7 @@ class TestNames:
     def test_what_is_not_installed(self, monkeypatch: pytest.MonkeyPatch, name: str, module: str, command: str) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         if module == "packtrain._codec.native._extension":
-            monkeypatch.delattr("packtrain._codec.native._extension", raising=False)
+            monkeypatch.setattr(native, "extension", native._imported())
         forget(monkeypatch, name)
         with pytest.raises(MissingDependency) as error:
             decoder(name)
@@ -460,7 +460,7 @@ class TestFallback:
                 raise TypeError("argument 1 must be str, not bytes")
 
         stand_in_accimage(monkeypatch, Old)
-        with pytest.raises(MissingDependency, match=r"before 0\.2\.0"):
+        with pytest.raises(MissingDependency, match=r"before version 0\.2\.0"):
             decoder("accimage").decode(SOURCES["4:4:4"], "RGB")
 
 
@@ -480,7 +480,7 @@ class TestRgbx:
     @pytest.mark.parametrize("stride", [12, 20])
     @pytest.mark.parametrize("mirrored", [False, True])
     def test_its_pixels_can_be_had_as_an_array(self, stride: int, mirrored: bool) -> None:
-        """Pillow 12 cannot export such an image: it does not survive the attempt."""
+        """Pillow 12 crashes if it is asked to export such an image."""
         image = rgbx.rgb_image(self.PIXELS, 3, 2, stride)
         rows = [list(self.PIXELS[start : start + 12]) for start in (0, stride)]
         expected = np.array(rows, np.uint8).reshape(2, 3, 4)[:, :: -1 if mirrored else 1, :3]
@@ -501,7 +501,7 @@ class TestRgbx:
 
 
 def test_a_dataset_of_photographs_needs_no_fallback() -> None:
-    """What `real_list` names is decoded by the back ends themselves, but for the few that only Pillow can decode."""
+    """The back ends decode the images of `real_list` themselves, except for the few that only Pillow can decode."""
     listing: Path = real_list()
     for candidate in candidates():
         if not isinstance(candidate.decoder, BackEnd):

@@ -1,4 +1,4 @@
-"""Laws of an installation without the C extension: all is read as with it, by whatever else decodes."""
+"""Laws of an installation without the C extension: everything is read as with it, by another decoder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(json.dumps({"extension": str(extension), "decoder": decoder().name, "diges
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Datasets that were made where the extension is."""
+    """Datasets that were made with the extension."""
     files, folder = dict(sources()), tmp_path_factory.mktemp("made elsewhere")
     stores = [StoreOptions(), StoreOptions(mode="L"), StoreOptions("raw"), StoreOptions("jpeg")]
     return [pack_sources(folder / str(number), store, files) for number, store in enumerate(stores)]

@@ -1,7 +1,7 @@
-"""Damaged JPEGs and records through everything that reads them: an error or an image, never anything else.
+"""Sends damaged JPEGs and records through everything that reads them: the result is an error or an image.
 
-`examine` states what holds for any bytes at all. test_fuzz.py runs it on the extension as it is, test_sanitised.py on
-one that was built with AddressSanitizer and UndefinedBehaviorSanitizer, in another process.
+`examine` states what must hold for any bytes. test_fuzz.py runs it with the ordinary extension, test_sanitised.py in
+another process with one that was built with AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packtrain._codec.decoders.extension import frame_size
 from packtrain._codec.geometry import Box
 from packtrain._codec.native import require_extension
 
-# Above this, Pillow is not asked: the images are huge only because of damage, and mostly empty.
+# Larger images are not compared with Pillow: they are huge only because of damage, and mostly empty.
 MOST_PIXELS = 300_000
 
 
@@ -59,14 +59,14 @@ def _small(random: np.random.Generator, sampling: str) -> Picture:
 
 
 def truncations(data: bytes) -> Iterator[bytes]:
-    """Every beginning, as it is and with an end marker."""
+    """Every prefix, without and with an end marker."""
     for size in range(len(data)):
         yield data[:size]
         yield data[:size] + b"\xff\xd9"
 
 
 def flips(data: bytes, random: np.random.Generator) -> Iterator[bytes]:
-    """Another value in the place of each byte; in the headers, every single bit."""
+    """Changes each byte to another value; in the headers, flips every single bit."""
     header = data.index(b"\xff\xda") + 14
     for place, byte in enumerate(data):
         for mask in [1 << bit for bit in range(8)] if place < header else [int(random.integers(1, 256))]:
@@ -76,7 +76,7 @@ def flips(data: bytes, random: np.random.Generator) -> Iterator[bytes]:
 
 
 def splices(data: bytes, other: bytes, random: np.random.Generator) -> Iterator[bytes]:
-    """Tables that belong to something else, and segments that came or went after the table was made."""
+    """Tables of another JPEG, and segments added or removed after the table was made."""
     ours, theirs = parsed(data), parsed(other)
     head, place = ours.segments, int(random.integers(len(ours.segments)))
     start = head[place].start
@@ -95,7 +95,7 @@ def splices(data: bytes, other: bytes, random: np.random.Generator) -> Iterator[
         yield bytes(changed)
         for _ in range(4):
             changed = bytearray(data)
-            # A sum that stays what it was.
+            # The sum of the entries stays the same.
             entries = [table + 28 + 2 * int(random.integers(len(ours.intervals))) for _ in range(2)]
             step = int(random.integers(1, 300))
             for entry, change in zip(entries, (step, -step), strict=True):
@@ -105,7 +105,7 @@ def splices(data: bytes, other: bytes, random: np.random.Generator) -> Iterator[
 
 
 def cases(data: bytes, others: list[bytes], random: np.random.Generator, count: int) -> Iterator[bytes]:
-    """Everything that can be listed, and `count` accidents."""
+    """All truncations and flips, and `count` random mutations and splices."""
     yield from truncations(data)
     yield from flips(data, random)
     for _ in range(count):
@@ -113,15 +113,15 @@ def cases(data: bytes, others: list[bytes], random: np.random.Generator, count: 
         try:
             yield from splices(data, others[random.integers(len(others))], random)
         except (AssertionError, IndexError):
-            # Of several scans: no matter for `parsed`.
+            # `parsed` does not read JPEGs with several scans.
             continue
 
 
 def examine(data: bytes, random: np.random.Generator, *, pixels: bool = True) -> bool:
-    """Whatever `data` is. With `pixels`, those of Pillow are compared with.
+    """Checks what must hold for any `data`. With `pixels`, compares the pixels with Pillow's.
 
     Returns:
-        Whether it was an image to the decoder.
+        True if the decoder accepts `data` as an image.
     """
     whole = _oracle(data) if pixels else None
     try:
@@ -180,7 +180,7 @@ def _decode(data: bytes, box: Box, channels: int, scale: int) -> npt.NDArray[np.
 
 
 def _alone(data: bytes) -> memoryview:
-    """In memory that ends with them: behind a bytes object's own there is one more."""
+    """In memory that ends with the data: a bytes object has one more byte after its end."""
     return np.frombuffer(data, np.uint8).copy().data if data else memoryview(b"")
 
 
@@ -205,10 +205,10 @@ def _oracle(data: bytes) -> npt.NDArray[np.uint8] | None:
 
 
 def run(seed: int, count: int, *, step: int = 1, pixels: bool = True) -> tuple[int, int]:
-    """Every `step`-th case of every victim, with `count` accidents each.
+    """Examines every `step`-th case of every victim, with `count` random mutations and splices each.
 
     Returns:
-        Cases, and how many of them were images.
+        The number of cases, and how many of them were images.
     """
     random = np.random.default_rng(seed)
     found, images = victims(), 0

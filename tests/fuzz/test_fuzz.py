@@ -1,4 +1,4 @@
-"""Damaged input: an error or the image that Pillow sees, at no cost of memory."""
+"""Damaged input gives an error or the image that Pillow sees, and leaks no memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_all_cases(seed: int) -> None:
 
 
 class _Heap(ctypes.Structure):
-    """`struct mallinfo2` of glibc: bytes in mapped blocks come fifth, and bytes in others eighth."""
+    """`struct mallinfo2` of glibc: its fifth field counts bytes in mapped blocks, the eighth bytes in other blocks."""
 
     _fields_ = tuple((f"field {number}", ctypes.c_size_t) for number in range(10))
 
 
 def test_nothing_leaks() -> None:
-    """What is allocated after some hundred more damaged files is what was allocated before."""
+    """Reading some hundred more damaged files does not increase the memory in use."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallinfo2"):
         pytest.skip("needs glibc 2.33, which counts what is allocated")

@@ -1,4 +1,4 @@
-"""Laws of the extension's decoder: rectangles of any JPEG with Pillow's pixels, by an entropy decoder of its own."""
+"""Laws of the extension's decoder: rectangles of any JPEG with Pillow's pixels, by its own Huffman decoder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rectangle = tuple[int, int, int, int]
 
 
 def decoded(data: bytes, box: Rectangle, channels: int = 4, scale: int = 1) -> npt.NDArray[np.uint8]:
-    """The rectangle's pixels, [height, width, channels]; what the function promises beside them is checked."""
+    """The rectangle's pixels, [height, width, channels]; also checks what else the function promises."""
     pixels, start, stride = _extension.decode(data, box, channels, scale)
     assert type(pixels) is bytes
     _, _, width, height = box
@@ -98,7 +98,7 @@ class TestPixels:
 
     @pytest.mark.parametrize("cut", [1, 3, 5, 9])
     def test_a_progressive_image_without_its_last_scans(self, cut: int) -> None:
-        """libjpeg smooths over what is missing, which Pillow's version of it may do in another way."""
+        """libjpeg smooths over what is missing, and Pillow's version of it may do so differently."""
         random = np.random.default_rng(cut)
         source = picture(random, 70, 60, density=0.3)
         data = written(source, random, scans=progressive(source)[:-cut], process=0xC2)
@@ -133,7 +133,7 @@ class TestPixels:
 
 
 def blocks(random: np.random.Generator, kind: str, count: int) -> Iterator[list[int]]:
-    """Blocks that try one habit of a Huffman decoder."""
+    """Blocks that each test one property of a Huffman decoder."""
     for _ in range(count):
         block = [0] * 64
         block[0] = int(random.integers(-1000, 1000))
@@ -169,7 +169,7 @@ def test_what_a_huffman_decoder_may_get_wrong(kind: str, restart: int) -> None:
 
 
 def test_differences_that_grow_beyond_all_bounds() -> None:
-    """66,000 times the largest step that a code can express: as libjpeg, or refused; not undefined."""
+    """66,000 times the largest step of a code: the pixels of libjpeg or an error, but no undefined behaviour."""
     code = segment(0xC4, b"\0\1" + bytes(15) + b"\x0f") + segment(0xC4, b"\x10\1" + bytes(15) + b"\0")
     width, rows = 65500, 9
     size = (8 * rows).to_bytes(2) + width.to_bytes(2)
@@ -235,7 +235,7 @@ class TestRefusals:
     @pytest.mark.parametrize("restart", [0, 2])
     @pytest.mark.parametrize("process", [0xC0, 0xC2])
     def test_every_truncation(self, process: int, restart: int) -> None:
-        """Refused, if not all of the rectangle was there."""
+        """An error, if part of the rectangle is missing."""
         random = np.random.default_rng(0)
         source = picture(random, 30, 30, density=0.05)
         scans = progressive(source) if process == 0xC2 else None
@@ -249,7 +249,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("restart", [0, 2])
     def test_truncations_behind_the_rectangle(self, restart: int) -> None:
-        """They may be seen or not; what is there is not affected."""
+        """They may be noticed or not, but do not change the pixels before them."""
         random = np.random.default_rng(0)
         data = written(picture(random, 30, 64, density=0.05), random, restart=restart)
         whole, seen = oracle(data), 0

@@ -1,4 +1,4 @@
-"""Laws of the lossless transcoder: the coefficients stay, the form is that of a crop-ready record, the rest is refused.
+"""Laws of the lossless transcoder: the same coefficients as a crop-ready record, or an error.
 
 The oracles are a JPEG reader written for these tests, and Pillow.
 """
@@ -50,13 +50,13 @@ def pixels(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def kept(segments: list[Segment]) -> list[tuple[int, bytes]]:
-    """EXIF and ICC segments, by themselves."""
+    """The EXIF and ICC segments only."""
     names = {0xE1: b"Exif\0\0", 0xE2: b"ICC_PROFILE\0"}
     return [(each.marker, each.body) for each in segments if each.body.startswith(names.get(each.marker, b"no"))]
 
 
 def assert_crop_ready(record: bytes) -> None:
-    """The form of a record, as docs/format.md has it."""
+    """The record has the form that docs/format.md specifies."""
     parts = parsed(record)
     markers = [each.marker for each in parts.segments]
     assert sum(marker in (0xC0, 0xC1) for marker in markers) == 1
@@ -85,7 +85,7 @@ def assert_crop_ready(record: bytes) -> None:
 
 
 def assert_lossless(data: bytes) -> bytes:
-    """Transcodes; the result is a record of the same pixels."""
+    """Transcodes, and checks that the result is a record with the same coefficients and pixels."""
     record: bytes = _extension.transcode(data)
     assert_crop_ready(record)
     theirs, ours = Image.open(io.BytesIO(data)), Image.open(io.BytesIO(record))
@@ -152,7 +152,7 @@ class TestLossless:
     @pytest.mark.parametrize("size", [(65500, 1), (1, 65500), (65499, 17), (17, 65500)])
     @pytest.mark.parametrize("mode", ["RGB", "L"])
     def test_the_longest_sides(self, size: tuple[int, int], mode: str) -> None:
-        """Among them one with intervals of more than 65,535 bytes, and one with as many rows as there can be."""
+        """One has intervals of more than 65,535 bytes, another the greatest number of rows."""
         assert_lossless(encoded(noise(3, *size, mode), quality=75))
 
     def test_intervals_of_more_than_65535_bytes(self) -> None:
@@ -165,7 +165,7 @@ class TestLossless:
         assert len(sizes) > 4 and max(sizes[:-1]) < 2500
 
     def test_codes_of_all_lengths(self) -> None:
-        """Symbols of which each occurs about twice as often as the next have codes of up to 16 bits, and no longer."""
+        """If each symbol occurs about twice as often as the next, codes have up to 16 bits, and no more."""
         random = np.random.default_rng(1)
         source = picture(random, 800, 800, "grey", density=0)
         symbols = np.minimum(random.geometric(0.5, source.coefficients[0].shape[:2]), 20)
@@ -260,7 +260,7 @@ class TestRefusals:
             refused(data[:size])
 
     def test_truncation_that_hides_behind_an_end_marker(self) -> None:
-        """libjpeg makes the rest grey, and warns."""
+        """libjpeg fills the rest with grey, and warns."""
         data = encoded(noise(0, 40, 40))
         for size in range(data.index(b"\xff\xda") + 14, len(data) - 3, 7):
             assert pixels(data[:size] + b"\xff\xd9").shape
@@ -321,7 +321,7 @@ class TestRefusals:
         refused(bytes(data))
 
     def test_more_than_ten_blocks_in_an_mcu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Such an image has a scan for each component, which libjpeg reads, and cannot be interleaved."""
+        """Such an image has one scan per component. libjpeg reads it, but its components cannot be interleaved."""
         random = np.random.default_rng(0)
         monkeypatch.setitem(SAMPLINGS, "eleven", ((4, 2), (2, 1), (1, 1)))
         source = picture(random, 70, 50, "eleven")
@@ -356,7 +356,7 @@ class TestRefusals:
         refused(bytes(data), "too many pixels" if min(size) > 1000 else ".")
 
     def test_scans(self) -> None:
-        """One coefficient at a time, each in so many scans: as many as 500 in all, and one more."""
+        """One coefficient per scan: 500 scans in all, and then one more."""
         random = np.random.default_rng(0)
         source = picture(random, 9, 7, "grey", density=0.2)
 
@@ -448,7 +448,7 @@ assert failures > 8
 
 @pytest.mark.parametrize("process", ["baseline", "progressive"])
 def test_memory_that_ends(process: str, tmp_path: Path) -> None:
-    """Each allocation fails once: a MemoryError, which is no fault of the image, and nothing is freed twice."""
+    """If any allocation fails, there is a MemoryError that does not blame the image, and nothing is freed twice."""
     source, library, image = tmp_path / "malloc.c", tmp_path / "malloc.so", tmp_path / "image.jpg"
     source.write_text(FAILING_MALLOC)
     output_of(tool("cc", "gcc"), "-shared", "-fPIC", "-o", library, source, "-ldl")

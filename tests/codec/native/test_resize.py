@@ -1,4 +1,4 @@
-"""Laws of the extension's resize: the pixels of the Pillow that is here, and of the others by their arithmetic."""
+"""Laws of the extension's resize: the pixels of the installed Pillow, and of the others by their arithmetic."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packtrain._codec import resizing
+from packtrain._codec.native.places import PLACE
 
 _extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
 
@@ -23,9 +24,9 @@ BILINEAR, BICUBIC = 2, 3
 def resized(
     pixels: Pixels, box: Any, size: tuple[int, int], resample: int, style: int, mirrored: bool
 ) -> Pixels | None:
-    """What the extension makes of it, in the last bytes of a buffer that must not be read beyond."""
+    """The extension's result. The input is a buffer of its own, so that a sanitiser sees reads beyond its end."""
     height, width = pixels.shape[:2]
-    place = np.array([[0, 0, 0, 0, pixels.size, 0, width, height, *box, mirrored]], np.int64)
+    place = np.array([(0, 0, 0, 0, pixels.size, 0, width, height, *box, mirrored)], PLACE)
     room = np.full((3, size[1], size[0], 3), 77, np.uint8)
     done = _extension.copy_records([pixels.tobytes()], place, False, resample, style, room[1:2], np.zeros(1, np.int64))
     assert (room[0] == 77).all() and (room[2] == 77).all()
@@ -33,7 +34,7 @@ def resized(
 
 
 def weights(source: int, target: int, resample: int, style: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Whole-number weights [target, source] and their binary places."""
+    """Integer weights [target, source], and their number of bits after the binary point."""
     scale = source / target
     support = {BILINEAR: 1.0, BICUBIC: 2.0}[resample] * max(scale, 1.0)
     found = np.zeros((target, source))
@@ -50,7 +51,7 @@ def weights(source: int, target: int, resample: int, style: int) -> tuple[npt.ND
 
 
 def _sum(taps: list[float]) -> float:
-    """One after the other: another order could round otherwise."""
+    """Adds one after another, because another order could round differently."""
     total = 0.0
     for tap in taps:
         total += tap
@@ -66,7 +67,7 @@ def _tap(x: float, resample: int) -> float:
 
 
 def reference(pixels: Pixels, size: tuple[int, int], resample: int, style: int) -> Pixels:
-    """The arithmetic in numpy, one pass after the other, with bytes in between."""
+    """The same arithmetic in numpy: one pass after another, with bytes in between."""
     height, width = pixels.shape[:2]
     order = [(1, width, size[0]), (0, height, size[1])]
     if style == 2 and height - size[1] > max(0, 2 * (width - size[0])):
@@ -86,7 +87,7 @@ def cases(draw: st.DrawFn) -> tuple[Pixels, tuple[int, int, int, int], tuple[int
     box = (draw(st.integers(0, width - wide)), draw(st.integers(0, height - high)), wide, high)
     size = draw(st.tuples(st.integers(1, 120) | st.just(wide), st.integers(1, 120) | st.just(high)))
     pixels = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, (height, width, 3), np.uint8)
-    # Nothing but black and white makes the filter overshoot.
+    # Only black and white make the filter overshoot.
     return (pixels // 128 * 255 if draw(st.booleans()) else pixels), box, size
 
 
@@ -122,7 +123,7 @@ def test_the_pixels_are_those_of_the_arithmetic(style: int, resample: int, case:
 
 
 def test_the_style_is_that_of_the_pillow_that_is_here() -> None:
-    """An installation whose pixels are other ones would be slow without a word."""
+    """If the pixels differed, an installation would be slow without saying so."""
     if not _avx2():
         pytest.skip("no AVX2")
     major = int(PIL.__version__.partition(".")[0])
@@ -142,13 +143,13 @@ def test_other_filters_are_left_alone(resample: int) -> None:
 
 
 def test_grey_images_are_left_alone() -> None:
-    place = np.array([[0, 0, 0, 0, 81, 0, 9, 9, 0, 0, 9, 9, 0]])
+    place = np.array([(0, 0, 0, 0, 81, 0, 9, 9, 0, 0, 9, 9, 0)], PLACE)
     out = np.empty((1, 9, 8, 1), np.uint8)
     assert not _extension.copy_records([bytes(81)], place, False, BILINEAR, 1, out, np.zeros(1, np.int64))
 
 
 def test_another_pillow_is_not_imitated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pixel that differs is enough."""
+    """A single pixel that differs is enough."""
     resize = Image.Image.resize
 
     def other(self: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:

@@ -1,40 +1,46 @@
-/* Huffman decoding for libjpeg, with which a cut takes a quarter less time (docs/decisions/0006).
+/* Huffman decoding for libjpeg. It reduces the time to decode a cut by a quarter (docs/decisions/0006).
 
-   Entropy decoding is most of the time that a JPEG takes. libjpeg-turbo leaves its fast path as soon as an image has
-   restart markers (jdhuff.c, decode_mcu), as every cut has. This decoder looks up code, run and value of one coefficient or
-   two in one step (after the fast_ac of stb_image), and loads eight bytes at a time unless there is a 0xff among them.
+   Most of the time to decode a JPEG goes into entropy decoding. libjpeg-turbo leaves its fast path when an image has
+   restart markers (jdhuff.c, decode_mcu), and every cut has them. This decoder looks up the code, run and value of one
+   or two coefficients in one step (as the fast_ac of stb_image does), and loads eight bytes at a time unless one is
+   0xff.
 
-   libjpeg has no interface for this: it calls through the first pointers of a structure that its public headers only
-   declare. They are replaced only if they point into libjpeg. */
+   libjpeg has no interface for this. It calls its decoder through the first pointers of a structure that its public
+   headers only declare. We replace them only if they point into libjpeg. */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "native.h"
+#include "huffman_decoder.h"
+
+#include "errors.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* What jpegint.h says of it. */
+/* The beginning of the structure as libjpeg's jpegint.h defines it. */
 struct jpeg_entropy_decoder {
     void (*start_pass)(j_decompress_ptr);
     boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW *);
 };
 
-/* Bits that a table is looked up with. 11 are no faster, 12 slower: the tables leave the first-level cache. */
+/* Bits of an index into a table. 11 bits are no faster, and 12 are slower: the tables no longer fit into the
+   first-level cache. */
 #define QUICK 10
 #define LONGEST 16
 
-/* Entries of a table: how many bits to drop, what they are, how far the first coefficient is from the last one, how far
-   the second is from the first, and their values. With one coefficient, the second is the first once more. */
+/* An entry of a table: how many bits to drop, what they mean, the distance of the first coefficient from the one
+   before, the distance of the second from the first, and the values of both. If there is only one coefficient, the
+   second repeats it at distance 0. */
 typedef uint64_t Entry;
 #define BITS(entry) ((int)((entry)&63))
-#define FIRST_BITS(entry) ((int)((entry) >> 10 & 63)) /* of the first coefficient alone */
+#define FIRST_BITS(entry) ((int)((entry) >> 10 & 63)) /* of the first coefficient only */
 #define IS_VALUE 64   /* one or two coefficients */
 #define IS_SYMBOL 128 /* a symbol whose value needs more bits, in place of the first distance */
-#define IS_LAST 256   /* with IS_VALUE: and the end of the block */
+#define IS_LAST 256   /* with IS_VALUE: followed by the end of the block */
 #define STEP(entry) ((int)((entry) >> 16 & 255))
 #define SECOND_STEP(entry) ((int)((entry) >> 24 & 255))
 #define VALUE(entry) ((JCOEF)((entry) >> 32))
@@ -42,24 +48,24 @@ typedef uint64_t Entry;
 
 typedef struct {
     Entry quick[1 << QUICK];
-    int32_t beyond[LONGEST + 2]; /* for each length, the first code (filled up to 16 bits) that is longer */
-    int32_t offset[LONGEST + 1]; /* what to add to a code of this length for its index in values */
+    int32_t beyond[LONGEST + 2]; /* for each length, the first code (extended to 16 bits) that is longer */
+    int32_t offset[LONGEST + 1]; /* for each length, what to add to a code to get its index in `values` */
     unsigned char values[256];
 } Table;
 
-struct Entropy {
+struct HuffmanDecoder {
     uint64_t bits; /* the next `count` bits, from the top */
     int count, invented;
     const unsigned char *in, *end;
-    int64_t left;   /* MCUs of the scan */
-    unsigned to_go; /* of them until the next restart marker */
-    int marker;     /* its number */
+    int64_t left;   /* MCUs left in the scan */
+    unsigned to_go; /* MCUs left before the next restart marker */
+    int marker;     /* number of that marker */
     JCOEF previous[MAX_COMPS_IN_SCAN];
     Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
 };
 
-/* Natural positions in zigzag order (T.81, figure A.6); what lies beyond a block's end is written to its last place, and
-   then found out. */
+/* The natural position of each position in zigzag order (T.81, figure A.6). Coefficients beyond the end of a block are
+   written to its last position, and the block is refused afterwards. */
 static const unsigned char NATURAL[DCTSIZE2 + 32] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34,
     27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
@@ -67,14 +73,14 @@ static const unsigned char NATURAL[DCTSIZE2 + 32] = {
     63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
 };
 
-/* The value that `size` bits stand for (T.81, F.2.2.1). */
+/* The value of `size` bits (T.81, F.2.2.1). */
 static inline int extend(uint32_t bits, int size) {
     return (int)bits - ((((int)1 << size) - 1) & ((int)(bits >> (size - 1)) - 1));
 }
 
 /* --- tables --- */
 
-/* False: the table is no prefix code. libjpeg checks that too, but not for every version of it. */
+/* False if the table is not a prefix code. Not every version of libjpeg checks that. */
 static bool build(Table *table, const JHUFF_TBL *source) {
     memset(table->quick, 0, sizeof table->quick);
     memcpy(table->values, source->huffval, sizeof table->values);
@@ -108,7 +114,7 @@ static bool build(Table *table, const JHUFF_TBL *source) {
     return true;
 }
 
-/* Adds a second coefficient, or the end of the block, to entries that have bits left for it. */
+/* Adds a second coefficient, or the end of the block, to the entries that have enough bits left. */
 static void pair(Table *table) {
     Entry singles[1 << QUICK];
     memcpy(singles, table->quick, sizeof singles);
@@ -129,7 +135,7 @@ static void pair(Table *table) {
 
 /* --- bits --- */
 
-/* The decoder's position, in registers while an MCU is decoded. */
+/* The position of the decoder, kept in registers while it decodes an MCU. */
 typedef struct {
     uint64_t bits;
     int count, invented;
@@ -145,7 +151,7 @@ static inline uint64_t load(const unsigned char *at) {
     return word;
 }
 
-/* Byte by byte: past stuffed zeros, and with zeros for what would lie behind a marker or the end. */
+/* Loads byte by byte. Skips stuffed zeros, and supplies zeros in place of a marker or the end of the data. */
 __attribute__((noinline)) static Reader refill_slowly(Reader reader) {
     while (reader.count <= 56) {
         uint64_t byte = 0;
@@ -163,7 +169,7 @@ __attribute__((noinline)) static Reader refill_slowly(Reader reader) {
     return reader;
 }
 
-/* Makes sure of at least 56 bits. */
+/* Makes sure that at least 56 bits are loaded. */
 static inline void refill(Reader *reader) {
     if (reader->end - reader->in >= 8) {
         uint64_t word = load(reader->in), inverse = ~word;
@@ -182,7 +188,8 @@ static inline void drop(Reader *reader, int count) {
     reader->count -= count;
 }
 
-/* The next symbol, which is not in the table's quick part; -1 if there is no such code. */
+/* The next symbol and, in bits 8 and up, the length of its code, where the code is too long for the quick lookup; -1 if
+   there is no such code. */
 __attribute__((noinline)) static int long_code(uint64_t bits, const Table *table) {
     int32_t code = (int32_t)(bits >> (64 - LONGEST));
     int length = QUICK + 1;
@@ -195,7 +202,7 @@ __attribute__((noinline)) static int long_code(uint64_t bits, const Table *table
     return table->values[(code >> (LONGEST - length)) + table->offset[length]] | length << 8;
 }
 
-/* The next symbol, for which 16 bits must be there. */
+/* The next symbol; -1 if there is no such code. At least 16 bits must be loaded. */
 static inline int next_symbol(Reader *reader, const Table *table, Entry entry) {
     if (entry & IS_SYMBOL) {
         drop(reader, BITS(entry));
@@ -245,7 +252,7 @@ static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac
             block[NATURAL[first]] = VALUE(entry);
             block[NATURAL[position]] = SECOND_VALUE(entry);
             if (first == DCTSIZE2 - 1) {
-                /* The rest of the entry, if any, is of the next block. */
+                /* The rest of the entry, if any, belongs to the next block. */
                 block[DCTSIZE2 - 1] = VALUE(entry);
                 drop(reader, FIRST_BITS(entry));
                 return true;
@@ -271,50 +278,50 @@ static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac
     return position < DCTSIZE2;
 }
 
-/* Whether nothing but a marker is left to read: the bits that fill a byte up do not count. */
+/* Whether the next thing to read is a marker, apart from the bits that pad the last byte. */
 static bool at_marker(const Reader *reader) {
     return reader->invented <= reader->count && reader->count - reader->invented < 8 && reader->end - reader->in >= 2 &&
            reader->in[0] == 0xff;
 }
 
-/* Goes past a restart marker. False: it is not the next thing, or not the right one. */
-static bool restart(j_decompress_ptr source, Entropy *entropy, Reader *reader) {
-    if (!at_marker(reader) || reader->in[1] != (0xd0 | entropy->marker)) {
+/* Moves past a restart marker; false if something else comes next, or another marker. */
+static bool restart(j_decompress_ptr source, HuffmanDecoder *decoder, Reader *reader) {
+    if (!at_marker(reader) || reader->in[1] != (0xd0 | decoder->marker)) {
         return false;
     }
     *reader = (Reader){.in = reader->in + 2, .end = reader->end};
-    memset(entropy->previous, 0, sizeof entropy->previous);
-    entropy->marker = (entropy->marker + 1) & 7;
-    entropy->to_go = source->restart_interval;
+    memset(decoder->previous, 0, sizeof decoder->previous);
+    decoder->marker = (decoder->marker + 1) & 7;
+    decoder->to_go = source->restart_interval;
     return true;
 }
 
 static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
-    Entropy *entropy = source->client_data;
-    Reader reader = {entropy->bits, entropy->count, entropy->invented, entropy->in, entropy->end};
-    bool sound = entropy->left-- > 0;
-    if (sound && source->restart_interval && entropy->to_go-- == 0) {
-        sound = restart(source, entropy, &reader);
-        entropy->to_go--;
+    HuffmanDecoder *decoder = source->client_data;
+    Reader reader = {decoder->bits, decoder->count, decoder->invented, decoder->in, decoder->end};
+    bool sound = decoder->left-- > 0;
+    if (sound && source->restart_interval && decoder->to_go-- == 0) {
+        sound = restart(source, decoder, &reader);
+        decoder->to_go--;
     }
     for (int number = 0; sound && number < source->blocks_in_MCU; number++) {
         int index = source->MCU_membership[number];
         const jpeg_component_info *component = source->cur_comp_info[index];
-        sound = decode_block(&reader, &entropy->dc[component->dc_tbl_no], &entropy->ac[component->ac_tbl_no],
-                             &entropy->previous[index], blocks[number][0]);
+        sound = decode_block(&reader, &decoder->dc[component->dc_tbl_no], &decoder->ac[component->ac_tbl_no],
+                             &decoder->previous[index], blocks[number][0]);
     }
-    if (sound && entropy->left == 0) {
+    if (sound && decoder->left == 0) {
         sound = at_marker(&reader);
         source->src->next_input_byte = reader.in;
         source->src->bytes_in_buffer = (size_t)(reader.end - reader.in);
     }
     if (!sound || reader.invented > reader.count) {
-        errors_raise((Errors *)source->err, "coded data that is damaged");
+        errors_raise((Errors *)source->err, "the coded data is damaged");
     }
-    entropy->bits = reader.bits;
-    entropy->count = reader.count;
-    entropy->invented = reader.invented;
-    entropy->in = reader.in;
+    decoder->bits = reader.bits;
+    decoder->count = reader.count;
+    decoder->invented = reader.invented;
+    decoder->in = reader.in;
     return TRUE;
 }
 
@@ -326,13 +333,13 @@ static bool is_libjpeg(void (*function)(void)) {
            here.dli_fbase == there.dli_fbase;
 }
 
-size_t entropy_size(void) {
-    return sizeof(Entropy);
+size_t huffman_decoder_size(void) {
+    return sizeof(HuffmanDecoder);
 }
 
-void entropy_use(j_decompress_ptr source, Entropy *entropy) {
+void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
     struct jpeg_entropy_decoder *libjpeg = source->entropy;
-    memset(entropy, 0, offsetof(Entropy, dc));
+    memset(decoder, 0, offsetof(HuffmanDecoder, dc));
     if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components ||
         !is_libjpeg((void (*)(void))libjpeg->start_pass) || !is_libjpeg((void (*)(void))libjpeg->decode_mcu)) {
         return;
@@ -345,16 +352,16 @@ void entropy_use(j_decompress_ptr source, Entropy *entropy) {
             continue;
         }
         if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS || !source->dc_huff_tbl_ptrs[dc] ||
-            !source->ac_huff_tbl_ptrs[ac] || !build(&entropy->dc[dc], source->dc_huff_tbl_ptrs[dc]) ||
-            !build(&entropy->ac[ac], source->ac_huff_tbl_ptrs[ac])) {
+            !source->ac_huff_tbl_ptrs[ac] || !build(&decoder->dc[dc], source->dc_huff_tbl_ptrs[dc]) ||
+            !build(&decoder->ac[ac], source->ac_huff_tbl_ptrs[ac])) {
             return;
         }
-        pair(&entropy->ac[ac]);
+        pair(&decoder->ac[ac]);
     }
-    entropy->in = source->src->next_input_byte;
-    entropy->end = entropy->in + source->src->bytes_in_buffer;
-    entropy->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
-    entropy->to_go = source->restart_interval;
-    source->client_data = entropy;
+    decoder->in = source->src->next_input_byte;
+    decoder->end = decoder->in + source->src->bytes_in_buffer;
+    decoder->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
+    decoder->to_go = source->restart_interval;
+    source->client_data = decoder;
     libjpeg->decode_mcu = decode_mcu;
 }

@@ -1,4 +1,4 @@
-#include "jpeg_huffman.h"
+#include "huffman_tables.h"
 
 #include <string.h>
 #ifdef __SSE2__
@@ -8,12 +8,13 @@
 #define LONGEST 16
 #define SYMBOLS 256
 
-/* Where each natural position of a block comes in zigzag order (T.81, figure A.6). */
+/* The position in zigzag order of each natural position of a block (T.81, figure A.6). */
 static const unsigned char ZIGZAG[DCTSIZE2] = {
     0,  1,  5,  6,  14, 15, 27, 28, 2,  4,  7,  13, 16, 26, 29, 42, 3,  8,  12, 17, 25, 30,
     41, 43, 9,  11, 18, 24, 31, 40, 44, 53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38,
     46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49, 57, 58, 62, 63,
 };
+/* The natural position of each position in zigzag order. */
 static const unsigned char NATURAL[DCTSIZE2] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
     41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
@@ -69,7 +70,7 @@ bool count_block(const JCOEF *block, int previous, Histogram *dc, Histogram *ac)
     return true;
 }
 
-/* A group of symbols whose codes share a prefix: a list through `next`, -1 at its end. */
+/* A group of symbols whose codes share a prefix: a list that begins at `symbol`, is linked by `next` and ends at -1. */
 typedef struct {
     uint64_t frequency;
     int symbol;
@@ -85,13 +86,13 @@ void make_table(const Histogram *histogram, JHUFF_TBL *table) {
             groups[count++] = (Group){histogram->symbols[symbol], symbol};
         }
     }
-    /* The code of all ones must not be used: this symbol, rarest of all, takes it. */
+    /* No symbol may have the code of all ones: this extra symbol, the rarest of all, takes it. */
     next[SYMBOLS] = -1;
     groups[count++] = (Group){1, SYMBOLS};
     while (count > 1) {
         int rarest = -1, second = -1;
         for (int group = 0; group < count; group++) {
-            /* Of equals the later one, so that the reserved code is among the longest. */
+            /* Of two equal groups the later one, so that the reserved code is among the longest. */
             if (rarest < 0 || groups[group].frequency <= groups[rarest].frequency) {
                 second = rarest;
                 rarest = group;
@@ -136,7 +137,7 @@ void make_table(const Histogram *histogram, JHUFF_TBL *table) {
     for (int size = 1; size <= LONGEST; size++) {
         table->bits[size] = (UINT8)per_size[size];
     }
-    /* Symbols by the length of their codes, as it was before the longest were shortened. */
+    /* Symbols in order of their code lengths before the longest codes were shortened. */
     int filled = 0;
     for (int size = 1; size <= SYMBOLS; size++) {
         for (int symbol = 0; symbol < SYMBOLS; symbol++) {

@@ -1,9 +1,13 @@
-/* Crops of raw records, a whole batch in one call: checksum and copy in one pass over each record. */
+/* Crops of raw records, a whole batch in one call. Each record is checked and copied in one pass. */
 
-#include "native.h"
+#include "functions.h"
+
+#include "arguments.h"
+#include "copy_pixels.h"
+#include "resize.h"
 
 #include <stdint.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -12,20 +16,47 @@
 #endif
 
 #define NPY_HEADER 128
-/* The instruction takes three cycles and can begin every cycle, so three lanes of this many bytes are summed up side by
-   side. Of lanes from 256 bytes to 8 KiB the fastest, together with the distance at which memory is asked for. */
+/* The crc32c instruction takes three cycles, and a new one can start in every cycle. Three lanes of LANE bytes are
+   therefore summed up side by side. Memory is prefetched AHEAD bytes in advance. These values are the fastest of lanes
+   from 256 bytes to 8 KiB. */
 #define LANE 1024
 #define AHEAD 3072
 
+/* The fields of PLACE in places.py, which says what they mean. All are int64. */
+#define PLACE_FIELDS(FIELD)                                                                                            \
+    FIELD(target)                                                                                                      \
+    FIELD(row)                                                                                                         \
+    FIELD(shard)                                                                                                       \
+    FIELD(offset)                                                                                                      \
+    FIELD(length)                                                                                                      \
+    FIELD(crc32c)                                                                                                      \
+    FIELD(width)                                                                                                       \
+    FIELD(height)                                                                                                      \
+    FIELD(crop_left)                                                                                                   \
+    FIELD(crop_top)                                                                                                    \
+    FIELD(crop_width)                                                                                                  \
+    FIELD(crop_height)                                                                                                 \
+    FIELD(mirrored)
+
+#define AS_MEMBER(name) int64_t name;
 typedef struct {
-    int64_t to, row, shard, offset, size, crc32c, width, height, left, top, crop_width, crop_height, mirrored;
+    PLACE_FIELDS(AS_MEMBER)
 } Place;
+_Static_assert(sizeof(Place) == 13 * 8, "Place must have the size of PLACE in places.py");
+
+/* The same in the notation of the buffer protocol, as numpy describes PLACE. */
+#if LONG_MAX == INT64_MAX
+#define AS_FORMAT(name) "l:" #name ":"
+#else
+#define AS_FORMAT(name) "q:" #name ":"
+#endif
+static const char PLACE_FORMAT[] = "T{" PLACE_FIELDS(AS_FORMAT) "}";
 
 typedef struct {
     Py_ssize_t width, height, channels;
 } Shape;
 
-/* The rows of a crop that are still to be copied. */
+/* The rows of a crop that have not been copied yet. */
 typedef struct {
     const unsigned char *in;
     unsigned char *out, *spare;
@@ -35,6 +66,7 @@ typedef struct {
     bool mirrored;
 } Copy;
 
+/* Copies the rows that end at or before `end`. */
 static void copy_until(Copy *copy, const unsigned char *end) {
     size_t pixels = (size_t)copy->shape->width, channels = (size_t)copy->shape->channels, size = pixels * channels;
     for (; copy->rows && copy->in + size <= end; copy->rows--, copy->in += copy->step, copy->out += size) {
@@ -43,7 +75,7 @@ static void copy_until(Copy *copy, const unsigned char *end) {
 }
 
 #ifdef HAS_CRC32C
-/* What LANE bytes of zeros make of a checksum, by the bytes of it: the way of zlib's crc32_combine. */
+/* How LANE bytes of zeros change a checksum, for each value of each of its bytes, as in zlib's crc32_combine. */
 static uint32_t zeros[4][256];
 
 __attribute__((target("sse4.2"))) static void make_zeros(void) {
@@ -68,6 +100,7 @@ static uint64_t word(const unsigned char *data) {
     return value;
 }
 
+/* The checksum after 3 * LANE more bytes. */
 __attribute__((target("sse4.2"))) static uint32_t lanes(uint32_t crc, const unsigned char *data) {
     uint64_t first = crc, second = 0, third = 0;
     for (size_t at = 0; at < LANE; at += 64) {
@@ -83,7 +116,7 @@ __attribute__((target("sse4.2"))) static uint32_t lanes(uint32_t crc, const unsi
     return after_zeros(after_zeros((uint32_t)first) ^ (uint32_t)second) ^ (uint32_t)third;
 }
 
-/* The checksum of a record, while whatever has gone through it is still in the cache for the copy. */
+/* The checksum of a record. Copies each piece right after it has been summed up, while it is still in the cache. */
 __attribute__((target("sse4.2"))) static uint32_t checked_copy(const unsigned char *data, size_t size, Copy *copy) {
     uint32_t crc = ~0u;
     const unsigned char *end = data + size;
@@ -110,13 +143,13 @@ static uint32_t checked_copy(const unsigned char *data, size_t size, Copy *copy)
 static bool has_crc32c(void) { return false; }
 #endif
 
-void records_init(void) {
+void copy_records_init(void) {
     if (has_crc32c()) {
         make_zeros();
     }
 }
 
-/* Whether `data` begins with the .npy header of these pixels, as core/npy.py makes it. */
+/* Whether `data` begins with the .npy header of an image of this size, as core/npy.py writes it. */
 static bool has_header(const unsigned char *data, const Place *place, Py_ssize_t channels) {
     char header[NPY_HEADER + 1];
     memset(header, ' ', sizeof header);
@@ -132,32 +165,39 @@ static bool has_header(const unsigned char *data, const Place *place, Py_ssize_t
     return memcmp(data, header, NPY_HEADER) == 0;
 }
 
-/* What is the same for all records of a batch. */
+/* What all records of a batch have in common. */
 typedef struct {
     Shape shape;
     bool check;
     Filter filter;
-    Resizer *resizer; /* NULL: crops have the size of the result */
+    Resizer *resizer; /* NULL if crops cannot be resized */
     unsigned char *spare;
 } Task;
 
-/* Copies one crop; false if it is not certain that it can be. */
+/* Whether the record lies in its shard, and the crop in the image. */
+static bool is_inside(const Place *place, const Py_buffer *shard) {
+    return place->offset >= 0 && place->length >= 0 && place->offset <= shard->len - place->length &&
+           is_side(place->width) && is_side(place->height) && is_side(place->crop_width) &&
+           is_side(place->crop_height) && place->crop_left >= 0 && place->crop_top >= 0 &&
+           place->crop_left <= place->width - place->crop_width &&
+           place->crop_top <= place->height - place->crop_height;
+}
+
+/* Copies one crop; false if the record is not valid, or the crop would have to be resized and cannot be. */
 static bool copy_record(const Py_buffer *shard, const Place *place, const Task *task, unsigned char *out) {
     const Shape *shape = &task->shape;
     bool resized = place->crop_width != shape->width || place->crop_height != shape->height;
-    if (place->offset < 0 || place->size < 0 || place->offset > shard->len - place->size || !is_side(place->width) ||
-        !is_side(place->height) || !is_side(place->crop_width) || !is_side(place->crop_height) || place->left < 0 ||
-        place->top < 0 || place->left > place->width - place->crop_width || place->top > place->height - place->crop_height ||
-        (resized && !task->resizer)) {
+    if (!is_inside(place, shard) || (resized && !task->resizer)) {
         return false;
     }
     const unsigned char *data = (const unsigned char *)shard->buf + place->offset;
     int64_t row = place->width * shape->channels, size = row * place->height;
-    bool header = place->size == size + NPY_HEADER;
-    if ((!header && place->size != size) || (header && !has_header(data, place, shape->channels))) {
+    bool header = place->length == size + NPY_HEADER;
+    if ((!header && place->length != size) || (header && !has_header(data, place, shape->channels))) {
         return false;
     }
-    const unsigned char *pixels = data + (header ? NPY_HEADER : 0) + place->top * row + place->left * shape->channels;
+    const unsigned char *pixels = data + (header ? NPY_HEADER : 0);
+    pixels += place->crop_top * row + place->crop_left * shape->channels;
     Copy copy = {.in = pixels,
                  .out = out,
                  .spare = task->spare,
@@ -165,11 +205,11 @@ static bool copy_record(const Py_buffer *shard, const Place *place, const Task *
                  .rows = resized ? 0 : shape->height,
                  .shape = shape,
                  .mirrored = place->mirrored != 0};
-    if (task->check && checked_copy(data, (size_t)place->size, &copy) != place->crc32c) {
+    if (task->check && checked_copy(data, (size_t)place->length, &copy) != place->crc32c) {
         return false;
     }
-    copy_until(&copy, data + place->size);
-    return !resized || resize(task->resizer, &task->filter, pixels, data + place->size, (size_t)row,
+    copy_until(&copy, data + place->length);
+    return !resized || resize(task->resizer, &task->filter, pixels, data + place->length, (size_t)row,
                               (int)place->crop_width, (int)place->crop_height, out, (int)shape->width,
                               (int)shape->height, place->mirrored != 0, true);
 }
@@ -179,11 +219,11 @@ static bool copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_b
     const Place *place = places->buf, *end = place + places->len / (Py_ssize_t)sizeof *place;
     Py_ssize_t size = task->shape.width * task->shape.height * task->shape.channels;
     for (; place < end; place++) {
-        if (place->shard < 0 || place->shard >= shard_count || place->to < 0 || place->to >= out->shape[0]) {
+        if (place->shard < 0 || place->shard >= shard_count || place->target < 0 || place->target >= out->shape[0]) {
             break;
         }
         *current = place->row;
-        if (!copy_record(&shards[place->shard], place, task, (unsigned char *)out->buf + place->to * size)) {
+        if (!copy_record(&shards[place->shard], place, task, (unsigned char *)out->buf + place->target * size)) {
             break;
         }
     }
@@ -191,9 +231,14 @@ static bool copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_b
     return place == end;
 }
 
-static bool understood(const Py_buffer *places, const Py_buffer *out, const Py_buffer *current, Shape *shape) {
-    if (out->ndim != 4 || out->itemsize != 1 || places->len % (Py_ssize_t)sizeof(Place) || current->len != 8 ||
-        (uintptr_t)places->buf % 8 || (uintptr_t)current->buf % 8) {
+/* Whether `view` is a one-dimensional array of PLACE. */
+static bool has_places(const Py_buffer *view) {
+    return view->itemsize == sizeof(Place) && view->ndim == 1 && (uintptr_t)view->buf % _Alignof(Place) == 0 &&
+           view->format && strcmp(view->format, PLACE_FORMAT) == 0;
+}
+
+static bool has_shape(const Py_buffer *out, Shape *shape) {
+    if (out->ndim != 4 || out->itemsize != 1) {
         return false;
     }
     *shape = (Shape){.height = out->shape[1], .width = out->shape[2], .channels = out->shape[3]};
@@ -202,20 +247,29 @@ static bool understood(const Py_buffer *places, const Py_buffer *out, const Py_b
 
 PyObject *copy_records(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *objects, *output, *sequence = NULL, *result = NULL;
-    Py_buffer places, out = {0}, current = {0}, *shards = NULL;
+    PyObject *objects, *rows, *output, *sequence = NULL, *result = NULL;
+    Py_buffer places = {0}, out = {0}, current, *shards = NULL;
     Py_ssize_t shard_count = 0;
     int check, resample, style;
-    if (!PyArg_ParseTuple(args, "Oy*piiOw*:copy_records", &objects, &places, &check, &resample, &style, &output,
+    if (!PyArg_ParseTuple(args, "OOpiiOw*:copy_records", &objects, &rows, &check, &resample, &style, &output,
                           &current)) {
         return NULL;
     }
     Task task = {.check = check};
-    if (PyObject_GetBuffer(output, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) != 0) {
+    if (PyObject_GetBuffer(rows, &places, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0 ||
+        PyObject_GetBuffer(output, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) != 0) {
         goto end;
     }
-    if (!understood(&places, &out, &current, &task.shape)) {
-        PyErr_SetString(PyExc_ValueError, "places, output or current row have another shape");
+    if (!has_places(&places)) {
+        PyErr_SetString(PyExc_ValueError, "places: expected a one-dimensional array of dtype PLACE");
+        goto end;
+    }
+    if (!has_shape(&out, &task.shape)) {
+        PyErr_SetString(PyExc_ValueError, "out: expected uint8 [any, height, width, 1 or 3], and no side of 0");
+        goto end;
+    }
+    if (current.len != sizeof(int64_t) || (uintptr_t)current.buf % _Alignof(int64_t)) {
+        PyErr_SetString(PyExc_ValueError, "current: expected int64 [1]");
         goto end;
     }
     sequence = PySequence_Fast(objects, "shards: expected a sequence");
@@ -223,7 +277,7 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         goto end;
     }
     Py_ssize_t wanted = PySequence_Fast_GET_SIZE(sequence);
-    bool resizes = filter_of(resample, style, &task.filter) && task.shape.channels == 3;
+    bool resizes = find_filter(resample, style, &task.filter) && task.shape.channels == 3;
     shards = PyMem_Calloc((size_t)wanted + 1, sizeof *shards);
     task.spare = PyMem_Malloc((size_t)(task.shape.width * task.shape.channels) + 16);
     task.resizer = resizes ? resizer_new() : NULL;

@@ -1,4 +1,4 @@
-"""Laws of copying crops out of raw records: numpy's slices, crc32c's checksums, and no trust in any number."""
+"""Laws of copying crops out of raw records: numpy's slices, crc32c's checksums, and no number that is trusted."""
 
 from __future__ import annotations
 
@@ -12,53 +12,40 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-_extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
+from packtrain._codec.native.places import PLACE
 
-COLUMNS = (
-    "to",
-    "row",
-    "shard",
-    "offset",
-    "size",
-    "crc32c",
-    "width",
-    "height",
-    "left",
-    "top",
-    "crop_width",
-    "crop_height",
-    "mirrored",
-)
+_extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
 
 
 def record(seed: int, height: int, width: int, channels: int, *, header: bool) -> tuple[bytes, npt.NDArray[np.uint8]]:
-    """A raw record as numpy itself writes it, and its pixels."""
+    """A raw record as numpy writes it, and its pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     file = io.BytesIO()
     np.save(file, pixels)
     return (file.getvalue() if header else pixels.tobytes()), pixels
 
 
-def place(**numbers: int) -> npt.NDArray[np.int64]:
-    assert tuple(numbers) == COLUMNS
-    return np.array([list(numbers.values())], np.int64)
+def place(**numbers: int) -> npt.NDArray[Any]:
+    """One place, by the names of all its fields."""
+    assert PLACE.names == tuple(numbers)
+    return np.array([tuple(numbers.values())], PLACE)
 
 
 def copied(places: Any, shards: Any, out: Any, check: bool = True) -> tuple[bool, int]:
-    """What the function says, and the row that it was at last."""
+    """What the function returns, and the last row that it read."""
     current = np.full(1, -7)
     return _extension.copy_records(shards, places, check, -1, 0, out, current), int(current[0])
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Any, list[bytes], Any, list[int]]:
-    """Places, shards, the expected output where something is written, and the rows."""
+    """Places, shards, the crops expected by target, and the shape of the output."""
     count, channels = draw(st.integers(1, 5)), draw(st.sampled_from([1, 3]))
     high, wide = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     shards, expected, places = [b"", b""], {}, []
     targets = draw(st.permutations(range(count + 1)))
     for number in range(count):
-        # Long records too: of those the checksum is summed up in lanes.
+        # Long records too: their checksums are summed up in lanes.
         height, width = high + draw(st.integers(0, 90)), wide + draw(st.integers(0, 90))
         data, pixels = record(number, height, width, channels, header=draw(st.booleans()))
         left, top = draw(st.integers(0, width - wide)), draw(st.integers(0, height - high))
@@ -69,14 +56,14 @@ def batches(draw: st.DrawFn) -> tuple[Any, list[bytes], Any, list[int]]:
         expected[targets[number]] = crop[:, ::-1] if mirrored else crop
         numbers = (shard, offset, len(data), crc32c(data), width, height, left, top, wide, high, mirrored)
         places.append((targets[number], 1000 + number, *numbers))
-    return np.array(places, np.int64), shards, expected, [count + 1, high, wide, channels]
+    return np.array(places, PLACE), shards, expected, [count + 1, high, wide, channels]
 
 
 @given(batches(), st.booleans())
 def test_the_pixels_are_those_of_slices(batch: Any, check: bool) -> None:
     places, shards, expected, shape = batch
     out = np.full(shape, 77, np.uint8)
-    assert copied(places, shards, out, check) == (True, places[-1, 1])
+    assert copied(places, shards, out, check) == (True, places["row"][-1])
     for target, pixels in enumerate(out):
         np.testing.assert_array_equal(pixels, expected.get(target, np.full(shape[1:], 77)))
 
@@ -87,8 +74,8 @@ def test_one_changed_bit_is_noticed(where: int, bit: int) -> None:
     damaged = bytearray(data)
     damaged[where % len(data)] ^= 1 << bit
     sound = place(
-        to=0, row=5, shard=0, offset=0, size=len(data), crc32c=crc32c(data),
-        width=40, height=50, left=1, top=2, crop_width=9, crop_height=9, mirrored=0,
+        target=0, row=5, shard=0, offset=0, length=len(data), crc32c=crc32c(data),
+        width=40, height=50, crop_left=1, crop_top=2, crop_width=9, crop_height=9, mirrored=0,
     )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
     assert copied(sound, [data], out) == (True, 5)
@@ -101,34 +88,35 @@ FAR = 2**63 - 1
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"to": -1}, {"to": 2}, {"to": FAR}, {"to": -FAR},
+        {"target": -1}, {"target": 2}, {"target": FAR}, {"target": -FAR},
         {"shard": -1}, {"shard": 1}, {"shard": FAR},
         {"offset": -1}, {"offset": 1}, {"offset": 10**6}, {"offset": FAR}, {"offset": -FAR},
-        {"size": 0}, {"size": -1}, {"size": 6001}, {"size": FAR}, {"size": -FAR},
+        {"length": 0}, {"length": -1}, {"length": 6001}, {"length": FAR}, {"length": -FAR},
         {"crc32c": 1}, {"crc32c": -1},
         {"width": 0}, {"width": 39}, {"width": 50, "height": 40}, {"width": FAR}, {"width": 2**62, "height": 4},
         {"height": 0}, {"height": -50}, {"height": 51}, {"height": FAR}, {"height": 2**31 - 1, "width": 2**31 - 1},
-        {"left": -1}, {"left": 32}, {"left": FAR}, {"left": -FAR},
+        {"crop_left": -1}, {"crop_left": 32}, {"crop_left": FAR}, {"crop_left": -FAR},
         {"crop_width": 0}, {"crop_width": -1}, {"crop_width": 8}, {"crop_width": 10}, {"crop_width": FAR},
         {"crop_height": 0}, {"crop_height": -FAR}, {"crop_height": 8}, {"crop_height": FAR},
-        {"top": -1}, {"top": 42}, {"top": FAR}, {"top": -FAR},
+        {"crop_top": -1}, {"crop_top": 42}, {"crop_top": FAR}, {"crop_top": -FAR},
     ],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("check", [True, False])
 def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None:
-    """Nothing is written beside the slot of the record either, and nothing behind it is copied."""
+    """Nothing is written outside the slot of the record, and nothing after it is copied."""
     data, _ = record(2, 50, 40, 3, header=True)
-    numbers = dict(
-        zip(COLUMNS, (0, 5, 0, 0, len(data), crc32c(data), 40, 50, 31, 41, 9, 9, 1), strict=True),
-    )
-    second = place(**(numbers | {"to": 1, "row": 6}))
+    numbers = {
+        "target": 0, "row": 5, "shard": 0, "offset": 0, "length": len(data), "crc32c": crc32c(data),
+        "width": 40, "height": 50, "crop_left": 31, "crop_top": 41, "crop_width": 9, "crop_height": 9, "mirrored": 1,
+    }  # fmt: skip
+    second = place(**(numbers | {"target": 1, "row": 6}))
     room = np.full((4, 9, 9, 3), 77, np.uint8)
     out = room[1:3]
     first = place(**(numbers | wrong))
     done, current = copied(np.concatenate([first, second]), [data], out, check)
     assert done == (not check and "crc32c" in wrong)
-    assert current == (6 if done else -7 if wrong.keys() & {"to", "shard"} else 5)
+    assert current == (6 if done else -7 if wrong.keys() & {"target", "shard"} else 5)
     assert (room[0] == 77).all() and (room[3] == 77).all()
     assert done or (out[1] == 77).all()
 
@@ -136,37 +124,66 @@ def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None
 def test_a_header_of_another_shape_is_noticed_without_checksums() -> None:
     data, _ = record(2, 50, 40, 3, header=True)
     turned, _ = record(2, 40, 50, 3, header=True)
-    numbers = (0, 5, 0, 0, len(data), 0, 40, 50, 0, 0, 9, 9, 0)
+    upright = place(
+        target=0, row=5, shard=0, offset=0, length=len(data), crc32c=0,
+        width=40, height=50, crop_left=0, crop_top=0, crop_width=9, crop_height=9, mirrored=0,
+    )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
-    assert copied(place(**dict(zip(COLUMNS, numbers, strict=True))), [data], out, check=False)[0]
-    assert not copied(place(**dict(zip(COLUMNS, numbers, strict=True))), [turned], out, check=False)[0]
+    assert copied(upright, [data], out, check=False)[0]
+    assert not copied(upright, [turned], out, check=False)[0]
+
+
+OUT, CURRENT = np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int64)
+NONE = np.empty(0, PLACE)
 
 
 @pytest.mark.parametrize(
-    ("places", "out", "current"),
+    "places",
     [
-        (bytes(103), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(104), np.zeros((1, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(104), np.zeros((1, 2, 2, 4), np.uint8), np.zeros(1, np.int64)),
-        (bytes(104), np.zeros((1, 0, 2, 3), np.uint8), np.zeros(1, np.int64)),
-        (bytes(104), np.zeros((1, 2, 2, 3), np.uint16), np.zeros(1, np.int64)),
-        (bytes(104), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(2, np.int64)),
-        (bytes(104), np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int32)),
+        bytes(PLACE.itemsize),
+        np.zeros((1, 13), np.int64),
+        np.zeros((1, 1), PLACE),
+        np.zeros((), PLACE),
+        np.zeros(1, PLACE.descr[:-1]),
+        np.zeros(1, [*PLACE.descr, ("one_more", np.int64)]),
+        np.zeros(1, [PLACE.descr[1], PLACE.descr[0], *PLACE.descr[2:]]),
+        np.zeros(1, [*PLACE.descr[:-1], ("mirrored", np.float64)]),
+        np.zeros(1, [*PLACE.descr[:-1], ("mirrored", np.uint64)]),
+        np.zeros(1, PLACE.newbyteorder()),
     ],
 )
-def test_other_shapes_are_refused(places: bytes, out: Any, current: Any) -> None:
-    with pytest.raises(ValueError, match="another shape"):
-        _extension.copy_records([b""], places, True, -1, 0, out, current)
+def test_places_of_another_layout_are_refused(places: Any) -> None:
+    with pytest.raises(ValueError, match="places: expected a one-dimensional array of dtype PLACE"):
+        _extension.copy_records([b""], places, True, -1, 0, OUT, CURRENT)
+
+
+@pytest.mark.parametrize(
+    ("out", "current", "wrong"),
+    [
+        (np.zeros((1, 2, 3), np.uint8), CURRENT, "out"),
+        (np.zeros((1, 2, 2, 4), np.uint8), CURRENT, "out"),
+        (np.zeros((1, 0, 2, 3), np.uint8), CURRENT, "out"),
+        (np.zeros((1, 2, 2, 3), np.uint16), CURRENT, "out"),
+        (OUT, np.zeros(2, np.int64), "current"),
+        (OUT, np.zeros(1, np.int32), "current"),
+    ],
+)
+def test_other_shapes_are_refused(out: Any, current: Any, wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"^{wrong}: expected "):
+        _extension.copy_records([b""], np.zeros(1, PLACE), True, -1, 0, out, current)
 
 
 def test_what_is_no_memory_is_refused() -> None:
-    out = np.zeros((1, 2, 2, 3), np.uint8)
     with pytest.raises(TypeError):
-        _extension.copy_records([b"", None], b"", True, -1, 0, out, np.zeros(1, np.int64))
+        _extension.copy_records([b"", None], NONE, True, -1, 0, OUT, CURRENT)
     with pytest.raises(TypeError):
-        _extension.copy_records(7, b"", True, -1, 0, out, np.zeros(1, np.int64))
+        _extension.copy_records(7, NONE, True, -1, 0, OUT, CURRENT)
+    with pytest.raises(TypeError):
+        _extension.copy_records([], None, True, -1, 0, OUT, CURRENT)
     with pytest.raises((BufferError, ValueError)):
-        _extension.copy_records([], b"", True, -1, 0, out[:, :, ::2], np.zeros(1, np.int64))
+        _extension.copy_records([], NONE, True, -1, 0, OUT[:, :, ::2], CURRENT)
+    with pytest.raises((BufferError, ValueError)):
+        _extension.copy_records([], np.zeros(4, PLACE)[::2], True, -1, 0, OUT, CURRENT)
     with pytest.raises((BufferError, TypeError)):
-        _extension.copy_records([], b"", True, -1, 0, bytes(12), np.zeros(1, np.int64))
-    assert _extension.copy_records([], b"", True, -1, 0, out, np.zeros(1, np.int64)) is True
+        _extension.copy_records([], NONE, True, -1, 0, bytes(12), CURRENT)
+    assert _extension.copy_records([], NONE, True, -1, 0, OUT, CURRENT) is True

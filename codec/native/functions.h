@@ -1,0 +1,20 @@
+/* The functions of the module. `Extension` in __init__.py says what each of them does. */
+
+#ifndef PACKTRAIN_FUNCTIONS_H
+#define PACKTRAIN_FUNCTIONS_H
+
+#include <Python.h>
+
+PyObject *transcode(PyObject *module, PyObject *args);
+PyObject *cut(PyObject *module, PyObject *args);
+PyObject *decode(PyObject *module, PyObject *args);
+PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
+PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
+PyObject *copy_pixels(PyObject *module, PyObject *args);
+PyObject *copy_records(PyObject *module, PyObject *args);
+PyObject *resize_pixels(PyObject *module, PyObject *args);
+
+/* Prepares the tables of copy_records; call it once, before the first copy_records. */
+void copy_records_init(void);
+
+#endif

@@ -1,0 +1,19 @@
+/* A Huffman decoder for libjpeg that is faster than its own. */
+
+#ifndef PACKTRAIN_HUFFMAN_DECODER_H
+#define PACKTRAIN_HUFFMAN_DECODER_H
+
+#include <stddef.h>
+#include <stdio.h>
+#include <jpeglib.h>
+
+typedef struct HuffmanDecoder HuffmanDecoder;
+
+/* Bytes of a HuffmanDecoder. */
+size_t huffman_decoder_size(void);
+
+/* Replaces libjpeg's decoder where this one understands the image. Call it after jpeg_start_decompress; source->err
+   must belong to an `Errors`, and `decoder` must live as long as the decompressor. */
+void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder);
+
+#endif

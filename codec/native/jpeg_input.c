@@ -1,0 +1,40 @@
+#include "jpeg_input.h"
+
+#include "errors.h"
+
+/* The most pixels of an image: twice Pillow's Image.MAX_IMAGE_PIXELS, above which Pillow takes an image for a
+   decompression bomb. Progressive images need memory for all their coefficients. */
+#define MOST_PIXELS (2L * (1024L * 1024 * 1024 / 4 / 3))
+
+/* The most scans of an image. Each takes as long as decoding the whole image; a progressive JPEG has about ten. The
+   limit is that of libjpeg-turbo's own fuzzers. */
+#define MOST_SCANS 500
+
+void read_header(j_decompress_ptr source, const unsigned char *data, size_t size) {
+    jpeg_mem_src(source, data, size);
+    jpeg_read_header(source, TRUE);
+    if ((long)source->image_width * (long)source->image_height > MOST_PIXELS) {
+        errors_raise((Errors *)source->err, "too many pixels");
+    }
+}
+
+static void check_scans(j_common_ptr info) {
+    if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS) {
+        errors_raise((Errors *)info->err, "too many scans");
+    }
+}
+
+void limit_scans(j_decompress_ptr source, struct jpeg_progress_mgr *monitor) {
+    monitor->progress_monitor = check_scans;
+    source->progress = monitor;
+}
+
+void require_complete(j_decompress_ptr source) {
+    for (int index = 0; source->progressive_mode && index < source->num_components; index++) {
+        for (int position = 0; position < DCTSIZE2; position++) {
+            if (source->coef_bits[index][position]) {
+                errors_raise((Errors *)source->err, "the progressive image is not complete");
+            }
+        }
+    }
+}

@@ -1,0 +1,23 @@
+/* Functions for rows of pixels, which are chosen by what the processor can do. */
+
+#ifndef PACKTRAIN_SIMD_H
+#define PACKTRAIN_SIMD_H
+
+#include <stddef.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define HAS_X86_SIMD 1
+#endif
+
+/* Reads `count` pixels and writes as many, and touches no byte beyond them. */
+typedef void RowFunction(unsigned char *out, const unsigned char *in, size_t count);
+
+/* `name`_ssse3 where the processor has these instructions, else `name`. */
+#ifdef HAS_X86_SIMD
+#define FASTEST(name) (__builtin_cpu_supports("ssse3") ? name##_ssse3 : name)
+#else
+#define FASTEST(name) (name)
+#endif
+
+#endif

@@ -1,0 +1,56 @@
+"""Laws of copying pixels: the same pixels in the same place, mirrored or not, and nothing beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+_extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
+
+
+def some(seed: int, *shape: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+@given(st.data())
+def test_any_rectangle_at_any_address(data: st.DataObject) -> None:
+    channels, mirrored = data.draw(st.sampled_from([(1, False), (3, False), (3, True), (4, False)]))
+    width, height, past_caches = (
+        data.draw(st.integers(1, 70)),
+        data.draw(st.integers(1, 5)),
+        data.draw(st.booleans()),
+    )
+    around, offset = data.draw(st.integers(0, 9)), data.draw(st.integers(0, 31))
+    image = some(width, height + 1, width + around, channels)[1:, around:]
+    room = np.full(height * width * channels + 64, 77, np.uint8)
+    end = len(room) - 64 + offset
+    assert _extension.copy_pixels(image, mirrored, past_caches, room[offset:end]) is None
+    expected = image[:, ::-1] if mirrored else image
+    np.testing.assert_array_equal(room[offset:end].reshape(image.shape), expected)
+    assert (room[:offset] == 77).all() and (room[end:] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("image", "mirrored", "size"),
+    [
+        (some(0, 5, 7, 3), False, 104),
+        (some(0, 5, 7, 3), False, 106),
+        (some(0, 5, 7), False, 35),
+        (some(0, 5, 14, 3)[:, ::2], False, 105),
+        (some(0, 5, 7, 3)[..., ::-1], False, 105),
+        (some(0, 5, 7, 4)[..., :3], False, 105),
+        (some(0, 5, 7, 3).astype(np.uint16), False, 210),
+        (some(0, 5, 7, 4), True, 140),
+    ],
+)
+def test_what_is_refused(image: object, mirrored: bool, size: int) -> None:
+    with pytest.raises(ValueError, match="does not have dense rows of pixels, or the output has a different size"):
+        _extension.copy_pixels(image, mirrored, True, bytearray(size))
+
+
+def test_a_readonly_output_is_refused() -> None:
+    with pytest.raises((TypeError, BufferError)):
+        _extension.copy_pixels(some(0, 5, 7, 3), False, True, bytes(105))
