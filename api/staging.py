@@ -1,6 +1,6 @@
 """Staged copies of datasets: make one, list them, evict, pin and repair them.
 
-`docs/staging.md` says what can be relied on.
+`docs/staging.md` describes the guarantees.
 """
 
 from packtrain._staging.eviction import evict

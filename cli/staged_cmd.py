@@ -1,4 +1,4 @@
-"""`packtrain staged`: what was staged, and what becomes of it."""
+"""`packtrain staged`: list, evict, pin and repair staged copies."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe 
 
 @click.group("staged", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Look after what `packtrain stage` has copied.
+    """Manage the copies that `packtrain stage` has made.
 
-    ID is what `list` shows, any part of it that no other has, or the path that was printed.
+    ID is the id shown by `list`, a part of it that no other copy has, or the path of the copy.
     """
 
 
 _to = click.option(
-    "--to", type=click.Path(path_type=Path), metavar="DIR", help=f"Where copies lie.  [default: {PLACE}]"
+    "--to", type=click.Path(path_type=Path), metavar="DIR", help=f"Folder for staged copies.  [default: {PLACE}]"
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _id = click.argument("id")
 
 
@@ -42,7 +42,7 @@ _id = click.argument("id")
 @_to
 @_json
 def list_command(to: Path | None, as_json: bool) -> None:
-    """Say what is staged, and for how much there is room."""
+    """List the staged copies, and how much more can be staged."""
     from packtrain._staging import entries
 
     place = to or Path(PLACE)
@@ -60,16 +60,16 @@ def list_command(to: Path | None, as_json: bool) -> None:
 
 @command.command("evict")
 @click.argument("ids", nargs=-1, metavar="ID...")
-@click.option("--all", "everything", is_flag=True, help="All that may go.")
-@click.option("--force", is_flag=True, help="Also what was promised for some time (stage --grace).")
+@click.option("--all", "everything", is_flag=True, help="Evict all copies that may be evicted.")
+@click.option("--force", is_flag=True, help="Also evict copies within their grace period (stage --grace).")
 @_to
 @_json
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
-    """Delete copies. What is being read, is pinned, or is the only copy, stays."""
+    """Delete copies. A copy that is being read, is pinned, or is the only one left is kept."""
     from packtrain._staging import evict
 
     if bool(ids) == everything:
-        raise UsageError("name what to evict, or say --all")
+        raise UsageError("name the copies to evict, or use --all")
     gone = evict(_place(to, ids), list(ids) if ids else None, force_promised=force)
     if as_json:
         print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
@@ -77,7 +77,7 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
     for entry in gone:
         click.echo(f"{entry.id}: evicted, {size(entry.bytes)}")
     if not gone:
-        click.echo("nothing may go: `packtrain staged list` shows what is in use, pinned or promised")
+        click.echo("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
 
 
 @command.command("pin")
@@ -85,7 +85,7 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
 @_to
 @_json
 def pin_command(id: str, to: Path | None, as_json: bool) -> None:
-    """Keep a copy from being evicted, until it is unpinned."""
+    """Pin a copy, so that it is never evicted until it is unpinned."""
     _pin(id, to, True, as_json)
 
 
@@ -94,7 +94,7 @@ def pin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_to
 @_json
 def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
-    """Let a copy be evicted again."""
+    """Unpin a copy, so that it may be evicted again."""
     _pin(id, to, False, as_json)
 
 
@@ -103,19 +103,19 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_to
 @_json
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
-    """Check a copy, and copy what is damaged once more from where it came."""
+    """Check a copy, and copy damaged files again from the source."""
     from packtrain._staging import entries, repair
-    from packtrain._staging.inventory import choose
+    from packtrain._staging.inventory import find_entry
 
-    entry = choose(entries(_place(to, [id])), id)
-    with stage_progress(quiet=as_json) as show:
-        report = repair(entry.path, on_progress=show)
+    entry = find_entry(entries(_place(to, [id])), id)
+    with stage_progress(quiet=as_json) as on_progress:
+        report = repair(entry.path, on_progress=on_progress)
     if as_json:
         print_json(report)
         return
     for name in report.files:
         click.echo(f"{entry.path / name}: repaired")
-    outcome = f"{len(report.files)} file(s) repaired, {size(report.bytes)}" if report.files else "all is well"
+    outcome = f"{len(report.files)} file(s) repaired, {size(report.bytes)}" if report.files else "no damage found"
     click.echo(f"{entry.id}: {outcome}")
 
 
@@ -130,12 +130,14 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
 
 
 def _place(to: Path | None, ids: Sequence[str]) -> Path:
-    """Where entries lie: a path says so itself."""
+    """The folder that the copies are staged to: `to`, or taken from the ids that are paths."""
     places = {Path(os.path.abspath(id)).parent.parent for id in ids if "/" in id.rstrip("/")}
     if to is not None:
         places.add(Path(os.path.abspath(to)))
     if len(places) > 1:
-        raise UsageError(f"these lie in several places ({', '.join(map(str, sorted(places)))}): name those of one")
+        raise UsageError(
+            f"these copies are in several folders ({', '.join(map(str, sorted(places)))}): name copies of one folder"
+        )
     return next(iter(places), Path(PLACE))
 
 
@@ -180,7 +182,7 @@ def _row(entry: Entry, now: float) -> tuple[str, ...]:
 
 
 def _span(seconds: float) -> str:
-    """A time for people."""
+    """A duration for people."""
     for unit, count in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= count:
             return f"{seconds / count:.0f} {unit}"

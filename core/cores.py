@@ -1,4 +1,4 @@
-"""How many processor cores this process may really use."""
+"""The number of processor cores that this process can really use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that affinity and the cgroup's quota leave, at least 1.
+    """Number of cores that the CPU affinity and the cgroup's quota allow, at least 1.
 
     Args:
-        cgroup: Where the process sees its own cgroup; a container sees it at the root. Version 2, else version 1.
+        cgroup: Folder of the process's own cgroup, which a container sees at the root. Version 2 is tried before 1.
     """
     cores = len(os.sched_getaffinity(0))
     for quota_file, period_file in (("cpu.max", None), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):

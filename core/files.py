@@ -1,14 +1,13 @@
 """Files that are either whole and on the medium, or not there.
 
 A file is written under a temporary name in its own folder, fsynced, renamed, and the folder is fsynced. A crash leaves
-at worst a temporary file, whose name says whose it is (`remove_temporaries`). What this cannot guarantee: a disk that
-lies about fsync.
+at worst a temporary file, whose name says which file it was for (`remove_temporaries`). This cannot help against a disk
+that lies about fsync.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import uuid
@@ -20,6 +19,7 @@ from typing import Final
 from crc32c import crc32c
 
 from .errors import NoSpace, OutputConflict, PackError, PacktrainError
+from .locks import Lock
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
@@ -127,42 +127,54 @@ def checksum_file(path: Path) -> int:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Holds a kernel lock on an existing file; it ends with the process, however that ends.
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive kernel lock on an existing file, so that only one packer works in its folder.
 
     Raises:
-        OutputConflict: Another process holds it.
+        OutputConflict: Another process holds the lock.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputConflict(
-                f"another packer is at work in {path.parent}; wait for it, or stop it, then run the command again"
-            ) from error
+        lock = Lock(path, wait=False, flags=os.O_RDWR)
+    except BlockingIOError as error:
+        raise OutputConflict(
+            f"another packer is at work in {path.parent}; wait for it, or stop it, then run the command again"
+        ) from error
+    with lock:
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
-def output_errors(folder: Path, otherwise: type[PacktrainError] = PackError) -> Iterator[None]:
-    """Turns a failed write below `folder` into a packtrain error: `NoSpace` with figures, or `otherwise`."""
+def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb: str = "write to") -> Iterator[None]:
+    """Turns an `OSError` into a packtrain error that names the path and the next step.
+
+    Args:
+        path: The file or folder that is used.
+        otherwise: Error to raise if the file system is not full.
+        verb: What could not be done with `path`, for the message.
+
+    Raises:
+        NoSpace: The file system is full.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
-            raise otherwise(f"cannot write to {folder}: {error}. Mend it and run the same command again") from error
-        raise NoSpace(
-            f"no space left for {folder} ({error.strerror}; {free_space(folder)} free). What is finished is kept: "
-            "make room and run the same command again"
-        ) from error
+        reason = error.strerror or str(error)
+        if error.errno in FULL:
+            raise no_space(path, f"{reason}; {_free_space(path)} free") from error
+        # A call with a descriptor names a number, or nothing.
+        if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
+            reason = f"{reason} ({os.fsdecode(error.filename)})"
+        raise otherwise(f"cannot {verb} {path}: {reason}. Fix this and run the same command again") from error
 
 
-def free_space(folder: Path) -> str:
-    """What the file system of a folder has free, for people."""
+def no_space(path: Path, why: str) -> NoSpace:
+    """The error for a full file system; `why` gives the figures."""
+    return NoSpace(f"no space left for {path} ({why}). Finished work is kept: make room and run the same command again")
+
+
+def _free_space(path: Path) -> str:
+    """Free space on the file system of a file or folder that may be missing, for people."""
     try:
-        return f"{shutil.disk_usage(folder).free / MiB:,.0f} MiB"
+        return f"{shutil.disk_usage(path if path.exists() else path.parent).free / MiB:,.0f} MiB"
     except OSError:
-        return "unknown"
+        return "an unknown amount"

@@ -1,4 +1,4 @@
-"""How much memory this process may really still take, and who limits it."""
+"""How much more memory this process can really use, and what limits it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Final
 
 from .mounts import Mount, parse_mounts
 
-# What counts as page cache in a group's `memory.stat`, in version 2 and 1. Pages of a tmpfs do not: they are listed as
-# anonymous memory, are charged to the group of whoever touches them first, and nobody can take them back.
+# The page cache in a cgroup's `memory.stat`, for version 2 and 1. Pages of a tmpfs are not part of it: they are listed
+# as anonymous memory, are charged to the cgroup of the process that touches them first, and cannot be reclaimed.
 _CACHE: Final = {2: ("inactive_file", "active_file"), 1: ("total_inactive_file", "total_active_file")}
 _SHARED: Final = {2: "shmem", 1: "total_shmem"}
 _USAGE: Final = {2: "memory.current", 1: "memory.usage_in_bytes"}
-# Beyond `memory.high` a group is not killed, but slowed down until it as good as stands still.
+# Beyond `memory.high` a cgroup is not killed, but is slowed down until it practically stands still.
 _LIMITS: Final = {2: ("memory.max", "memory.high"), 1: ("memory.limit_in_bytes",)}
 
 
 @dataclass(frozen=True)
 class MemoryLeft:
-    """What one of those who limit memory leaves.
+    """Memory that one limit leaves: the machine's memory or a cgroup's limit.
 
     Attributes:
-        bytes: That can still be taken without swapping.
-        limit: Bytes that there are at all.
-        shared: Bytes in a tmpfs that count for it; of the machine all may, and none is said to.
-        cgroup: Path of the control group that says so; None for the machine.
+        bytes: Bytes that can still be used without swapping.
+        limit: The cgroup's limit or the machine's total memory, in bytes.
+        cgroup: Path of the cgroup that sets the limit; None for the machine.
+        shared: Bytes in tmpfs files that are charged to the cgroup; 0 for the machine, where any tmpfs may count.
     """
 
     bytes: int
@@ -37,18 +37,18 @@ class MemoryLeft:
 
 
 def available_memory(proc: Path = Path("/proc")) -> float:
-    """Bytes that machine and cgroups leave without swapping; infinite where nobody says.
+    """Bytes that this process can still use without swapping; infinity if nothing reports a limit.
 
-    Who takes more is not refused by the kernel, but killed.
+    The kernel does not refuse to allocate more. Exceeding this gets the process killed.
 
     Args:
-        proc: Where the kernel says so.
+        proc: Mount point of procfs.
     """
     return min((left.bytes for left in memory_left(proc)), default=math.inf)
 
 
 def memory_left(proc: Path = Path("/proc")) -> list[MemoryLeft]:
-    """What each leaves that limits this process's memory: the machine, its cgroup, and every group above that."""
+    """The memory left by each limit on this process: the machine, its cgroup, and every cgroup above that."""
     return [*_machine(proc / "meminfo"), *_groups(proc / "self")]
 
 
@@ -77,8 +77,8 @@ def _groups(process: Path) -> Iterator[MemoryLeft]:
 
 
 def _chain(mount: Mount, path: Path, version: int) -> Iterator[MemoryLeft]:
-    """The group at `path` of a hierarchy and those above it, as far as they are seen here."""
-    # A container sees its group mounted as if it were the root, and may be told the path outside.
+    """The cgroup at `path` of a hierarchy and those above it, as far as they are visible here."""
+    # In a container, its cgroup is mounted as if it were the root, but the path may be the one outside.
     below = path.relative_to(mount.root) if path.is_relative_to(mount.root) and ".." not in path.parts else Path()
     for group in (below, *below.parents):
         folder = mount.point / group
@@ -86,7 +86,7 @@ def _chain(mount: Mount, path: Path, version: int) -> Iterator[MemoryLeft]:
         usage = _text(folder / _USAGE[version])
         if limits and usage.isdecimal():
             stat = _table(_text(folder / "memory.stat"))
-            # Page cache makes room for whoever asks.
+            # The kernel drops page cache when memory is needed.
             used = int(usage) - sum(stat.get(name, 0) for name in _CACHE[version])
             left, name = max(0, min(limits) - used), str(mount.root / group)
             yield MemoryLeft(left, min(limits), name, stat.get(_SHARED[version], 0))

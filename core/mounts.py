@@ -1,4 +1,4 @@
-"""Which file system a path lies on."""
+"""Which file system a path is on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NETWORK: Final = frozenset(
     ]
 )
 IN_MEMORY: Final = frozenset(["tmpfs", "ramfs", "devtmpfs"])
-"""Types of file systems whose files take memory."""
+"""Types of file systems that keep their files in memory."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Mount:
 
     Attributes:
         id: Number of the mount.
-        parent: Number of the one that it is mounted on.
-        device: ``"major:minor"`` of the file system.
-        root: Folder of that file system which is seen here; ``"/"`` for all of it.
-        point: Where it is seen.
-        kind: Type of the file system, as the kernel names it (``"ext4"``).
-        options: Of the mount and of the file system.
+        parent: Number of the mount that this one is mounted on.
+        device: Device number of the file system, ``"major:minor"``.
+        root: Folder of the file system that is mounted; ``"/"`` for all of it.
+        point: Mount point.
+        kind: Type of the file system, as the kernel names it (for example ``"ext4"``).
+        options: Options of the mount and of the file system.
     """
 
     id: int
@@ -59,7 +59,7 @@ class Mount:
 
 
 def read_mounts(process: str | int = "self") -> list[Mount]:
-    """The mounts that a process sees; none where it may not be asked."""
+    """The mounts that a process sees; empty if they cannot be read."""
     try:
         text = Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -68,10 +68,10 @@ def read_mounts(process: str | int = "self") -> list[Mount]:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The lines of a ``mountinfo`` file; see proc_pid_mountinfo(5)."""
+    """Parses the lines of a ``mountinfo`` file, described in proc_pid_mountinfo(5)."""
     mounts = []
     for line in text.split("\n"):
-        # A line that is no such line names no mount.
+        # Lines of any other form are skipped.
         with suppress(ValueError):
             before, _, after = line.partition(" - ")
             number, parent, device, root, point, options, *_ = before.split(" ")
@@ -82,9 +82,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
-    """The mount that an absolute path without symbolic links lies on, found as the kernel walks the path.
+    """The mount that holds an absolute path without symbolic links, found the way the kernel walks the path.
 
-    Not by the number of its device: on btrfs `stat` gives another one than mountinfo.
+    Device numbers are not used, because on btrfs `stat` and mountinfo give different ones.
     """
     numbers = {mount.id for mount in mounts}
     level = [mount for mount in mounts if mount.parent not in numbers or mount.parent == mount.id]
@@ -96,9 +96,9 @@ def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`, as the kernel names it (``"ext4"``), or ``"unknown"``."""
+    """Type of the file system that holds `path`, as the kernel names it (for example ``"ext4"``), or ``"unknown"``."""
     try:
-        # Mounts what an automounter would.
+        # Triggers an automount.
         os.stat(path)
         mount = mount_of(path.resolve(), read_mounts())
     except OSError:
@@ -107,11 +107,11 @@ def file_system(path: Path) -> str:
 
 
 def is_network(path: Path) -> bool:
-    """Whether mapped reads of `path` could end in SIGBUS because a server or a link is gone."""
+    """Whether `path` is on a network file system, where mapped reads can end in SIGBUS if the server or link fails."""
     kind = file_system(path)
     return kind in _NETWORK or kind.startswith("fuse")
 
 
 def _unescaped(text: str) -> Path:
-    """Spaces, tabs, newlines and backslashes are written as octal numbers."""
+    """Decodes spaces, tabs, newlines and backslashes, which mountinfo writes as octal numbers."""
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import (
+    file_errors,
     fsync_folder,
     is_temporary,
     locked,
     make_folder,
-    output_errors,
     remove_temporaries,
     write_file,
 )
@@ -107,7 +107,7 @@ def pack(
     folder = Path(out)
     images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
-    with output_errors(folder):
+    with file_errors(folder):
         _require_usable(folder)
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)

@@ -13,8 +13,8 @@ from crc32c import crc32c
 from packtrain._core.errors import ShardFailed
 from packtrain._core.files import (
     checksum_file,
+    file_errors,
     fsync_file,
-    output_errors,
     publish,
     remove_temporaries,
     temporary_path,
@@ -80,7 +80,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
     layout = ShardLayout(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
-    with output_errors(task.folder, ShardFailed):
+    with file_errors(task.folder, ShardFailed):
         try:
             writer = shard_writer(plan.format)(temporary, layout)
             try:

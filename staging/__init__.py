@@ -1,7 +1,7 @@
 """Staging: verified, shared, leased copies of datasets on fast storage of one machine.
 
-`docs/staging.md` says what is promised, and how folders and locks are to be used. Modules are imported when a name of
-theirs is first used: every dataset asks for leases, few are staged.
+`docs/staging.md` describes the guarantees, and how the folders and locks are used. Each module is imported when one of
+its names is first used: opening any dataset needs `lease_on`, but few datasets are staged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from .locks import Lease
     from .options import StageOptions, StageProgress
     from .repairing import RepairReport, repair
-    from .root import SHM, lease_on
+    from .root import lease_on
     from .stager import Staged, stage
 
 _HOME = {
     "Entry": "inventory",
     "Lease": "locks",
     "RepairReport": "repairing",
-    "SHM": "root",
     "StageOptions": "options",
     "StageProgress": "options",
     "Staged": "stager",
@@ -35,7 +34,6 @@ _HOME = {
 }
 
 __all__ = [
-    "SHM",
     "Entry",
     "Lease",
     "RepairReport",

@@ -1,4 +1,4 @@
-"""What lies in a root, and what is known of it."""
+"""The entries and unfinished copies in a root, and what is known about each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packtrain._core.errors import DatasetError, StagingError
 from packtrain._core.manifest import Manifest
 
 from .locks import holders, is_held
-from .notes import allocated, read_note, read_reservation
+from .notes import allocated_bytes, read_note, read_reservation
 from .root import Root
 from .source import key_of
 
@@ -22,23 +22,24 @@ State = Literal["complete", "partial", "copying", "interrupted"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A staged copy, or one that is being made.
+    """A staged copy, finished or not.
 
     Attributes:
-        id: Name of its folder; of a copy that is not finished, its key.
-        key: Identity of its content.
-        path: Its folder.
-        source: What it was copied from; None if nothing says so.
-        bytes: What it takes on the file system.
-        reserved: What its copier will take beyond that.
-        shards: Number of the dataset's shards; 0 of a copy that is not finished.
-        local_shards: Of these, those that were copied.
-        state: ``"partial"``: some shards are links to the source. ``"interrupted"``: a copy that nobody goes on with.
-        last_used: When it was last opened, in seconds since 1970.
-        promised_until: Until when its path is safe from eviction, in seconds since 1970; 0 without such a promise.
-        pinned: Whether it is never evicted.
-        leased: Whether a living process reads it.
-        pids: Processes that took a lease, or that copy; those forked from them are not named.
+        id: Name of the copy's folder; the key if the copy is unfinished.
+        key: Key of the content: the first 16 hexadecimal digits of the manifest's SHA-256.
+        path: Folder of the copy.
+        source: Folder of the dataset that was copied; None if unknown.
+        bytes: Bytes that the copy takes on the file system.
+        reserved: Bytes that a copy in progress will take in addition.
+        shards: Number of shards in the dataset; 0 for an unfinished copy.
+        local_shards: Number of shards that were copied; 0 for an unfinished copy.
+        state: ``"complete"``; ``"partial"``, where some shards are links to the source; ``"copying"``; or
+            ``"interrupted"``, an unfinished copy that no process is working on.
+        last_used: Time when it was last opened, in seconds since 1970.
+        promised_until: End of the copy's grace period, in seconds since 1970; 0 if it never had one.
+        pinned: True if the copy is never evicted.
+        leased: True if a running process reads the copy.
+        pids: Ids of the processes that hold a lease or are copying; processes forked from them are not listed.
     """
 
     id: str
@@ -58,20 +59,24 @@ class Entry:
 
     @property
     def finished(self) -> bool:
-        """Whether it can be read."""
+        """True if the copy can be read: its state is ``"complete"`` or ``"partial"``."""
         return self.state in ("complete", "partial")
 
     @property
     def promised(self) -> bool:
-        """Whether its path was given away not long ago."""
+        """True while the grace period lasts: the path was printed, and a program may be about to open it."""
         return self.promised_until > time.time()
 
 
 def entries(to: str | os.PathLike[str]) -> list[Entry]:
-    """All that lies in the root below `to`, finished or not.
+    """Lists this user's staged copies in `to`, finished or not.
+
+    Args:
+        to: Folder they were staged to.
 
     Raises:
-        StagingError: The root is not to be trusted.
+        StagingError: The folder for staged copies inside `to` cannot be trusted, for example because it belongs to
+            somebody else.
     """
     root = Root.below(to)
     if not root.exists():
@@ -81,14 +86,14 @@ def entries(to: str | os.PathLike[str]) -> list[Entry]:
 
 
 def scan(root: Root) -> list[Entry]:
-    """All that lies in a root, finished or not. For those who hold the ledger."""
+    """Lists all entries and unfinished copies in a root. The caller holds the ledger."""
     return [read_entry(root, key, path) for key, path in root.entries()] + [
         _read_copy(root, key, path) for key, path in root.copies()
     ]
 
 
 def read_entry(root: Root, key: str, path: Path) -> Entry:
-    """What is known of a finished entry."""
+    """Reads the state of a finished entry."""
     try:
         manifest = Manifest.load(path)
         shards, links = len(manifest.shards), sum((path / shard.name).is_symlink() for shard in manifest.shards)
@@ -100,7 +105,7 @@ def read_entry(root: Root, key: str, path: Path) -> Entry:
         key=key,
         path=path,
         source=read_note(path),
-        bytes=allocated(path),
+        bytes=allocated_bytes(path),
         reserved=0,
         shards=shards,
         local_shards=shards - links,
@@ -116,14 +121,14 @@ def read_entry(root: Root, key: str, path: Path) -> Entry:
 def _read_copy(root: Root, key: str, path: Path) -> Entry:
     build = root.lock(key, "build")
     copying = is_held(build, shared=True)
-    taken = allocated(path)
+    present = allocated_bytes(path)
     return Entry(
         id=key,
         key=key,
         path=path,
         source=None,
-        bytes=taken,
-        reserved=max(0, read_reservation(path) - taken) if copying else 0,
+        bytes=present,
+        reserved=max(0, read_reservation(path) - present) if copying else 0,
         shards=0,
         local_shards=0,
         state="copying" if copying else "interrupted",
@@ -135,11 +140,11 @@ def _read_copy(root: Root, key: str, path: Path) -> Entry:
     )
 
 
-def choose(known: Sequence[Entry], id: str) -> Entry:
-    """The entry that is meant by its id, a part of it, or its path.
+def find_entry(known: Sequence[Entry], id: str) -> Entry:
+    """Finds an entry by its id, a part of its id that no other entry has, or its path.
 
     Raises:
-        StagingError: There is none, or more than one.
+        StagingError: No entry matches, or several do.
     """
     path = Path(id).resolve()
     found = [entry for entry in known if id == entry.id or path == entry.path] or [
@@ -148,27 +153,32 @@ def choose(known: Sequence[Entry], id: str) -> Entry:
     if len(found) == 1:
         return found[0]
     if found:
-        raise StagingError(f"{id!r} may be any of {', '.join(entry.id for entry in found)}: say which")
-    names = ", ".join(entry.id for entry in known) or "nothing"
-    raise StagingError(f"there is no entry {id!r}; what is there: {names}")
+        raise StagingError(
+            f"{id!r} matches several copies: {', '.join(entry.id for entry in found)}. Give more of the id"
+        )
+    names = ", ".join(entry.id for entry in known) or "none"
+    raise StagingError(f"there is no staged copy {id!r}; existing copies: {names}")
 
 
 def pin(to: str | os.PathLike[str], id: str, pinned: bool = True) -> Entry:
-    """Keeps an entry from being evicted, or no longer.
+    """Pins a staged copy, so that it is never evicted, or unpins it.
 
     Args:
-        to: Where it was staged.
-        id: Its id, or a part of it that no other has, or its path.
-        pinned: Whether it is to be kept.
+        to: Folder it was staged to.
+        id: Id of the copy, a part of the id that no other copy has, or its path.
+        pinned: True to pin the copy, False to unpin it.
+
+    Returns:
+        The copy, with its new state.
 
     Raises:
-        StagingError: There is no such entry, or more than one.
+        StagingError: No copy matches `id`, or several do.
     """
     root = Root.below(to)
     if not root.exists():
         raise StagingError(f"nothing is staged in {to}")
     with root.ledger():
-        entry = choose([entry for entry in scan(root) if entry.finished], id)
+        entry = find_entry([entry for entry in scan(root) if entry.finished], id)
         marker = root.lock(entry.key, "pin")
         if pinned:
             marker.touch(0o600)
@@ -177,13 +187,13 @@ def pin(to: str | os.PathLike[str], id: str, pinned: bool = True) -> Entry:
         return read_entry(root, entry.key, entry.path)
 
 
-def can_be_made_again(entry: Entry) -> bool:
-    """Whether the source still has what the entry is a copy of."""
-    return entry.source is not None and holds(entry.source, entry.key)
+def can_be_copied_again(entry: Entry) -> bool:
+    """Whether the entry's source still holds the same dataset."""
+    return entry.source is not None and holds_dataset(entry.source, entry.key)
 
 
-def holds(folder: Path, key: str) -> bool:
-    """Whether a folder holds the dataset with this key."""
+def holds_dataset(folder: Path, key: str) -> bool:
+    """Whether `folder` holds the dataset with the given key."""
     try:
         return key_of(Manifest.load(folder)) == key
     except (DatasetError, OSError):

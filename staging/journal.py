@@ -1,4 +1,4 @@
-"""Notes of an interrupted copy, from which it can go on."""
+"""The journal of a copy, from which an interrupted copy can continue."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _Key = tuple[str, int, int, int]
 
 
 class Journal:
-    """Which pieces were copied, with their checksums: a line each, appended by one write.
+    """Records which pieces were copied, with their checksums: one line each, appended by a single write.
 
-    Nothing is fsynced: who goes on from it sums what it names before trusting it. A line that was torn, that is damaged
-    or that speaks of another file is as good as none.
+    The journal is not fsynced: a copy that continues from it first verifies the pieces it names. A line that is torn,
+    damaged or about another file is ignored.
 
     Args:
-        path: The file; made if it is missing.
+        path: The journal file; created if it is missing.
     """
 
     def __init__(self, path: Path) -> None:
-        self._sums = dict(_lines(path))
+        self._checksums = dict(_lines(path))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def __enter__(self) -> Self:
@@ -34,12 +34,12 @@ class Journal:
         os.close(self._descriptor)
 
     def __getitem__(self, piece: Piece) -> int | None:
-        """crc32c of what was copied there, or None."""
-        return self._sums.get(_key(piece))
+        """crc32c of the piece as it was copied; None if the journal does not have it."""
+        return self._checksums.get(_key(piece))
 
     def add(self, piece: Piece, checksum: int) -> None:
-        """Notes a copied piece."""
-        # A newline on both sides, so that a torn line before it costs only itself.
+        """Records a copied piece."""
+        # The leading newline keeps a torn line before this one from damaging it.
         os.write(self._descriptor, f"\n{json.dumps([*_key(piece), checksum])}\n".encode())
 
 

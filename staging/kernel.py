@@ -1,4 +1,4 @@
-"""What Linux offers for copying and Python does not: reflinks, allocation, reads that leave the page cache alone."""
+"""Linux calls for copying that Python lacks: reflinks, allocation, and reads that leave the page cache unchanged."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 RWF_DONTCACHE: Final = 0x80
-"""Flag of `os.preadv`, Linux 6.14: pages that were not in the page cache before leave it again."""
+"""Flag of `os.preadv` (Linux 6.14): pages that a read brings into the page cache are dropped after it."""
 _FICLONE: Final = 0x40049409
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _REFUSED: Final = frozenset(
     [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY, errno.EXDEV, errno.EPERM, errno.EBADF, errno.ETXTBSY]
 )
-"""How file systems say that they cannot do it."""
+"""Error codes by which file systems say that they do not support an operation."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clone(source: int, target: int) -> bool:
-    """Makes the file `target` share the blocks of the file `source`. Returns whether the file systems could do it."""
+    """Makes the file `target` share the blocks of the file `source`. Returns False if that is not supported."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as error:
@@ -40,9 +40,9 @@ def clone(source: int, target: int) -> bool:
 
 
 def allocate(descriptor: int, offset: int, length: int) -> None:
-    """Reserves room for a range of a file, where the file system can.
+    """Allocates space for a range of a file, if the file system supports it.
 
-    Unlike `os.posix_fallocate` it never falls back to writing.
+    Unlike `os.posix_fallocate`, it never falls back to writing.
     """
     try:
         _call("fallocate", descriptor, 0, ctypes.c_int64(offset), ctypes.c_int64(length))
@@ -52,22 +52,25 @@ def allocate(descriptor: int, offset: int, length: int) -> None:
 
 
 def start_writeback(descriptor: int, offset: int, length: int) -> None:
-    """Has the kernel begin to write a range to the medium, without waiting for it: a later fsync has less to do."""
+    """Starts writing a range to the disk without waiting for it, so that a later fsync has less to do."""
     with suppress(OSError):
         _call("sync_file_range", descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
 
 
 def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:
-    """Which pages of a range lie in the page cache; None where the kernel does not tell.
+    """Finds out which pages of a range are in the page cache.
 
     Args:
-        descriptor: An open file.
-        offset: Start, a multiple of the page size.
-        length: Length in bytes.
-    """
-    import numpy as np  # here, as it takes longer than all of `packtrain stage` where nothing is to be copied
+        descriptor: Descriptor of an open file.
+        offset: First byte of the range, a multiple of the page size.
+        length: Length of the range in bytes.
 
-    # Of files of others that one cannot write to, mincore says that all is there.
+    Returns:
+        bool [pages]: True for each page that is cached; None if the kernel does not tell.
+    """
+    import numpy as np  # slow: takes longer than all of `packtrain stage` when there is nothing to copy
+
+    # For another user's files without write permission, mincore reports every page as cached.
     if os.fstat(descriptor).st_uid != os.geteuid() and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
         return None
     pages = np.empty(-(-length // mmap.PAGESIZE), np.uint8)
@@ -83,14 +86,14 @@ def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:
 class Reader:
     """Reads a range of a file, front to back, and leaves the page cache as it was.
 
-    What is not in the page cache is read past it, which takes half the processor time. Where some of it is there, or
-    the file system cannot do that, it is read through the cache, and what was not there before is dropped again: by
-    the kernel since Linux 6.14, by us before.
+    If nothing of the range is cached, direct I/O bypasses the cache, which takes half the processor time. If some of it
+    is cached, or the file system does not support direct I/O, the range is read through the cache, and pages that were
+    not there before are dropped again: by the kernel since Linux 6.14, by this class on older kernels.
 
     Args:
-        descriptor: The file; stays the caller's.
-        offset: Start of the range, a multiple of the page size.
-        length: Its length.
+        descriptor: Descriptor of the file; the caller closes it.
+        offset: First byte of the range, a multiple of the page size.
+        length: Length of the range in bytes.
     """
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
@@ -99,16 +102,20 @@ class Reader:
         self._cached = cached_pages(descriptor, offset, length)
         self._direct = (self._cached is None or not self._cached.any()) and self._set_direct(True)
         self._flags = RWF_DONTCACHE
-        # No read-ahead: the buffers are large, several threads read at once, and what is read ahead across the end of
-        # the range would stay in the cache.
+        # No read-ahead: the buffers are large, several threads read at once, and pages read ahead past the end of the
+        # range would stay in the cache.
         with suppress(OSError):
             os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_RANDOM)
 
     def read(self, view: memoryview, offset: int) -> int:
-        """Fills `view`, whose memory begins with a page, from `offset`, a multiple of the page size.
+        """Fills `view` from the file.
+
+        Args:
+            view: Memory to fill; it begins at a page boundary.
+            offset: Offset in the file, a multiple of the page size.
 
         Returns:
-            The bytes read, less than asked for only at the end of the file.
+            Number of bytes read; less than ``len(view)`` only at the end of the file.
         """
         filled = 0
         while filled < len(view) and (count := self._read(view[filled:], offset + filled)):
@@ -116,7 +123,7 @@ class Reader:
         return filled
 
     def close(self) -> None:
-        """Drops from the page cache what was not in it before."""
+        """Drops the pages from the page cache that were not in it before."""
         if self._cached is None:
             return
         for start, stop in _runs(~self._cached):
@@ -129,7 +136,7 @@ class Reader:
             whole = len(view) - len(view) % mmap.PAGESIZE
             if whole and (count := self._try_read(view[:whole], offset, 0)) is not None:
                 return count
-            # The end of the file, or a file system that is more particular.
+            # Either the end of the file, or a file system with stricter alignment rules.
             self._direct = self._set_direct(False)
         if self._flags:
             if (count := self._try_read(view, offset, self._flags)) is not None:
@@ -146,7 +153,7 @@ class Reader:
         return None
 
     def _set_direct(self, wanted: bool) -> bool:
-        """Switches reading past the page cache. Returns whether it is on."""
+        """Switches direct I/O on or off. Returns whether it is on now."""
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags)

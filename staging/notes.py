@@ -1,4 +1,4 @@
-"""The two small documents of staging: where an entry came from, and for how many bytes a copier has found room."""
+"""The two small documents of staging: where an entry was copied from, and how many bytes a copier has reserved."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _VERSION: Final = 1
 
 
 def write_note(folder: Path, source: Path) -> None:
-    """Notes in an entry where it was copied from."""
+    """Writes into an entry where it was copied from."""
     _write(folder / NOTE, {"source": os.fspath(source), "created": int(time.time())})
 
 
 def read_note(folder: Path) -> Path | None:
-    """Where an entry was copied from; None if nothing says so."""
+    """Folder that an entry was copied from; None if there is no readable note."""
     source = _read(folder / NOTE).get("source")
     return Path(source) if isinstance(source, str) else None
 
 
 def write_reservation(folder: Path, source: Path, count: int) -> None:
-    """Notes that the copy in `folder` will take `count` bytes on the file system."""
+    """Reserves `count` bytes on the file system for the copy in `folder`."""
     _write(folder / RESERVATION, {"source": os.fspath(source), "bytes": count})
 
 
 def read_reservation(folder: Path) -> int:
-    """Bytes that the copy in `folder` will take; 0 if nothing says so."""
+    """Bytes reserved for the copy in `folder`; 0 if there is no readable reservation."""
     count = _read(folder / RESERVATION).get("bytes")
     return count if isinstance(count, int) else 0
 
 
-def allocated(folder: Path) -> int:
-    """Bytes that all files and folders in `folder` take on the file system; what vanishes meanwhile counts nothing."""
+def allocated_bytes(folder: Path) -> int:
+    """Bytes that all files and folders in `folder` take on the file system; files that vanish meanwhile count as 0."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in (".", *names):

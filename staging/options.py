@@ -1,4 +1,4 @@
-"""What a caller says of staging, and what it is told meanwhile."""
+"""Options of staging, and the progress it reports."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from .progress import OnCopyProgress
 from .root import SHM
-from .transfer import THREADS, CopyProgress
+from .transfer import THREADS
 
 Phase = Literal["wait", "copy", "check", "warm"]
 
 
 @dataclass(frozen=True)
 class StageOptions:
-    """Where a dataset is staged, and what that may cost.
+    """Where a dataset is staged, and what resources that may take.
 
     Attributes:
-        to: Folder below which this user's copies lie; on this machine, not on a network file system.
-        budget: Bytes that all of them together may take; None: what the file system holds.
-        reserve: Bytes to leave free for others, such as the shared memory of loaders; None: see `room.default_reserve`.
-        grace: Seconds for which the path stays safe from eviction even when nobody reads it.
-        partial: Where there is no room for all of it, copy what fits; readers take the rest from the source.
-        warm: Read a copy on a disk into the page cache, too.
-        threads: Threads that copy.
+        to: Folder that holds this user's staged copies. It must be on this machine, not on a network file system.
+        budget: Maximum number of bytes that all copies in `to` may take together; None for no limit other than the
+            available space.
+        reserve: Bytes to leave free, for example for the shared memory of loaders; None for a sixteenth of the file
+            system, at most 2 GiB.
+        grace: Seconds during which the copy is safe from eviction even if nobody reads it.
+        partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
+        warm: Also read a copy on a disk into the page cache.
+        threads: Number of threads that copy.
     """
 
     to: Path = SHM
@@ -38,14 +41,15 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class StageProgress:
-    """How far staging is.
+    """Progress of staging.
 
     Attributes:
-        phase: ``"wait"`` for another process that copies the same, ``"copy"``, ``"check"`` or ``"warm"``.
-        done: Bytes dealt with, those of earlier runs included.
-        total: Bytes to deal with.
-        resumed: Bytes that earlier runs have copied.
-        note: More for people.
+        phase: What is happening now: ``"wait"`` (another process is copying the same dataset), ``"copy"``,
+            ``"check"`` or ``"warm"``.
+        done: Bytes processed so far, including those of earlier runs.
+        total: Bytes to process in this phase.
+        resumed: Bytes of `done` that earlier runs copied.
+        note: Additional text for people.
     """
 
     phase: Phase
@@ -55,10 +59,10 @@ class StageProgress:
     note: str = ""
 
 
-Show = Callable[[StageProgress], None]
-Warn = Callable[[str], None]
+OnStageProgress = Callable[[StageProgress], None]
+OnWarning = Callable[[str], None]
 
 
-def relay(show: Show, phase: Phase) -> Callable[[CopyProgress], None]:
-    """Passes on how far a transfer is, as a phase of staging."""
-    return lambda progress: show(StageProgress(phase, progress.done, progress.total, progress.resumed))
+def relay(on_progress: OnStageProgress, phase: Phase) -> OnCopyProgress:
+    """A callback that passes the progress of a transfer on as progress of a phase of staging."""
+    return lambda progress: on_progress(StageProgress(phase, progress.done, progress.total, progress.resumed))

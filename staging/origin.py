@@ -1,4 +1,4 @@
-"""The two sides of a copy: opening their files, and saying what is wrong with which."""
+"""The origin of a copy: where it is, opening its files, and reporting those that are not what was packed."""
 
 from __future__ import annotations
 
@@ -8,53 +8,74 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from packtrain._core.errors import NoSpace, SourceChanged, StagingError
-from packtrain._core.files import FULL, free_space
+from packtrain._core.errors import SourceChanged, StagingError
+from packtrain._core.files import file_errors
 
+from .inventory import holds_dataset
 from .kernel import Reader
+from .notes import read_note
 from .pieces import Piece
-from .source import SourceFile
+from .source import Source, SourceFile
 
 
-@contextmanager
-def opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor of a file, which is made for nobody else to read if it is missing and `flags` say so."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def origin_of(source: Source) -> Path:
+    """The folder that a new entry names as its origin.
+
+    If `source` is itself a staged copy, this is where that copy came from: the copy may be evicted one day.
+    """
+    noted = read_note(source.path)
+    return noted if noted is not None and holds_dataset(noted, source.key) else source.path
 
 
-@contextmanager
-def opening(folder: Path, file: SourceFile) -> Iterator[int]:
-    """A descriptor of a file that is to be read, and has the size it should have.
+def load_origin(entry: Path, key: str) -> Source:
+    """Loads the dataset that an entry was copied from.
+
+    Args:
+        entry: The entry's folder.
+        key: The entry's key.
 
     Raises:
-        SourceChanged: It is missing, not a file or has another size.
-        StagingError: It cannot be opened.
+        StagingError: The entry names no origin, or its origin now holds another dataset.
+        DatasetError: The origin is missing or damaged.
+    """
+    noted = read_note(entry)
+    if noted is None:
+        raise StagingError(f"{entry} does not say where it was copied from: evict it and stage the dataset again")
+    source = Source.load(noted)
+    if source.key != key:
+        raise StagingError(f"{noted} now holds another dataset, so {entry} cannot be repaired from it")
+    return source
+
+
+@contextmanager
+def open_file(folder: Path, file: SourceFile) -> Iterator[int]:
+    """Opens a file for reading and checks its size. Yields the descriptor.
+
+    Raises:
+        SourceChanged: The file is missing, is not a regular file, or has another size than when it was packed.
+        StagingError: The file cannot be opened.
     """
     path = folder / file.name
-    with errors(path, "read"):
+    with file_errors(path, StagingError, verb="read"):
         try:
-            # Before it is opened, as a pipe would keep us waiting.
+            # Checked before opening, because opening a pipe would block.
             if not stat.S_ISREG(os.stat(path).st_mode):
-                raise changed(folder, file, "it is not a file")
+                raise source_changed(folder, file, "it is not a file")
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            raise changed(folder, file, "it is missing") from None
+            raise source_changed(folder, file, "it is missing") from None
     try:
         if (bytes := os.fstat(descriptor).st_size) != file.bytes:
-            raise changed(folder, file, f"it has {bytes} bytes, and had {file.bytes} when it was packed")
+            raise source_changed(folder, file, f"it has {bytes} bytes, but had {file.bytes} when it was packed")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def reading(folder: Path, piece: Piece) -> Iterator[Reader]:
-    """A reader of a piece of the source; raises as `opening` does."""
-    with opening(folder, piece.file) as descriptor:
+def open_piece(folder: Path, piece: Piece) -> Iterator[Reader]:
+    """Opens a piece of a file for reading; raises the same errors as `open_file`."""
+    with open_file(folder, piece.file) as descriptor:
         reader = Reader(descriptor, piece.offset, piece.length)
         try:
             yield reader
@@ -62,28 +83,10 @@ def reading(folder: Path, piece: Piece) -> Iterator[Reader]:
             reader.close()
 
 
-def changed(folder: Path, file: SourceFile, what: str) -> SourceChanged:
-    """The error that says what is wrong with a file of the source."""
+def source_changed(folder: Path, file: SourceFile, what: str) -> SourceChanged:
+    """The error for a file that is not what was packed; `what` describes the difference."""
     return SourceChanged(
-        f"{folder / file.name} is not what was packed: {what}. It changed since, or its disk reads it wrongly; "
-        f"`packtrain verify {folder}` tells more. Pack it again, or stage another copy",
+        f"{folder / file.name} is not what was packed: {what}. Either it was changed, or its disk returns wrong data. "
+        f"Run `packtrain verify {folder}` for details, then pack it again or stage another copy",
         file=file.name,
     )
-
-
-def no_space(target: Path, why: str) -> NoSpace:
-    """The error that says that the target is full."""
-    return NoSpace(f"no space left for {target}: {why}. Make room and run the same command again")
-
-
-@contextmanager
-def errors(path: Path, verb: str) -> Iterator[None]:
-    """Turns an error of the operating system into one that names the file and what could not be done."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise StagingError(
-                f"cannot {verb} {path}: {error.strerror}. Mend it and run the same command again"
-            ) from error
-        raise no_space(path, f"{error.strerror}, {free_space(path.parent)} free") from error

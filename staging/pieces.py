@@ -1,4 +1,4 @@
-"""Files cut into pieces, and threads that work through them."""
+"""Files split into pieces, and threads that work through them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .source import SourceFile
 Task = TypeVar("Task")
 
 PIECE: Final = 16 << 20
-"""Bytes that a thread takes at once, and that are at stake when a copy is killed."""
+"""Bytes that a thread handles as one task. A copy that is killed loses at most this much work per thread."""
 BUFFER: Final = 1 << 20
-"""Bytes read, summed and written at once: they stay in the processor's cache between the three."""
-_TICK: Final = 0.1
+"""Bytes that are read, checksummed and written at a time. They stay in the processor's cache between these steps."""
+_TICK_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Piece:
 
     Attributes:
         file: The file.
-        offset: Where it starts, a multiple of the page size.
-        length: Its length; 0 for the one piece of an empty file.
+        offset: First byte of the range, a multiple of the page size.
+        length: Length of the range in bytes; 0 for the only piece of an empty file.
     """
 
     file: SourceFile
@@ -38,28 +38,28 @@ class Piece:
     length: int
 
 
-def cut(file: SourceFile) -> tuple[Piece, ...]:
-    """The pieces of a file, in order; at least one."""
+def split(file: SourceFile) -> tuple[Piece, ...]:
+    """Splits a file into pieces, in order; an empty file has one piece."""
     return tuple(Piece(file, offset, min(PIECE, file.bytes - offset)) for offset in range(0, max(file.bytes, 1), PIECE))
 
 
-class Sums(dict[Piece, int]):
-    """Checksums of pieces."""
+class Checksums(dict[Piece, int]):
+    """crc32c of pieces."""
 
-    def total(self, file: SourceFile) -> int:
-        """Checksum of a file whose pieces are all there."""
-        return reduce(lambda sum, piece: combine(sum, self[piece], piece.length), cut(file), 0)
+    def of_file(self, file: SourceFile) -> int:
+        """crc32c of a whole file; the checksums of all its pieces must be there."""
+        return reduce(lambda checksum, piece: combine(checksum, self[piece], piece.length), split(file), 0)
 
 
 class Stopped(Exception):
-    """A thread gives up its piece because another failed or the caller was interrupted."""
+    """A thread abandons its task because another one failed or the caller was interrupted."""
 
 
-class Crew:
-    """Threads with a buffer each that work through a list of tasks.
+class ThreadTeam:
+    """Threads, each with its own buffer, that work through a list of tasks.
 
     Args:
-        threads: How many, at most.
+        threads: Maximum number of threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -67,23 +67,23 @@ class Crew:
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
 
-    def check(self) -> None:
-        """To be called by a task now and then.
+    def raise_if_stopped(self) -> None:
+        """Lets a task stop early. Long tasks call this regularly.
 
         Raises:
-            Stopped: It is to give up.
+            Stopped: The task should be abandoned.
         """
         if self._stop.is_set():
             raise Stopped
 
     def run(
-        self, tasks: Iterable[Task], work: Callable[[Task, memoryview], None], tick: Callable[[], None] | None = None
+        self, tasks: Iterable[Task], work: Callable[[Task, memoryview], None], on_tick: Callable[[], None] | None = None
     ) -> None:
-        """Calls `work(task, buffer)` for every task, and `tick()` in the calling thread about ten times a second.
+        """Calls `work(task, buffer)` for every task, and `on_tick()` about ten times a second in the calling thread.
 
         Raises:
-            BaseException: The first that `work` raised, or what came up in the calling thread; no thread works any
-                more when it arrives.
+            BaseException: The first exception raised by `work`, or one raised in the calling thread. All threads have
+                ended by then.
         """
         waiting = deque(tasks)
         threads = [
@@ -95,9 +95,9 @@ class Crew:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(_TICK)
-                    if tick is not None:
-                        tick()
+                    thread.join(_TICK_SECONDS)
+                    if on_tick is not None:
+                        on_tick()
         except BaseException:
             self._stop.set()
             raise

@@ -1,4 +1,4 @@
-"""How far a copy, a check or a warm-up is."""
+"""Progress of a copy, a check or a warm-up, in bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """How far a copy, check or warm-up is.
+    """Progress of a copy, a check or a warm-up.
 
     Attributes:
-        done: Bytes that are where they belong.
-        total: Bytes in all.
-        resumed: Bytes of `done` that an earlier, interrupted copy had left.
+        done: Bytes finished so far.
+        total: Bytes to process in all.
+        resumed: Bytes of `done` that were already there from an earlier, interrupted copy.
     """
 
     done: int
@@ -22,38 +22,43 @@ class CopyProgress:
     resumed: int = 0
 
 
-Show = Callable[[CopyProgress], None]
+OnCopyProgress = Callable[[CopyProgress], None]
 
 
-class Tally:
-    """Bytes done, counted by all threads and shown by one."""
+class ProgressCounter:
+    """Counts bytes from several threads and reports them from one.
 
-    def __init__(self, total: int, show: Show | None) -> None:
+    Args:
+        total: Bytes to process in all.
+        on_progress: Called by `report` with the current counts.
+    """
+
+    def __init__(self, total: int, on_progress: OnCopyProgress | None) -> None:
         self.copied = 0
         self.resumed = 0
-        self._again = 0
+        self._taken_back = 0
         self._total = total
-        self._show = show
+        self._on_progress = on_progress
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """So many bytes were read or copied."""
+        """Counts bytes that were read or copied."""
         with self._lock:
             self.copied += count
 
-    def resume(self, count: int) -> None:
-        """So many bytes were there already, and sound."""
+    def add_resumed(self, count: int) -> None:
+        """Counts bytes that an earlier copy left intact."""
         with self._lock:
             self.resumed += count
 
-    def again(self, count: int) -> None:
-        """So many bytes, counted already, will be copied once more."""
+    def take_back(self, count: int) -> None:
+        """Takes back bytes that were counted before and will be copied again."""
         with self._lock:
-            self._again += count
+            self._taken_back += count
 
-    def show(self) -> None:
-        """Tells the caller; for the calling thread alone."""
-        if self._show is not None:
+    def report(self) -> None:
+        """Calls `on_progress`. Only the thread that started the work may call this."""
+        if self._on_progress is not None:
             with self._lock:
-                progress = CopyProgress(self.copied + self.resumed - self._again, self._total, self.resumed)
-            self._show(progress)
+                progress = CopyProgress(self.copied + self.resumed - self._taken_back, self._total, self.resumed)
+            self._on_progress(progress)

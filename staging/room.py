@@ -1,4 +1,4 @@
-"""How much may still be staged in a folder, who limits that, and what can be done about it."""
+"""How much more can be staged in a folder, what limits it, and how to get more."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Bound = Literal["budget", "file system", "memory", "cgroup"]
 
 @dataclass(frozen=True)
 class Room:
-    """What can be added to a folder.
+    """Space that can still be used in a folder.
 
     Attributes:
-        bytes: So many; less than 0 where more than there is was given away already.
-        bound: What limits it.
-        message: The figures and the next step; part of a sentence, to follow "DATASET takes 3 GiB, and ".
+        bytes: Bytes that can be added; negative if more than the available space is already taken or promised.
+        bound: The limit that is reached first.
+        message: The figures and the next step, as a clause that follows "DATASET takes 3 GiB, but ".
     """
 
     bytes: int
@@ -37,14 +37,14 @@ class Room:
 
 @dataclass(frozen=True)
 class Place:
-    """What the system says of a folder.
+    """What the system reports about a folder.
 
     Attributes:
-        folder: The folder.
-        total: Bytes of its file system; 0 where that has no size of its own.
-        free: Bytes of it that this user may still take.
-        mount: The mount that it lies on, if that is known.
-        memory: What limits this process's memory, if the folder lies in memory.
+        folder: Path of the folder.
+        total: Size of its file system in bytes; 0 if the file system has no size of its own.
+        free: Free bytes that this user may take.
+        mount: The mount that holds the folder; None if unknown.
+        memory: The limits on this process's memory, if the folder is in memory; otherwise empty.
     """
 
     folder: Path
@@ -54,11 +54,11 @@ class Place:
     memory: tuple[MemoryLeft, ...]
 
     @classmethod
-    def look(cls, folder: Path, proc: Path = Path("/proc")) -> Self:
-        """Asks the system about an existing folder.
+    def inspect(cls, folder: Path, proc: Path = Path("/proc")) -> Self:
+        """Collects what the system reports about an existing folder.
 
         Raises:
-            OSError: It does not exist or may not be looked at.
+            OSError: The folder does not exist or is not accessible.
         """
         state = os.statvfs(folder)
         mount = mount_of(folder.resolve(), read_mounts())
@@ -67,17 +67,17 @@ class Place:
 
     @property
     def point(self) -> Path:
-        """Where its file system is mounted."""
+        """Mount point of the file system, or the folder if that is unknown."""
         return self.mount.point if self.mount else self.folder
 
     @property
     def in_memory(self) -> bool:
-        """Whether what is written there takes memory, and is charged to the cgroup of whoever writes it."""
+        """Whether files there take memory, which is charged to the cgroup of the process that writes them."""
         return self.mount is not None and self.mount.kind in IN_MEMORY
 
-    def without(self, freed: int) -> Place:
-        """What would be said if so many bytes were deleted there."""
-        # They need not have counted for our groups: whoever wrote them first may have been in another.
+    def after_freeing(self, freed: int) -> Place:
+        """The place as it would be if `freed` bytes were deleted there."""
+        # They are not necessarily charged to our cgroups: the process that wrote them may have been in another one.
         memory = (
             replace(left, bytes=left.bytes + (freed if left.cgroup is None else min(freed, left.shared)))
             for left in self.memory
@@ -86,17 +86,11 @@ class Place:
 
     @property
     def reserve(self) -> int:
-        """Bytes to leave free for a loader: a sixteenth of the file system, at most 2 GiB."""
+        """Bytes to leave free by default: a sixteenth of the file system, at most 2 GiB.
+
+        That is enough for the shared memory of a loader (a few dozen batches), even if /dev/shm is small.
+        """
         return min(_RESERVE, self.total // 16) if self.total else _RESERVE
-
-
-def default_reserve(folder: Path) -> int:
-    """Bytes to leave free in `folder` unless somebody says otherwise.
-
-    A sixteenth of its file system, at most 2 GiB: enough for the shared memory of a loader (a few dozen batches) even
-    where /dev/shm is small.
-    """
-    return Place.look(folder).reserve
 
 
 def room(
@@ -109,89 +103,91 @@ def room(
     need: int = 0,
     freed: int = 0,
 ) -> Room:
-    """How much can be added to what is staged in `folder`.
+    """How much more can be staged in `folder`.
 
     Args:
-        folder: An existing folder, the one that a user names.
-        budget: Bytes that all entries together may take; None for as many as fit.
-        used: Bytes that entries and unfinished copies take.
-        promised: Bytes that copies under way will take beyond that.
-        reserve: Bytes to leave free for others; None for `default_reserve`.
-        need: Bytes that are to be added. It decides nothing, but the message tells what would be enough.
+        folder: An existing folder, as named by the user.
+        budget: Maximum number of bytes for all entries together; None for no limit.
+        used: Bytes that entries and unfinished copies take now.
+        promised: Bytes that copies in progress will take in addition.
+        reserve: Bytes to leave free for other programs; None for `Place.reserve`.
+        need: Bytes to be added. Only the message depends on it: it says how much would be enough.
         freed: Bytes of entries that would be evicted first.
 
     Raises:
-        OSError: There is no such folder.
+        OSError: The folder does not exist.
     """
-    place = Place.look(folder).without(freed)
+    place = Place.inspect(folder).after_freeing(freed)
     return room_in(place, budget=budget, used=used - freed, promised=promised, reserve=reserve, need=need)
 
 
 def room_in(place: Place, *, budget: int | None, used: int, promised: int, reserve: int | None, need: int = 0) -> Room:
-    """What `room` says of a place that was looked at before."""
-    kept = place.reserve if reserve is None else reserve
-    bounds = list(_outside(place, promised, kept, need))
+    """The same as `room`, for a place that was already inspected."""
+    kept_free = place.reserve if reserve is None else reserve
+    bounds = list(_system_limits(place, promised, kept_free, need))
     if budget is not None:
         bounds.append(_budget(place, budget, used + promised))
     return min(bounds, key=lambda bound: bound.bytes)
 
 
 def remount(point: Path, need: int) -> str:
-    """The command with which an administrator makes a tmpfs large enough for `need` bytes."""
+    """The command with which an administrator enlarges a tmpfs to hold `need` bytes."""
     return f"mount -o remount,size={gibibytes(need)}G {shlex.quote(str(point))}"
 
 
 def gibibytes(count: float) -> int:
-    """So many GiB hold `count` bytes."""
+    """`count` bytes in GiB, rounded up, at least 1."""
     return max(1, math.ceil(count / GiB))
 
 
 def _budget(place: Place, budget: int, taken: int) -> Room:
     left = budget - taken
-    figures = f"the budget of {size(budget)} has {size(max(0, left))} left ({size(taken)} are staged or being copied)"
+    figures = f"the budget of {size(budget)} has only {size(max(0, left))} left ({size(taken)} staged or being copied)"
     return Room(left, "budget", f"{figures}: raise --budget, or make room ({_list(place)})")
 
 
-def _outside(place: Place, promised: int, kept: int, need: int) -> Iterator[Room]:
-    """What the system limits."""
-    spoken_for = promised + kept
+def _system_limits(place: Place, promised: int, kept_free: int, need: int) -> Iterator[Room]:
+    """The room that the file system, the machine's memory and each cgroup leave."""
+    unavailable = promised + kept_free
     promises = f", {size(promised)} promised to other copies" if promised else ""
-    details = f"{size(kept)} are to stay free (--reserve){promises}"
+    details = f"{size(kept_free)} must stay free (--reserve){promises}"
     memory = min((left.bytes for left in place.memory), default=math.inf)
-    # A file system without a size of its own, as a ramfs, says 0.
+    # A file system without a size of its own, such as a ramfs, reports 0.
     free = place.free if place.total else 1 << 62
     figures = f"{place.folder} has {size(free)} free of {size(place.total)}; {details}"
     if not place.in_memory:
-        step = f"make room there ({_list(place)}), or name another folder with --to"
-    elif need + spoken_for <= memory:
-        larger = place.total - place.free + spoken_for + need
+        step = f"make room there ({_list(place)}), or use another folder with --to"
+    elif need + unavailable <= memory:
+        larger = place.total - place.free + unavailable + need
         step = (
-            f"make room there ({_list(place)}), have it made larger (administrator: `{remount(place.point, larger)}`; "
-            f"container: --shm-size={gibibytes(larger)}g), or name a local disk with --to"
+            f"make room there ({_list(place)}), enlarge it (administrator: `{remount(place.point, larger)}`; "
+            f"container: --shm-size={gibibytes(larger)}g), or use a local disk with --to"
         )
     else:
-        step = f"a larger one would not help, for {size(memory)} of memory are left: name a local disk with --to"
-    yield Room(free - spoken_for, "file system", f"{figures}: {step}")
+        step = (
+            f"enlarging it would not help, because only {size(memory)} of memory are left: use a local disk with --to"
+        )
+    yield Room(free - unavailable, "file system", f"{figures}: {step}")
     for left in place.memory:
-        yield _memory(place, left, spoken_for, details, need)
+        yield _memory(place, left, unavailable, details, need)
 
 
-def _memory(place: Place, left: MemoryLeft, spoken_for: int, details: str, need: int) -> Room:
-    count = left.bytes - spoken_for
+def _memory(place: Place, left: MemoryLeft, unavailable: int, details: str, need: int) -> Room:
+    count = left.bytes - unavailable
     if left.cgroup is None:
         return Room(
             count,
             "memory",
-            f"{place.folder} lies in memory, of which this machine has {size(left.bytes)} left; {details}: "
-            f"make room there ({_list(place)}), or name a local disk with --to",
+            f"{place.folder} is in memory, and this machine has {size(left.bytes)} of memory left; {details}: "
+            f"make room there ({_list(place)}), or use a local disk with --to",
         )
-    wanted = gibibytes(left.limit - left.bytes + spoken_for + need)
+    wanted = gibibytes(left.limit - left.bytes + unavailable + need)
     more = f"--mem={wanted}G" if "slurm" in left.cgroup else f"Slurm --mem={wanted}G, Docker --memory={wanted}g"
     return Room(
         count,
         "cgroup",
-        f"{place.folder} lies in memory, of which the limit of cgroup {left.cgroup} ({size(left.limit)}) leaves "
-        f"{size(left.bytes)}; {details}: ask for more ({more}), or name a local disk with --to",
+        f"{place.folder} is in memory, and the limit of cgroup {left.cgroup} ({size(left.limit)}) leaves "
+        f"{size(left.bytes)}; {details}: request more memory ({more}), or use a local disk with --to",
     )
 
 

@@ -1,16 +1,16 @@
-"""The folder below which one user's copies lie, and the names in it.
+"""The folder that holds one user's copies, and the names in it.
 
-    DIR/packtrain-<uid>/        mode 0700; neither a link nor anybody else's
-        NAME-<key>/             an entry: a dataset like any other, and staged.json
-        .locks/<key>.lease      readers hold it shared; its mtime is when the entry was last opened
-        .locks/<key>.build      who copies holds it
-        .locks/<key>.promise    its mtime is until when a path that was printed is safe from eviction
-        .locks/<key>.pin        is there while the entry is pinned
-        .locks/ledger           held while sums are made, and while an entry appears or goes
-        .tmp/<key>/             a copy that is being made, or was interrupted
-        .trash/                 what is being deleted
+    DIR/packtrain-<uid>/        mode 0700; owned by the user, not a link
+        NAME-<key>/             an entry: an ordinary dataset, plus staged.json
+        .locks/<key>.lease      readers hold it shared; its mtime is the time the entry was last opened
+        .locks/<key>.build      held by the process that copies
+        .locks/<key>.promise    its mtime is the end of the grace period of a printed path
+        .locks/<key>.pin        exists while the entry is pinned
+        .locks/ledger           held while space is added up, and while an entry appears or is removed
+        .tmp/<key>/             a copy in progress, or an interrupted one
+        .trash/                 data being deleted
 
-Lock files are never removed; see `locks`.
+Lock files are never removed; `locks` says why.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from packtrain._core.errors import StagingError
+from packtrain._core.locks import Lock
 from packtrain._core.mounts import file_system, is_network
 
-from .locks import Lease, Lock
+from .locks import Lease
 from .source import KEY_DIGITS
 
 SHM: Final = Path("/dev/shm")
@@ -36,55 +37,53 @@ _ENTRY_NAME: Final = re.compile(rf"[A-Za-z0-9_-]+-([0-9a-f]{{{KEY_DIGITS}}})")
 
 @dataclass(frozen=True)
 class Root:
-    """The folder of this user's entries below a place for staged copies.
+    """The folder that holds this user's entries.
 
     Attributes:
-        path: The folder.
+        path: Path of the folder.
     """
 
     path: Path
 
     @classmethod
     def below(cls, place: str | os.PathLike[str]) -> Self:
-        """The root in `place`, which need not be there yet."""
+        """The root in the folder `place`; the root need not exist yet."""
         return cls(Path(place).absolute() / f"packtrain-{os.geteuid()}")
 
     def make(self) -> None:
-        """Makes the root where it is missing, and looks whether it can be trusted.
+        """Creates the root if it is missing, and checks that it can be trusted.
 
         Raises:
-            StagingError: It cannot; the message says why, and what to do.
+            StagingError: The root cannot be created or trusted; the message says why and what to do.
         """
         place = self.path.parent
         if not place.is_dir():
-            raise StagingError(f"{place} is not a folder: name one on this machine with --to")
+            raise StagingError(f"{place} is not a folder: name an existing folder with --to")
         if is_network(place):
             raise StagingError(
-                f"{place} lies on a network file system ({file_system(place)}), where locks and local speed cannot be "
-                "relied on: name a folder of this machine's own with --to, such as /dev/shm or a local disk"
+                f"{place} is on a network file system ({file_system(place)}), which has neither reliable locks nor "
+                "local speed: use a local folder with --to, such as /dev/shm or one on a local disk"
             )
         mode = place.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise StagingError(
-                f"everybody may rename what lies in {place}: chmod +t {place}, or name another with --to"
+                f"everybody may rename files in {place}: run `chmod +t {place}`, or use another folder with --to"
             )
         try:
             if not os.path.lexists(self.path):
                 self.path.mkdir(0o700, exist_ok=True)
             self._check()
-            # The one that `exists` asks for comes last.
+            # .locks comes last, because `exists` checks for it.
             for name in (".tmp", ".trash", ".locks"):
                 (self.path / name).mkdir(0o700, exist_ok=True)
         except OSError as error:
-            raise StagingError(
-                f"nothing can be written in {place} ({error.strerror}): name another folder with --to"
-            ) from error
+            raise StagingError(f"cannot write to {place} ({error.strerror}): use another folder with --to") from error
 
     def exists(self) -> bool:
         """Whether anything was ever staged here.
 
         Raises:
-            StagingError: Something else has the root's name.
+            StagingError: The root cannot be trusted.
         """
         if not os.path.lexists(self.path):
             return False
@@ -95,34 +94,36 @@ class Root:
         status = self.path.lstat()
         if not stat.S_ISDIR(status.st_mode):
             raise StagingError(
-                f"{self.path} is a link or a file, not a folder of packtrain's: look who made it, and why"
+                f"{self.path} is a link or a file, not a folder made by packtrain: find out who made it, and remove it"
             )
         if status.st_uid != os.geteuid():
             raise StagingError(
-                f"{self.path} belongs to user {status.st_uid}: have it removed, or name another folder with --to"
+                f"{self.path} belongs to user {status.st_uid}: have it removed, or use another folder with --to"
             )
         if status.st_mode & 0o077:
-            raise StagingError(f"others may use {self.path}: chmod 700 {self.path}, if you trust what lies there")
+            raise StagingError(
+                f"other users have access to {self.path}: run `chmod 700 {self.path}` if you trust its content"
+            )
 
     def lock(self, key: str, what: str) -> Path:
-        """Name of a lock file: `what` is ``"lease"``, ``"build"``, ``"promise"`` or ``"pin"``."""
+        """Path of a lock file: `what` is ``"lease"``, ``"build"``, ``"promise"`` or ``"pin"``."""
         return self.path / ".locks" / f"{key}.{what}"
 
     def ledger(self) -> Lock:
-        """Waits for the lock under which sums are made, and entries appear and go."""
+        """Waits for the lock under which space is added up, and entries appear and are removed."""
         return Lock(self.path / ".locks" / "ledger")
 
     def copy_folder(self, key: str) -> Path:
-        """Where a copy is made."""
+        """Folder in which the copy with this key is made."""
         return self.path / ".tmp" / key
 
     @property
     def trash(self) -> Path:
-        """Where things are deleted."""
+        """Folder that data is moved to before it is deleted."""
         return self.path / ".trash"
 
     def find(self, key: str) -> Path | None:
-        """The entry with this key."""
+        """Folder of the entry with this key; None if there is none."""
         return next(iter(self.path.glob(f"*-{key}")), None)
 
     def entries(self) -> Iterator[tuple[str, Path]]:
@@ -132,30 +133,36 @@ class Root:
                 yield found[1], path
 
     def copies(self) -> Iterator[tuple[str, Path]]:
-        """Key and folder of each copy that is being made, or was interrupted."""
+        """Key and folder of each copy in progress and each interrupted one."""
         for path in sorted((self.path / ".tmp").iterdir()):
             yield path.name, path
 
 
 def entry_key(path: Path) -> str | None:
-    """The key, if `path` is an entry of any root."""
+    """The key of an entry; None if `path` is not an entry in any root."""
     found = _ENTRY_NAME.fullmatch(path.name)
     root = path.parent
     return found[1] if found and _ROOT_NAME.fullmatch(root.name) and (root / ".locks").is_dir() else None
 
 
 def lease_on(path: Path) -> Lease | None:
-    """Takes the lease, if `path` is an entry; see `entry_key`.
+    """Takes a lease on a staged copy, which keeps it from being evicted.
+
+    Args:
+        path: Folder of a dataset.
+
+    Returns:
+        The lease; None if `path` is not a staged copy.
 
     Raises:
-        StagingError: It was an entry, but has been evicted.
+        StagingError: `path` was a staged copy, but has been evicted.
     """
     path = path.resolve()
     key = entry_key(path)
     if key is None:
         return None
     lease = Lease(Root(path.parent).lock(key, "lease"))
-    # Looked at under the lease: from here on it stays.
+    # Checked while the lease is held: from here on the entry cannot be evicted.
     if not path.is_dir():
         raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {path.parents[1]})")
     return lease

@@ -1,4 +1,4 @@
-"""What there is to copy: the files that a dataset's manifest names, and the identity of their content."""
+"""A dataset to copy: the files that its manifest names, and the key that identifies their content."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from packtrain._core.errors import CorruptFile, SourceChanged
 from packtrain._core.manifest import INDEX, PLAN, Manifest
 
 BLOCK: Final = 4096
-"""Files take whole blocks of this size, on tmpfs as on most file systems of disks."""
+"""Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
 KEY_DIGITS: Final = 16
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to copy.
+    """A file of a dataset to be staged.
 
     Attributes:
-        name: Path relative to the dataset.
-        bytes: Its size.
-        crc32c: Checksum of all its bytes.
-        shard: Number of the shard that it is or belongs to; None for files that every reader needs.
+        name: Path relative to the dataset's folder.
+        bytes: Size of the file in bytes.
+        crc32c: Checksum of the whole file.
+        shard: Number of the shard that the file is or belongs to; None for files that every reader needs.
     """
 
     name: str
@@ -38,20 +38,20 @@ class SourceFile:
 
     @property
     def allocated(self) -> int:
-        """Bytes it takes on a file system."""
+        """Bytes the file takes on a file system, in whole blocks."""
         return -(-self.bytes // BLOCK) * BLOCK
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that is to be staged.
+    """A dataset to be staged.
 
     Attributes:
-        path: Its folder, absolute.
-        manifest: Its manifest.
-        key: Identity of its content: the first 16 hexadecimal digits of the manifest's SHA-256. The manifest holds the
-            checksums of everything else.
-        files: What belongs to it, but for the manifest: what every reader needs first, then shard by shard.
+        path: Absolute path of the dataset's folder.
+        manifest: The dataset's manifest.
+        key: Key of the content: the first 16 hexadecimal digits of the manifest's SHA-256. It identifies the whole
+            content, because the manifest holds the checksums of all other files.
+        files: All files except the manifest: first those that every reader needs, then shard by shard.
     """
 
     path: Path
@@ -64,10 +64,10 @@ class Source:
         """Reads the manifest of the dataset in `folder`.
 
         Raises:
-            NotADataset: There is none.
-            UnsupportedVersion: A newer packtrain wrote it.
-            CorruptFile: It is damaged.
-            SourceChanged: plan.json is not the one that the dataset was packed by.
+            NotADataset: There is no manifest.
+            UnsupportedVersion: A newer packtrain wrote the manifest.
+            CorruptFile: The manifest is damaged, or plan.json cannot be read.
+            SourceChanged: plan.json is not the plan that the dataset was packed with.
         """
         path = Path(folder).resolve()
         manifest = Manifest.load(path)
@@ -75,18 +75,18 @@ class Source:
 
     @property
     def entry_name(self) -> str:
-        """What a copy's folder is called: the dataset's folder, for people, and the key."""
+        """Name for a copy's folder: the name of the dataset's folder, for people, and the key."""
         safe = re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-")[:40] or "dataset"
         return f"{safe}-{self.key}"
 
 
 def key_of(manifest: Manifest) -> str:
-    """Identity of a dataset's content; see `Source.key`."""
+    """The key that identifies a dataset's content, as described for `Source.key`."""
     return hashlib.sha256(manifest.dump()).hexdigest()[:KEY_DIGITS]
 
 
-def allocated_beside(manifest: Manifest) -> int:
-    """Bytes that an entry takes beside the files of `Source.files`: manifest, note, journal of the copy, folders."""
+def overhead_bytes(manifest: Manifest) -> int:
+    """Bytes that an entry takes in addition to `Source.files`: manifest, note, journal of the copy, and folders."""
     journal = 64 * (manifest.bytes // (1 << 20) + 4 * len(manifest.shards) + len(manifest.columns))
     return -(-(len(manifest.dump()) + journal) // BLOCK) * BLOCK + 8 * BLOCK
 
@@ -97,7 +97,7 @@ def _plan(path: Path, manifest: Manifest) -> SourceFile:
     except OSError as error:
         raise CorruptFile(f"{path}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
     if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:
-        raise SourceChanged(f"{path}: {PLAN} is not the plan that the dataset was packed by", file=PLAN)
+        raise SourceChanged(f"{path}: {PLAN} is not the plan that the dataset was packed with", file=PLAN)
     return SourceFile(PLAN, len(data), crc32c(data))
 
 

@@ -1,7 +1,7 @@
-"""Copies, checks and warms files: in pieces, by several threads, with a sum of every byte.
+"""Copies, checks and warms files: in pieces, with several threads, and with a checksum of every byte.
 
-A piece is read into a buffer that stays in the processor's cache, summed and written from there; so the checksums,
-which need every byte anyway, cost next to nothing. The sums of the pieces combine to the file's.
+A piece is read into a buffer that stays in the processor's cache, and is checksummed and written from there. So the
+checksums cost next to nothing. The checksums of all pieces combine to the checksum of the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,33 +18,33 @@ from typing import Final
 from crc32c import crc32c
 
 from packtrain._core.errors import NoSpace, SourceChanged, StagingError
-from packtrain._core.files import fsync_folder
+from packtrain._core.files import file_errors, fsync_folder, no_space
 from packtrain._core.mounts import IN_MEMORY, file_system
 from packtrain._core.sizes import size
 
 from .journal import Journal
 from .kernel import Reader, allocate, clone, start_writeback
-from .origin import changed, errors, no_space, opened, opening, reading
-from .pieces import Crew, Piece, Sums, cut
-from .progress import CopyProgress, Show, Tally
+from .origin import open_file, open_piece, source_changed
+from .pieces import Checksums, Piece, ThreadTeam, split
+from .progress import OnCopyProgress, ProgressCounter
 from .source import SourceFile
 
 THREADS: Final = 8
-"""By default; more than cores, because they wait for disks."""
+"""Default number of threads. There are more of them than cores, because they wait for disks."""
 _SLICE: Final = 1 << 30
-"""Allocating a slice takes less than a second, so that an interrupt has not long to wait."""
+"""Bytes allocated at a time. This takes less than a second, so an interrupt does not have to wait long."""
 
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a copy did.
+    """Result of a copy.
 
     Attributes:
-        bytes: Size of all files.
-        copied: Bytes that were copied now; more than `bytes` where a file had to be copied twice.
-        resumed: Bytes that an earlier, interrupted copy had left.
+        bytes: Total size of all files in bytes.
+        copied: Bytes copied by this call; more than `bytes` if a file had to be copied twice.
+        resumed: Bytes that were already there from an earlier, interrupted copy.
         method: ``"reflink"`` or ``"read/write"``.
-        seconds: How long it took.
+        seconds: Duration of the copy in seconds.
     """
 
     bytes: int
@@ -61,162 +61,174 @@ def copy_files(
     journal: Path,
     *,
     threads: int = THREADS,
-    on_progress: Show | None = None,
+    on_progress: OnCopyProgress | None = None,
 ) -> CopyReport:
-    """Copies files, whole and verified, to a medium that holds them.
+    """Copies and verifies files and, on a disk, makes them durable.
 
-    Room for all of them is allocated before a byte is copied. Pages of the source that were not in the page cache
-    before are not in it afterwards; the copies are. Interrupted in any way, the same call goes on where it was.
+    Space for all files is allocated before the first byte is copied. Pages of the source that were not in the page
+    cache before are not in it afterwards, but those of the copies are. If the call is interrupted in any way, the same
+    call continues where it stopped.
 
     Args:
         source: Folder to copy from.
-        target: Existing folder to copy to; subfolders are made.
-        files: What to copy, under the same names; they become read-only.
-        journal: File in which the finished pieces are noted.
-        threads: Threads that copy, at most.
+        target: Existing folder to copy to; subfolders are created.
+        files: Files to copy, under the same names; the copies are read-only.
+        journal: File that records the finished pieces.
+        threads: Maximum number of threads that copy.
         on_progress: Called about ten times a second from the calling thread.
 
     Raises:
-        SourceChanged: A file is missing, or not what was packed, even when read once more.
-        NoSpace: The target is full.
-        StagingError: The source cannot be read, or the target not be written.
+        SourceChanged: A file is missing, or is not what was packed, even after reading it a second time.
+        NoSpace: The file system of `target` is full.
+        StagingError: The source cannot be read, or the target cannot be written.
     """
     started = time.monotonic()
-    with Journal(journal) as notes:
-        copy = _Copy(source, target, files, notes, Crew(threads), on_progress)
+    with Journal(journal) as opened_journal:
+        copy = _Copy(source, target, files, opened_journal, ThreadTeam(threads), on_progress)
         copy.run()
     seconds = time.monotonic() - started
     method = "reflink" if copy.cloned else "read/write"
-    return CopyReport(sum(file.bytes for file in files), copy.tally.copied, copy.tally.resumed, method, seconds)
+    return CopyReport(sum(file.bytes for file in files), copy.counter.copied, copy.counter.resumed, method, seconds)
 
 
 def check_files(
-    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: Show | None = None
+    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: OnCopyProgress | None = None
 ) -> list[SourceFile]:
     """Reads files and compares their checksums; leaves the page cache as it was.
 
     Args:
-        folder: Where they are.
-        files: Which files; those that are symbolic links are skipped.
-        threads: Threads that read, at most.
+        folder: Folder of the files.
+        files: Files to check; symbolic links are skipped.
+        threads: Maximum number of threads that read.
         on_progress: Called about ten times a second from the calling thread.
 
     Returns:
-        Those that are missing, not files, of the wrong size, unreadable or of other content, in the order of `files`.
+        The files that are missing, unreadable, not regular files, or have the wrong size or content, in the order of
+        `files`.
     """
-    there = [file for file in files if not (folder / file.name).is_symlink()]
-    wrong: set[SourceFile] = set()
-    sums = Sums()
-    tally = Tally(sum(file.bytes for file in there), on_progress)
+    local = [file for file in files if not (folder / file.name).is_symlink()]
+    damaged: set[SourceFile] = set()
+    checksums = Checksums()
+    counter = ProgressCounter(sum(file.bytes for file in local), on_progress)
 
     def check(piece: Piece, buffer: memoryview) -> None:
         try:
-            with reading(folder, piece) as reader:
-                sums[piece] = _sum(piece, buffer, crew, reader.read)
+            with open_piece(folder, piece) as reader:
+                checksums[piece] = _checksum(piece, buffer, team, reader.read)
         except (OSError, StagingError, SourceChanged):
-            wrong.add(piece.file)
-        tally.add(piece.length)
+            damaged.add(piece.file)
+        counter.add(piece.length)
 
-    crew = Crew(threads)
-    crew.run([piece for file in there for piece in cut(file)], check, tally.show)
-    tally.show()
-    return [file for file in there if file in wrong or sums.total(file) != file.crc32c]
+    team = ThreadTeam(threads)
+    team.run([piece for file in local for piece in split(file)], check, counter.report)
+    counter.report()
+    return [file for file in local if file in damaged or checksums.of_file(file) != file.crc32c]
 
 
 def warm_files(
-    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: Show | None = None
+    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: OnCopyProgress | None = None
 ) -> int:
     """Reads files into the page cache.
 
     Args:
-        folder: Where they are.
-        files: Which files.
-        threads: Threads that read, at most.
+        folder: Folder of the files.
+        files: Files to read.
+        threads: Maximum number of threads that read.
         on_progress: Called about ten times a second from the calling thread.
 
     Returns:
-        Bytes that were read.
+        Number of bytes read.
 
     Raises:
         StagingError: A file cannot be read.
     """
-    tally = Tally(sum(file.bytes for file in files), on_progress)
+    counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
 
     def warm(piece: Piece, buffer: memoryview) -> None:
         path = folder / piece.file.name
-        with errors(path, "read"), opened(path, os.O_RDONLY) as descriptor:
+        with _errors(path, "read"), _opened(path, os.O_RDONLY) as descriptor:
             for view, offset in _views(piece, buffer):
-                crew.check()
-                tally.add(os.preadv(descriptor, [view], offset))
+                team.raise_if_stopped()
+                counter.add(os.preadv(descriptor, [view], offset))
 
-    crew = Crew(threads)
-    crew.run([piece for file in files for piece in cut(file)], warm, tally.show)
-    tally.show()
-    return tally.copied
+    team = ThreadTeam(threads)
+    team.run([piece for file in files for piece in split(file)], warm, counter.report)
+    counter.report()
+    return counter.copied
 
 
 class _Copy:
     """One call of `copy_files`."""
 
     def __init__(
-        self, source: Path, target: Path, files: Sequence[SourceFile], journal: Journal, crew: Crew, show: Show | None
+        self,
+        source: Path,
+        target: Path,
+        files: Sequence[SourceFile],
+        journal: Journal,
+        team: ThreadTeam,
+        on_progress: OnCopyProgress | None,
     ) -> None:
         self._source = source
         self._target = target
         self._files = files
         self._journal = journal
-        self._crew = crew
-        self.tally = Tally(sum(file.bytes for file in files), show)
+        self._team = team
+        self.counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
         self.cloned: set[SourceFile] = set()
-        self._made: list[Path] = []
-        self._sums = Sums()
-        self._left = {file: len(cut(file)) for file in files}
+        self._created: list[Path] = []
+        self._checksums = Checksums()
+        self._pieces_left = {file: len(split(file)) for file in files}
         self._lock = threading.Lock()
         self._durable = file_system(target) not in IN_MEMORY
 
     def run(self) -> None:
         folders = {(self._target / file.name).parent for file in self._files} | {self._target}
-        with errors(self._target, "write to"):
+        with _errors(self._target, "write to"):
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._crew.run(self._files, self._make, self.tally.show)
+            self._team.run(self._files, self._create, self.counter.report)
             self._check_room()
-            self._crew.run([file for file in self._files if file not in self.cloned], self._allocate, self.tally.show)
+            self._team.run(
+                [file for file in self._files if file not in self.cloned], self._allocate, self.counter.report
+            )
         except NoSpace:
-            # What was allocated for nothing is given back at once.
-            for path in self._made:
+            # Free at once what was allocated in vain.
+            for path in self._created:
                 path.unlink(missing_ok=True)
             raise
-        self._crew.run((piece for file in self._files for piece in cut(file)), self._piece, self.tally.show)
+        self._team.run(
+            (piece for file in self._files for piece in split(file)), self._resume_or_copy, self.counter.report
+        )
         if self._durable:
-            with errors(self._target, "write to"):
+            with _errors(self._target, "write to"):
                 for folder in folders:
                     fsync_folder(folder)
-        self.tally.show()
+        self.counter.report()
 
     def _check_room(self) -> None:
-        """Says at once what allocating would say late, or never on file systems that cannot allocate."""
+        """Fails at once if there is too little space. Allocating would fail late, or never if it is not supported."""
         need = 0
         for file in self._files:
             if file not in self.cloned:
                 need += max(0, file.allocated - os.lstat(self._target / file.name).st_blocks * 512)
         status = os.statvfs(self._target)
         if need > (free := status.f_bavail * status.f_frsize):
-            raise no_space(self._target, f"{size(need)} more are needed, {size(free)} are free")
+            raise no_space(self._target, f"{size(need)} more needed; {size(free)} free")
 
-    def _make(self, file: SourceFile, _: memoryview) -> None:
-        """Makes the file in its full size; with its content, where file systems share blocks."""
+    def _create(self, file: SourceFile, _: memoryview) -> None:
+        """Creates the file with its full size, and with its content if the file systems can share blocks."""
         path = self._target / file.name
-        with errors(path, "write"):
+        with _errors(path, "write"):
             if not os.path.lexists(path):
-                self._made.append(path)
+                self._created.append(path)
             elif not path.is_symlink():
-                path.chmod(0o600)  # a finished copy of an earlier run
+                path.chmod(0o600)  # finished by an earlier run, so read-only
         with (
-            opening(self._source, file) as source,
-            errors(path, "write"),
-            opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as target,
+            open_file(self._source, file) as source,
+            _errors(path, "write"),
+            _opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as target,
         ):
             if file.bytes and clone(source, target):
                 self.cloned.add(file)
@@ -224,85 +236,99 @@ class _Copy:
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
         path = self._target / file.name
-        with errors(path, "write"), opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target:
+        with _errors(path, "write"), _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target:
             for offset in range(0, file.bytes, _SLICE):
-                self._crew.check()
+                self._team.raise_if_stopped()
                 allocate(target, offset, min(_SLICE, file.bytes - offset))
 
-    def _piece(self, piece: Piece, buffer: memoryview) -> None:
+    def _resume_or_copy(self, piece: Piece, buffer: memoryview) -> None:
         known = self._journal[piece]
         if piece.file in self.cloned:
-            self._sums[piece] = self._sum_of_copy(piece, buffer)
-            self.tally.add(piece.length)
-        elif known is not None and self._sum_of_copy(piece, buffer) == known:
-            self._sums[piece] = known
-            self.tally.resume(piece.length)
+            self._checksums[piece] = self._checksum_of_copy(piece, buffer)
+            self.counter.add(piece.length)
+        elif known is not None and self._checksum_of_copy(piece, buffer) == known:
+            self._checksums[piece] = known
+            self.counter.add_resumed(piece.length)
         else:
-            self._copy(piece, buffer)
+            self._copy_piece(piece, buffer)
         with self._lock:
-            self._left[piece.file] -= 1
-            last = not self._left[piece.file]
+            self._pieces_left[piece.file] -= 1
+            last = not self._pieces_left[piece.file]
         if last:
             self._finish(piece.file, buffer)
 
-    def _sum_of_copy(self, piece: Piece, buffer: memoryview) -> int:
+    def _checksum_of_copy(self, piece: Piece, buffer: memoryview) -> int:
         path = self._target / piece.file.name
-        with errors(path, "read"), opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
-            return _sum(piece, buffer, self._crew, lambda view, offset: os.preadv(descriptor, [view], offset))
+        with _errors(path, "read"), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+            return _checksum(piece, buffer, self._team, lambda view, offset: os.preadv(descriptor, [view], offset))
 
-    def _copy(self, piece: Piece, buffer: memoryview) -> None:
+    def _copy_piece(self, piece: Piece, buffer: memoryview) -> None:
         path = self._target / piece.file.name
         checksum = 0
         with (
-            reading(self._source, piece) as reader,
-            errors(path, "write"),
-            opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target,
+            open_piece(self._source, piece) as reader,
+            _errors(path, "write"),
+            _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target,
         ):
             for view, offset in _views(piece, buffer):
-                self._crew.check()
+                self._team.raise_if_stopped()
                 self._read(reader, piece.file, view, offset)
                 checksum = crc32c(view, checksum)
                 _write(target, view, offset)
-                self.tally.add(len(view))
+                self.counter.add(len(view))
             if self._durable:
                 start_writeback(target, piece.offset, piece.length)
             self._journal.add(piece, checksum)
-        self._sums[piece] = checksum
+        self._checksums[piece] = checksum
 
     def _read(self, reader: Reader, file: SourceFile, view: memoryview, offset: int) -> None:
-        with errors(self._source / file.name, "read"):
+        with _errors(self._source / file.name, "read"):
             count = reader.read(view, offset)
         if count < len(view):
-            raise changed(self._source, file, f"it ends after {offset + count} of {file.bytes} bytes")
+            raise source_changed(self._source, file, f"it ends after {offset + count} of {file.bytes} bytes")
 
     def _finish(self, file: SourceFile, buffer: memoryview) -> None:
-        if self._sums.total(file) != file.crc32c:
+        if self._checksums.of_file(file) != file.crc32c:
             self._copy_again(file, buffer)
-        if (found := self._sums.total(file)) != file.crc32c:
-            raise changed(
-                self._source, file, f"its crc32c is {found:08x}, and was {file.crc32c:08x} when it was packed"
+        if (found := self._checksums.of_file(file)) != file.crc32c:
+            raise source_changed(
+                self._source, file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed"
             )
         path = self._target / file.name
-        with errors(path, "write"), opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+        with _errors(path, "write"), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
             os.fchmod(descriptor, 0o444)
             if self._durable:
                 os.fsync(descriptor)
 
     def _copy_again(self, file: SourceFile, buffer: memoryview) -> None:
-        # It may be the page cache, and not the disk, that holds a wrong byte.
-        with opening(self._source, file) as descriptor, suppress(OSError):
+        # The wrong byte may be in the page cache rather than on the disk.
+        with open_file(self._source, file) as descriptor, suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        self.tally.again(file.bytes)
-        for piece in cut(file):
-            self._copy(piece, buffer)
+        self.counter.take_back(file.bytes)
+        for piece in split(file):
+            self._copy_piece(piece, buffer)
 
 
-def _sum(piece: Piece, buffer: memoryview, crew: Crew, read: Callable[[memoryview, int], int]) -> int:
+def _checksum(piece: Piece, buffer: memoryview, team: ThreadTeam, read: Callable[[memoryview, int], int]) -> int:
     checksum = 0
     for view, offset in _views(piece, buffer):
-        crew.check()
+        team.raise_if_stopped()
         checksum = crc32c(view[: read(view, offset)], checksum)
     return checksum
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor of a file. If the flags create the file, only its owner may read it until it is finished."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _errors(path: Path, verb: str) -> AbstractContextManager[None]:
+    return file_errors(path, StagingError, verb=verb)
 
 
 def _views(piece: Piece, buffer: memoryview) -> Iterator[tuple[memoryview, int]]:
@@ -315,6 +341,3 @@ def _write(descriptor: int, view: memoryview, offset: int) -> None:
     while view:
         count = os.pwrite(descriptor, view, offset)
         view, offset = view[count:], offset + count
-
-
-__all__ = ["THREADS", "CopyProgress", "CopyReport", "check_files", "copy_files", "warm_files"]

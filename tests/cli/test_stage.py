@@ -1,4 +1,4 @@
-"""Laws of `packtrain stage`: its standard output is a path; a command that it runs holds the lease."""
+"""Laws of `packtrain stage`: standard output is the path, and a command that it runs holds the lease."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def program(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs ``packtrain stage`` in a process of its own."""
+    """Runs ``packtrain stage`` in a separate process."""
     return subprocess.run([*PROGRAM, "stage", *map(str, words)], text=True, capture_output=True, timeout=60, **options)
 
 
@@ -56,8 +56,8 @@ class TestPath:
         copied = tree(path)
         assert copied.pop("staged.json")
         assert copied == tree(dataset)
-        # Copied to the file system that it lies on, which is not what anybody wants.
-        assert outcome.err.startswith("warning: ") and "lie on one file system" in outcome.err
+        # It warns that the copy is on the file system of its source.
+        assert outcome.err.startswith("warning: ") and "are on the same file system" in outcome.err
         assert run("stage", dataset, "--to", place, *options).out == outcome.out
 
     def test_in_a_job_script(self, dataset: Path, place: Path) -> None:
@@ -112,12 +112,12 @@ class TestErrors:
         outcome = run("stage", dataset, "--to", place, "--budget", "10K")
         assert (outcome.code, outcome.out) == (1, "")
         assert f"{dataset} takes " in outcome.err
-        assert "the budget of 9.8 KiB has 9.8 KiB left" in outcome.err and "raise --budget" in outcome.err
+        assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise --budget" in outcome.err
 
     def test_more_is_to_stay_free_than_there_is(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--reserve", "4000T", "--json")
         assert (outcome.code, outcome.json["error"]) == (1, "NoRoom")
-        assert "are to stay free (--reserve)" in outcome.err
+        assert "must stay free (--reserve)" in outcome.err
 
     def test_no_dataset(self, run: Run, place: Path) -> None:
         outcome = run("stage", place, "--to", place)
@@ -139,7 +139,7 @@ class TestErrors:
             (["--bugdet", "1G"], "--bugdet"),
             (["python", "train.py"], "unexpected extra arguments (python train.py)"),
             (["train.py", "--", "true"], "unexpected extra argument (train.py)"),
-            (["--"], "-- is followed by a command to run"),
+            (["--"], "-- must be followed by a command to run"),
         ],
     )
     def test_wrong_usage(self, run: Run, dataset: Path, place: Path, words: list[str], message: str) -> None:
@@ -150,7 +150,7 @@ class TestErrors:
 
     def test_json_of_a_command(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--json", "--", "true")
-        assert outcome.code == 2 and "standard output is the command's" in outcome.json["message"]
+        assert outcome.code == 2 and "standard output belongs to the command" in outcome.json["message"]
 
     def test_the_commands_json_is_none_of_our_business(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--budget", 0, "--", "true", "--json")
@@ -186,7 +186,7 @@ class TestCommand:
         assert program(dataset, "--to", place, "--", "sh", "-c", script).returncode == code
 
     def test_ctrl_c_reaches_the_command(self, dataset: Path, place: Path) -> None:
-        """Not a process above it: there is none."""
+        """There is no parent process that could catch it."""
         words = [
             *PROGRAM,
             "stage",
@@ -218,7 +218,7 @@ class TestCommand:
         finally:
             os.kill(process, signal.SIGKILL)
         wait_for(lambda: not entries(place)[0].leased)
-        # And nothing was promised beyond that.
+        # There is no grace period after that.
         assert [gone.id for gone in evict(place)] == [entry.id]
 
     def test_grace_for_after_the_command(self, dataset: Path, place: Path) -> None:
@@ -229,7 +229,7 @@ class TestCommand:
     def test_it_is_looked_for_before_anything_is_copied(self, dataset: Path, place: Path, name: str) -> None:
         done = program(dataset, "--to", place, "--", name)
         assert (done.returncode, done.stdout) == (127, "")
-        assert f"cannot run '{name}': not found, or not executable" in done.stderr
+        assert f"cannot run '{name}': not found or not executable" in done.stderr
         assert not list(place.iterdir())
 
     def test_what_cannot_be_run(self, dataset: Path, place: Path) -> None:
@@ -257,7 +257,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 class TestProgress:
     def test_lines_in_a_log(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        """One in ten seconds; what was copied before does not count for the rate."""
+        """There is one line every ten seconds; the rate does not include what was copied before."""
         clock = [1000]
         monkeypatch.setattr("packtrain._cli.output.time.monotonic", lambda: clock[0])
         with stage_progress(quiet=False) as show:
@@ -281,14 +281,14 @@ class TestProgress:
         assert capsys.readouterr() == ("", "")
 
     def test_a_bar_on_a_terminal(self, dataset: Path, place: Path) -> None:
-        """Also with standard output in a pipe, as in DATA=$(packtrain stage ...)."""
+        """Even if standard output is a pipe, as in DATA=$(packtrain stage ...)."""
         ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (24, 100))
         words = [*PROGRAM, "stage", str(dataset), "--to", str(place), "--warm"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, stdin=theirs) as process:
             os.close(theirs)
             shown = b""
-            # The end of a terminal is an error.
+            # Reading raises an error when the terminal is closed.
             try:
                 while piece := os.read(ours, 4096):
                     shown += piece

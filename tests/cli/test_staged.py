@@ -1,4 +1,4 @@
-"""Laws of `packtrain staged`: what it shows is what lies there, and what somebody needs stays."""
+"""Laws of `packtrain staged`: it shows what is there, and keeps the copies that somebody needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from helpers.support import flip, image_set, packed, shard_bytes, tree
 
 from packtrain import Staged, StageOptions, open_dataset, stage
-from packtrain._staging.source import Source, allocated_beside
+from packtrain._staging.source import Source, overhead_bytes
 from packtrain.staging import entries
 
 from .conftest import Run
@@ -82,7 +82,7 @@ class TestList:
 
     def test_a_partial_one(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
         source = Source.load(datasets[1])
-        budget = sum(file.allocated for file in source.files) + allocated_beside(source.manifest) - 1
+        budget = sum(file.allocated for file in source.files) + overhead_bytes(source.manifest) - 1
         outcome = run("stage", datasets[1], "--to", place, "--partial", "--budget", budget, "--json")
         assert (outcome.json["local_shards"], outcome.json["shards"]) == (3, 4)
         assert " 3/4  partial " in run("staged", "list", "--to", place).out
@@ -108,7 +108,7 @@ class TestEvict:
         found = run("staged", "evict", "--all", "--to", place, "--json").json
         assert {entry["id"] for entry in found["evicted"]} == {each.id for each in staged}
         assert names(place) == set()
-        assert run("staged", "evict", "--all", "--to", place).out.startswith("nothing may go")
+        assert run("staged", "evict", "--all", "--to", place).out.startswith("nothing can be evicted")
 
     def test_the_source_is_left_alone(
         self, run: Run, datasets: tuple[Path, Path], staged: tuple[Staged, Staged], place: Path
@@ -139,7 +139,7 @@ class TestEvict:
     def test_what_was_promised_stays_but_for_force(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
         run("stage", datasets[0], "--to", place)
         outcome = run("staged", "evict", "cats", "--to", place)
-        assert outcome.code == 1 and "was printed not long ago" in outcome.err
+        assert outcome.code == 1 and "was printed recently" in outcome.err
         assert names(place) == {"cats"}
         assert run("staged", "evict", "cats", "--to", place, "--force").code == 0
         assert names(place) == set()
@@ -147,11 +147,11 @@ class TestEvict:
     @pytest.mark.parametrize(
         ("words", "code", "message"),
         [
-            ([], 2, "name what to evict, or say --all"),
-            (["cats", "--all"], 2, "name what to evict, or say --all"),
-            (["s"], 1, "may be any of cats-"),
-            (["mice"], 1, "there is no entry 'mice'; what is there: cats-"),
-            (["/elsewhere/packtrain-0/x"], 2, "these lie in several places (/elsewhere, "),
+            ([], 2, "name the copies to evict, or use --all"),
+            (["cats", "--all"], 2, "name the copies to evict, or use --all"),
+            (["s"], 1, "matches several copies: cats-"),
+            (["mice"], 1, "there is no staged copy 'mice'; existing copies: cats-"),
+            (["/elsewhere/packtrain-0/x"], 2, "these copies are in several folders (/elsewhere, "),
         ],
     )
     def test_wrong_usage(
@@ -165,7 +165,7 @@ class TestEvict:
 class TestRepair:
     def test_what_is_sound(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
         outcome = run("staged", "repair", "cats", "--to", place)
-        assert (outcome.code, outcome.out) == (0, f"{staged[0].id}: all is well\n")
+        assert (outcome.code, outcome.out) == (0, f"{staged[0].id}: no damage found\n")
 
     def test_only_what_is_damaged_is_copied_again(
         self, run: Run, datasets: tuple[Path, Path], staged: tuple[Staged, Staged]
@@ -194,4 +194,4 @@ class TestRepair:
     def test_what_is_no_entry(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
         for words in ([datasets[0]], ["cats", "--to", place]):
             outcome = run("staged", "repair", *words)
-            assert (outcome.code, outcome.out) == (1, "") and "there is no entry" in outcome.err
+            assert (outcome.code, outcome.out) == (1, "") and "there is no staged copy" in outcome.err

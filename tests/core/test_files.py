@@ -14,6 +14,7 @@ from crc32c import crc32c
 
 from packtrain._core import files, mounts
 from packtrain._core.cores import available_cores
+from packtrain._core.locks import Lock
 from packtrain.errors import NoSpace, OutputConflict, PackError, ShardFailed
 
 
@@ -93,18 +94,36 @@ class TestLocked:
 
         def refused(*, shared: bool) -> bool:
             try:
-                with files.locked(path, shared=shared):
+                with Lock(path, shared=shared, wait=False):
                     return False
-            except OutputConflict as error:
-                return "another packer is at work in" in str(error)
+            except BlockingIOError:
+                return True
 
-        with files.locked(path):
+        with Lock(path):
             assert refused(shared=True)
             assert refused(shared=False)
-        with files.locked(path, shared=True):
+        with Lock(path, shared=True):
             assert not refused(shared=True)
             assert refused(shared=False)
         assert not refused(shared=False)
+
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_a_second_packer_is_told(self, tmp_path: Path, shared: bool) -> None:
+        path = tmp_path / "plan.json"
+        path.touch()
+        with (
+            Lock(path, shared=shared),
+            pytest.raises(OutputConflict, match="another packer is at work in"),
+            files.locked(path),
+        ):
+            pass
+        with files.locked(path), pytest.raises(BlockingIOError):
+            Lock(path, shared=shared, wait=False)
+
+    def test_a_file_that_is_to_be_locked_is_not_made(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError), files.locked(tmp_path / "plan.json"):
+            pass
+        assert not list(tmp_path.iterdir())
 
     def test_the_lock_ends_with_the_process(self, tmp_path: Path) -> None:
         path = tmp_path / "plan.json"
@@ -131,7 +150,7 @@ def test_a_full_disk_is_named_with_the_next_step(tmp_path: Path, number: int) ->
         pytest.raises(
             NoSpace, match=rf"no space left for {tmp_path} \(.*; [\d,]+ MiB free\).* run the same command again"
         ),
-        files.output_errors(tmp_path),
+        files.file_errors(tmp_path),
     ):
         raise OSError(number, os.strerror(number))
 
@@ -139,11 +158,26 @@ def test_a_full_disk_is_named_with_the_next_step(tmp_path: Path, number: int) ->
 def test_other_errors_of_the_output_are_named_too(tmp_path: Path) -> None:
     for otherwise in (PackError, ShardFailed):
         message = rf"cannot write to {tmp_path}: .*Input/output error"
-        with pytest.raises(otherwise, match=message) as caught, files.output_errors(tmp_path, otherwise):
+        with pytest.raises(otherwise, match=message) as caught, files.file_errors(tmp_path, otherwise):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         assert type(caught.value) is otherwise
-    with pytest.raises(KeyError), files.output_errors(tmp_path):
+    with pytest.raises(KeyError), files.file_errors(tmp_path):
         raise KeyError
+
+
+def test_an_error_names_the_file_that_it_is_about(tmp_path: Path) -> None:
+    with (
+        pytest.raises(
+            PackError, match=rf"cannot read {tmp_path}: No such file or directory \({tmp_path / 'x'}\)\. Fix"
+        ),
+        files.file_errors(tmp_path, verb="read"),
+    ):
+        (tmp_path / "x").read_bytes()
+    with (
+        pytest.raises(PackError, match=rf"cannot read {tmp_path / 'x'}: No such file or directory\. Fix"),
+        files.file_errors(tmp_path / "x", verb="read"),
+    ):
+        (tmp_path / "x").read_bytes()
 
 
 class TestMachine:

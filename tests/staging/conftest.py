@@ -1,4 +1,4 @@
-"""Datasets to stage, places to stage them to, and processes that do it."""
+"""Fixtures: datasets to stage, folders to stage them to, and processes that stage them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ with tempfile.TemporaryDirectory() as folder:
 
 @pytest.fixture(scope="session")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """Four datasets of one size or nearly so, of four shards each, with different content; not to be changed."""
+    """Four datasets of nearly the same size, with four shards each and different content; do not change them."""
     folder = tmp_path_factory.mktemp("datasets")
     return tuple(packed_pictures(folder / name, seed) for seed, name in enumerate(("birds", "cats", "dogs", "eels")))
 
 
 @pytest.fixture(scope="session")
 def dataset(datasets: tuple[Path, ...]) -> Path:
-    """The first of them."""
+    """The first of the datasets."""
     return datasets[0]
 
 
 @pytest.fixture
 def place(memory_path: Path) -> Path:
-    """An empty folder in memory, where there is one, as that is where datasets are staged to."""
+    """An empty folder, in memory if possible, because that is where datasets are staged by default."""
     return memory_path
 
 
 @pytest.fixture(scope="session")
 def children() -> Iterator[Children]:
-    # The name of a socket must be short.
+    # The path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="staging-") as folder, Children(Path(folder)) as children:
         yield children
 
@@ -60,14 +60,14 @@ def start(children: Children) -> Iterator[Callable[[], Child]]:
 
 @pytest.fixture(scope="session")
 def faulty(dataset: Path, fault_library: Path) -> Iterator[FaultServer]:
-    """Processes in which something goes wrong."""
+    """Starts processes with injected faults."""
     with FaultServer(fault_library, WARM_UP, {"dataset": str(dataset)}) as server:
         yield server
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a tmpfs with given options; the test is skipped where that is not allowed."""
+    """Mounts a tmpfs with given options; skips the test if that is not allowed."""
     points: list[Path] = []
 
     def mount(options: str) -> Path:
@@ -81,5 +81,5 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     yield mount
     for point in points:
-        # What a failed test has still open is no reason to keep it.
+        # Lazily, because a failed test may still have files open there.
         subprocess.run(["umount", "--lazy", point], check=True)

@@ -1,4 +1,4 @@
-"""Checksums of parts combine to the checksum of the whole; the oracle is the checksum itself."""
+"""Checksums of parts combine to the checksum of the whole; the oracle is the checksum of the whole itself."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_long_parts(zeros: int) -> None:
 
 @given(CHECKSUMS, CHECKSUMS, CHECKSUMS, LENGTHS, LENGTHS)
 def test_order_of_combining_is_free(a: int, b: int, c: int, b_bytes: int, c_bytes: int) -> None:
-    """Also where no test can hold the bytes: lengths beyond 2^32."""
+    """This includes lengths beyond 2^32, for which no test can hold the bytes."""
     assert combine(combine(a, b, b_bytes), c, c_bytes) == combine(a, combine(b, c, c_bytes), b_bytes + c_bytes)

@@ -1,4 +1,4 @@
-"""Laws of what is said of odd places: private to a job, too small, swapped, no faster than the source."""
+"""Laws of the warnings about unsuitable folders: private to a job, too small, swapped, no faster than the source."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ class TestPrivate:
     )
     def test_what_a_job_was_given_is(self, ours: str, path: str, point: str) -> None:
         assert said(path, ours) == (
-            f"{point} is private to Slurm job 7: the copy is neither shared with other jobs nor kept. Name a "
-            f"node-local disk with --to, or ask the administrator for Dirs= without {point} in job_container.conf"
+            f"{point} is private to Slurm job 7: other jobs cannot use the copy, and it is deleted when the job ends. "
+            f"Use a disk of the node with --to, or ask the administrator to leave {point} out of Dirs= in "
+            "job_container.conf"
         )
 
     @pytest.mark.parametrize("ours", [JOB, CLEAN_JOB])
@@ -72,7 +73,7 @@ class TestPrivate:
         assert "/srv is private" in (said("/srv", CONTAINER, job=None) or "")
 
     def test_who_sees_only_itself_cannot_tell(self) -> None:
-        """In a container the first process is the container's own; with hidepid there is none."""
+        """In a container, the first process is the container's own; with hidepid, it is invisible."""
         assert said("/dev/shm", CONTAINER, CONTAINER) is None
         assert said("/dev/shm", JOB, "") is None
         assert said("/dev/shm", "") is None
@@ -101,7 +102,7 @@ class TestPrivate:
 
         mounted = found('mount -t tmpfs none "$3" && exec "$0" "$@"')
         assert f"{place} is private to {'Slurm job 11' if job else 'this container'}" in mounted
-        assert "lie on one file system" not in mounted
+        assert "are on the same file system" not in mounted
         assert "private" not in found('exec "$0" "$@"')
 
 
@@ -118,13 +119,13 @@ class TestTooSmall:
 
     def test_the_line_for_the_administrator(self) -> None:
         assert list(too_small(shm, Path("/d"), 30 * GiB + 1)) == [
-            "/dev/shm is a tmpfs of 32.0 GiB, and /d takes 30.0 GiB: an administrator makes it larger with "
+            "/dev/shm is a tmpfs of 32.0 GiB, and /d takes 30.0 GiB: an administrator can enlarge it with "
             "`mount -o remount,size=33G /dev/shm`"
         ]
 
     def test_none_where_there_is_no_memory_for_it(self) -> None:
         (text,) = too_small(shm, Path("/d"), 63 * GiB)
-        assert "remount" not in text and "there are 64.0 GiB of memory, name a local disk with --to" in text
+        assert "remount" not in text and "there are only 64.0 GiB of memory, so use a local disk with --to" in text
 
 
 class TestSwapping:
@@ -132,7 +133,7 @@ class TestSwapping:
 
     def test_much_on_a_machine_that_swaps(self) -> None:
         (text,) = swapping(shm, 9 * GiB, self.SWAPS)
-        assert text.startswith("this machine swaps (8.0 GiB), and 9.0 GiB of 16.0 GiB free memory are to be staged")
+        assert text.startswith("this machine has 8.0 GiB of swap, and staging takes 9.0 GiB of 16.0 GiB free memory")
 
     @pytest.mark.parametrize(
         ("place", "need", "meminfo"),
@@ -151,7 +152,7 @@ class TestSwapping:
 def test_a_copy_beside_its_source(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     found = warnings(tmp_path, tmp_path / "a", 1000)
-    assert [text for text in found if "lie on one file system" in text]
+    assert [text for text in found if "are on the same file system" in text]
 
 
 class TestMounts:
@@ -184,7 +185,7 @@ class TestMounts:
         assert found is not None and found.point == Path("/")
 
     def test_without_a_root(self) -> None:
-        """As in a changed root that is no mount itself."""
+        """As after chroot into a folder that is not a mount point."""
         mounts = parse_mounts("60 27 0:5 / /proc rw - proc proc rw\n")
         assert mount_of(Path("/data"), mounts) is None
         assert mount_of(Path("/proc/1"), mounts) is not None

@@ -1,4 +1,4 @@
-"""Who goes, in which order, and who stays, whatever happens."""
+"""Laws of eviction: which entries are evicted, in which order, and which ones are always kept."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from packtrain.staging import Entry, entries, evict, pin
 
 
 def used_at(place: Path, entry: Path, seconds: float) -> None:
-    """Makes an entry last used so long after 1970."""
+    """Sets the time when an entry was last used, in seconds since 1970."""
     os.utime(root_of(place) / ".locks" / f"{entry.name.rpartition('-')[2]}.lease", (seconds, seconds))
 
 
 def staged_and_released(datasets: Sequence[Path], place: Path) -> list[Path]:
-    """Entries that nobody uses, the first of which was used least recently."""
+    """Entries that nobody uses, least recently used first."""
     paths = []
     for number, dataset in enumerate(datasets, start=1):
         staged = stage(dataset, StageOptions(to=place))
@@ -38,7 +38,7 @@ def staged_and_released(datasets: Sequence[Path], place: Path) -> list[Path]:
 
 
 def budget_of(place: Path, count: int) -> int:
-    """One that holds `count` of the entries there are, which are of one size or nearly so, but no more."""
+    """A budget for exactly `count` of the present entries, which all have nearly the same size."""
     return count * max(entry.bytes for entry in entries(place)) + 40_960
 
 
@@ -82,7 +82,7 @@ class TestOrder:
         assert_tidy(place, new.path, *paths)
 
     def test_what_a_killed_copier_had_reserved_is_nobodys(self, datasets: tuple[Path, ...], place: Path) -> None:
-        """So that what it did copy need not go, and can be gone on with."""
+        """So its files need not be evicted, and its copy can be continued."""
         (path,) = staged_and_released(datasets[:1], place)
         copy = root_of(place) / ".tmp" / ("0" * 16)
         copy.mkdir()
@@ -94,7 +94,7 @@ class TestOrder:
     def test_room_on_the_file_system_counts_too(
         self, datasets: tuple[Path, ...], mounted: Callable[[str], Path]
     ) -> None:
-        """Without any budget, there would be room for three if nothing were reserved for others."""
+        """Without a budget, and with room for three entries if nothing were reserved for others."""
         reserve = 200 << 10
         measured = mounted("size=64m")
         staged_and_released(datasets[:3], measured)
@@ -108,7 +108,7 @@ class TestOrder:
 
 
 class TestStays:
-    """If that leaves too little room, nothing goes at all."""
+    """What must be kept is kept, and if that leaves too little room, nothing at all is evicted."""
 
     def test_what_is_read(self, datasets: tuple[Path, ...], place: Path) -> None:
         first, second = staged_and_released(datasets[:2], place)
@@ -116,7 +116,7 @@ class TestStays:
         new = stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {first, new.path}
         assert not second.exists()
-        with pytest.raises(NoRoom, match=r"What stays: .*\(in use\).*\(in use\)"):
+        with pytest.raises(NoRoom, match=r"These copies cannot make room: .*\(in use\).*\(in use\)"):
             stage(datasets[3], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {first, new.path}
         del store
@@ -133,7 +133,7 @@ class TestStays:
         assert [entry.path for entry in evict(place, [first.name])] == [first]
 
     def test_what_was_promised_until_then(self, datasets: tuple[Path, ...], place: Path) -> None:
-        """Somebody printed its path, and nobody has opened it yet."""
+        """The path was printed, and nobody has opened it yet."""
         first, second = staged_and_released(datasets[:2], place)
         stage(datasets[0], StageOptions(to=place, grace=3600)).lease.close()
         used_at(place, first, 1)
@@ -143,7 +143,7 @@ class TestStays:
         new = stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {first, new.path}
         assert not second.exists()
-        with pytest.raises(StagingError, match="printed not long ago"):
+        with pytest.raises(StagingError, match="was printed recently"):
             evict(place, [first.name])
         promise = root_of(place) / ".locks" / f"{entry.key}.promise"
         os.utime(promise, (time.time() - 1, time.time() - 1))
@@ -163,11 +163,11 @@ class TestStays:
     def test_a_path_that_was_promised_is_opened_later(
         self, datasets: tuple[Path, ...], place: Path, start: Callable[[], Child]
     ) -> None:
-        """The process that staged it is gone by then, as `DATA=$(packtrain stage ...)` is."""
+        """The process that staged it has ended by then, as in `DATA=$(packtrain stage ...)`."""
         child = start()
         path = Path(child.do("stage", dataset=datasets[0], to=place, grace=3600)["path"])
         child.end()
-        with pytest.raises(NoRoom, match=r"\(promised\)"):
+        with pytest.raises(NoRoom, match=r"\(in its grace period\)"):
             stage(datasets[1], StageOptions(to=place, budget=budget_of(place, 1)))
         store = RecordStore(path)
         os.utime(root_of(place) / ".locks" / f"{path.name.rpartition('-')[2]}.promise", (1, 1))
@@ -278,11 +278,13 @@ class TestByName:
 
     def test_a_part_of_a_name_will_do_if_no_other_has_it(self, datasets: tuple[Path, ...], place: Path) -> None:
         first, second = staged_and_released(datasets[:2], place)
-        with pytest.raises(StagingError, match=rf"may be any of {first.name}, {second.name}"):
+        with pytest.raises(StagingError, match=rf"matches several copies: {first.name}, {second.name}"):
             evict(place, ["-"])
-        with pytest.raises(StagingError, match=rf"no entry 'nothing'; what is there: {first.name}, {second.name}"):
+        with pytest.raises(
+            StagingError, match=rf"no staged copy 'nothing'; existing copies: {first.name}, {second.name}"
+        ):
             evict(place, ["nothing"])
-        with pytest.raises(StagingError, match="no entry 'nothing'"):
+        with pytest.raises(StagingError, match="no staged copy 'nothing'"):
             pin(place, "nothing")
         assert there(place) == {first, second}
         assert [entry.path for entry in evict(place, [first.name[:5]])] == [first]
@@ -307,7 +309,7 @@ class TestByName:
 def test_a_reader_that_comes_between_looking_and_evicting_is_seen(
     datasets: tuple[Path, ...], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether somebody reads is asked of the lock alone, when it is taken."""
+    """Only taking the lock decides whether somebody reads the entry."""
     first, second = staged_and_released(datasets[:2], place)
     stores: list[RecordStore] = []
 

@@ -1,7 +1,7 @@
-"""Killed at any moment, staging leaves nothing that anybody has to clean up, and the next call completes.
+"""Killed at any moment, staging leaves nothing to clean up, and the next call completes the work.
 
-Real processes, killed by SIGKILL right before one of their changes to the place, or after half of a write; every one of
-these points for one thread (in the ordinary run every fourth), and for several threads wherever chance has it.
+Real processes are killed by SIGKILL right before one of their changes to the folder, or after half of a write. With one
+thread, every such point is tested (every fourth in an ordinary run); with several threads, random points are.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ except (NoSpace, StagingError) as error:
 
 
 class Victim:
-    """What is killed again and again: some code that changes a place.
+    """Code that changes a folder and is killed again and again.
 
     Args:
-        server: Where processes come from.
-        place: The place.
-        code: What they do.
-        args: What it needs beside the place.
+        server: Server that starts the processes.
+        place: Folder that the code changes.
+        code: Python code to run.
+        args: Arguments of the code, in addition to the folder.
     """
 
     def __init__(self, server: FaultServer, place: Path, code: str, **args: object) -> None:
@@ -69,19 +69,19 @@ class Victim:
         self._args = {**args, "place": str(place)}
 
     def calls(self) -> tuple[Call, ...]:
-        """The changes that it makes when nothing goes wrong."""
+        """The changes that the code makes when nothing goes wrong."""
         outcome = self._server.run(self._code, self._args, self._place)
         assert outcome.returncode == 0, outcome.output
         return outcome.calls
 
     def dies(self, action: Action, at: int) -> bool:
-        """Whether it was killed; if not, it has come to its end."""
+        """True if the code was killed; False if it finished."""
         outcome = self._server.run(self._code, self._args, self._place, action, at)
         assert outcome.returncode in (0, KILLED), outcome.output
         return outcome.returncode == KILLED
 
     def fails(self, at: int, action: Action = Action.FAIL_FROM) -> str | None:
-        """What it says when the medium is full from its `at`-th change on; None if it came to its end all the same."""
+        """The error if the disk is full from the `at`-th change on; None if the code finished nevertheless."""
         args = {**self._args, "code": self._code}
         outcome = self._server.run(CLEANLY, args, self._place, action, at, errno.ENOSPC)
         assert outcome.returncode in (0, CLEAN_ERROR), outcome.output
@@ -93,7 +93,7 @@ def emptied(place: Path) -> None:
 
 
 def assert_completes(dataset: Path, place: Path, case: object) -> None:
-    """The next call has all of it, and nothing else is left."""
+    """The next call gives a complete copy, and nothing else is left."""
     staged = stage(dataset, StageOptions(to=place))
     assert_same(staged.path, dataset)
     try:
@@ -121,7 +121,7 @@ def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Pat
 def test_the_copier_of_a_partial_entry_dies_anywhere(
     faulty: FaultServer, dataset: Path, place: Path, step: int
 ) -> None:
-    """Then, with more room, all of it is staged; first what is killed makes the entry, then it makes it grow."""
+    """First while it makes the entry, then while it adds shards; afterwards all of it is staged with more room."""
     budget = half_of(dataset, place)
     options = {"threads": 1, "budget": budget, "partial": True}
     begin = Victim(faulty, place, STAGE, dataset=str(dataset), options=options)
@@ -163,8 +163,8 @@ def test_the_evictor_dies_anywhere(faulty: FaultServer, datasets: tuple[Path, ..
         assert_tidy(place, staged.path, *left)
 
 
-def test_the_mender_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path) -> None:
-    """Readers find every file there at any time, and what was sound stays as it is."""
+def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path) -> None:
+    """Readers find every file at any time, and intact files stay as they are."""
     staged = stage(dataset, StageOptions(to=place))
     staged.lease.close()
     damaged = staged.path / "index" / "line.npy", sorted(staged.path.glob("*.tar"))[1]
@@ -206,7 +206,7 @@ def test_threads_die_again_and_again(faulty: FaultServer, dataset: Path, place: 
     for number in range(count):
         emptied(place)
         history: list[tuple[Action, int]] = []
-        # It needs ever fewer changes, as it goes on from where it was.
+        # Each run needs fewer changes, because it continues where the last one stopped.
         while len(history) < 5:
             history.append((chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, calls)))
             if not victim.dies(*history[-1]):
@@ -218,7 +218,7 @@ def test_threads_die_again_and_again(faulty: FaultServer, dataset: Path, place: 
 def test_killed_at_any_time(
     tmp_path_factory: pytest.TempPathFactory, start: Callable[[], Child], place: Path, count: int
 ) -> None:
-    """By the clock, while threads copy: what was finished is not copied again."""
+    """After a random time, while threads copy; finished pieces are not copied again."""
     chance = random.Random(count)
     source = big_dataset(tmp_path_factory.mktemp("big") / "big", [20 << 20] * 4)
     expected = tree(source)
@@ -260,7 +260,7 @@ def test_the_evictor_dies_at_any_time(
 
 
 def half_of(dataset: Path, place: Path) -> int:
-    """A budget that holds half of a dataset's shards."""
+    """A budget for half of a dataset's shards."""
     with_all = stage(dataset, StageOptions(to=place))
     with_all.lease.close()
     (entry,) = evict(place)

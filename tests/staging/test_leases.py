@@ -1,4 +1,4 @@
-"""A lease lives as long as a process that holds it, whoever else dies, and whatever else that process does."""
+"""A lease lasts as long as any process that holds it, no matter which others die or what that process does."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from helpers.staging.children import Child, Children, until
 from helpers.staging.laws import root_of
 
 import packtrain._core
+import packtrain._staging
 from packtrain import Staged, StageOptions, stage
+from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._staging.locks import Lock, is_held, try_lock
+from packtrain._staging.locks import is_held, try_lock
 from packtrain._staging.root import Root
 from packtrain.errors import Leased, StagingError
 from packtrain.staging import Entry, Lease, entries, evict, lease_on
@@ -72,7 +74,7 @@ class TestInOneProcess:
         staged.lease.close()
         assert the_entry(place).leased
         store.close()
-        assert the_entry(place).leased, "closing a store lets go of shards; it may be read again"
+        assert the_entry(place).leased, "closing a store only closes its shards, and it can be read again"
         del store
         assert not the_entry(place).leased
 
@@ -105,7 +107,7 @@ class TestInOneProcess:
         lease = root_of(place) / ".locks" / f"{staged.id.rpartition('-')[2]}.lease"
         os.utime(lease, (1, 1))
         entries(place)
-        assert the_entry(place).last_used == 1, "who looks does not use it"
+        assert the_entry(place).last_used == 1, "listing an entry does not count as using it"
         RecordStore(staged.path)
         assert the_entry(place).last_used > 1
 
@@ -156,7 +158,7 @@ class TestKilled:
     def test_a_worker_that_ends_takes_nothing_away(
         self, dataset: Path, place: Path, children: Children, start: Callable[[], Child]
     ) -> None:
-        """However it ends; LOCK_UN in it would have taken the lease from its parent."""
+        """However the child ends; LOCK_UN in the child would also have released its parent's lease."""
         parent = start()
         parent.do("stage", dataset=dataset, to=place, name="staged")
         for way in ("kill", "end", "drop"):
@@ -171,11 +173,11 @@ class TestKilled:
 
 
 class TestForks:
-    """Of this process, at once, without what another process may have done in between."""
+    """This process forks directly, so that nothing else happens in between."""
 
     @pytest.fixture
     def fork(self) -> Callable[[Callable[[], object]], int]:
-        """Runs something in a forked process; returns its exit status."""
+        """Runs a function in a forked process and returns its exit status."""
 
         def run(function: Callable[[], object]) -> int:
             child = os.fork()
@@ -195,7 +197,7 @@ class TestForks:
         assert evict(place) == []
 
     def test_exclusive_locks_are_not_inherited(self, tmp_path: Path, fork: Callable[..., int]) -> None:
-        """A worker that another thread starts while this one copies must not hold a lock for the rest of its life."""
+        """A worker that is started while another thread copies must not hold that lock for the rest of its life."""
         root = Root(tmp_path)
         (tmp_path / ".locks").mkdir()
         (reading, writing), (ready, begun) = os.pipe(), os.pipe()
@@ -264,8 +266,8 @@ def test_a_lease_file_is_never_removed(staged: Staged, place: Path) -> None:
 
 
 def test_nothing_is_ever_unlocked() -> None:
-    """`flock` locks end when their last descriptor is closed; LOCK_UN in a forked worker would end its parent's."""
-    for package in packtrain._core.__path__:
+    """`flock` locks end when their last descriptor is closed; LOCK_UN in a forked worker would release its parent's."""
+    for package in (*packtrain._core.__path__, *packtrain._staging.__path__):
         for path in Path(package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -1,7 +1,7 @@
-"""Whatever is done in whichever order, by whichever processes, the root is what a dict says it is.
+"""A state machine: for any sequence of operations by any processes, the root agrees with a model in a dict.
 
-Rules stage, open, let go of, pin, evict and hide sources; processes fork and are killed, also in the middle of a copy;
-time passes. The model knows of every entry who uses it, and since when nobody does.
+The rules stage, open, close, pin and evict datasets and hide their sources. Processes fork and are killed, even in the
+middle of a copy, and time passes. For every entry, the model knows who uses it and when it was last used.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Known:
     """What the model knows of an entry.
 
     Attributes:
-        used: When it was last used, by the model's clock.
-        pinned: Whether it is pinned.
-        promised: Whether its path was given away.
+        used: Time of last use on the model's clock.
+        pinned: True if the entry is pinned.
+        promised: True if the entry is in its grace period.
     """
 
     used: int
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass
 class Actor:
-    """A process, and what it has open: a dataset's number by name."""
+    """A process, and the datasets it has open: numbers of datasets by the names they were opened under."""
 
     child: Child
     open: dict[str, int] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class Machine(RuleBasedStateMachine):
         known = self.model[number]
         return not (self.leased(number) or known.pinned or known.promised or number in self.hidden)
 
-    def line(self, but: int | None = None) -> list[int]:
-        """Those that may go, the first in line first."""
+    def queue(self, excluding: int | None = None) -> list[int]:
+        """The entries that may be evicted, in the order of eviction."""
         return sorted(
-            (number for number in self.model if number != but and self.may_go(number)),
+            (number for number in self.model if number != excluding and self.may_go(number)),
             key=lambda number: self.model[number].used,
         )
 
@@ -104,7 +104,7 @@ class Machine(RuleBasedStateMachine):
         return root_of(self.place) / ".locks" / f"{self.paths[number].name.rpartition('-')[2]}.{what}"
 
     def use(self, number: int) -> None:
-        """An entry was just used; by the kernel's clock, whose ticks are too long to tell what came first."""
+        """Sets the time of last use from the model's clock, because the kernel's ticks are too long to order uses."""
         assert self.lock(number, "lease").stat().st_mtime > 1_000_000, "it counts as used"
         self.clock += 1
         os.utime(self.lock(number, "lease"), (self.clock, self.clock))
@@ -115,13 +115,13 @@ class Machine(RuleBasedStateMachine):
         return f"open {self.names}"
 
     def an_actor(self, choice: int) -> Actor:
-        """One of the processes, or a fresh one."""
+        """One of the processes, or a new one."""
         choice %= len(self.actors) + 1 if len(self.actors) < 4 else len(self.actors)
         if choice == len(self.actors):
             self.actors.append(Actor(self.children.start()))
         return self.actors[choice]
 
-    # ---- what can be done ----
+    # ---- the rules ----
 
     @rule(choice=st.integers(0, 9), number=NUMBERS, tight=st.booleans(), promise=st.booleans())
     def stage(self, choice: int, number: int, tight: bool, promise: bool) -> None:
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
             return
         actor, name = self.an_actor(choice), self.name()
         options: dict[str, Any] = {"budget": self.budget if tight else None, "grace": GRACE if promise else 0}
-        line = self.line(but=number)
+        line = self.queue(excluding=number)
         going = line[: max(0, len(self.model) - 1)] if tight and number not in self.model else []
         fits = number in self.model or not tight or len(self.model) - len(going) < 2
         fresh = not list(root_of(self.place).glob(".tmp/*"))
@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.paths)
     @rule(choice=st.integers(0, 9), number=NUMBERS)
     def open(self, choice: int, number: int) -> None:
-        """By the path that staging gave, maybe long ago."""
+        """Opens a path that staging returned, perhaps long ago."""
         if number not in self.paths:
             return
         actor, name = self.an_actor(choice), self.name()
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, at=st.integers(1, 140), tight=st.booleans())
     def copier_dies(self, number: int, at: int, tight: bool) -> None:
-        """What it did not come to is found out, but only what may go may have gone."""
+        """How far it got is read from the folder; only entries that may be evicted can be missing."""
         if number in self.hidden:
             return
         args = {
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         outcome = self.faulty.run(STAGE, args, self.place, Action.KILL, at)
         if outcome.returncode not in (0, -signal.SIGKILL):
             assert tight and not known and "NoRoom" in outcome.output, outcome.output
-        line = self.line(but=number)
+        line = self.queue(excluding=number)
         for other in list(self.model):
             if not self.paths[other].exists():
                 assert tight and other == line.pop(0)
@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
         source.rename(away) if number not in self.hidden else away.rename(source)
         self.hidden ^= {number}
 
-    # ---- what always holds ----
+    # ---- the invariant ----
 
     @invariant()
     def the_root_is_what_the_model_says(self) -> None:

@@ -1,6 +1,6 @@
-"""Copying and checking leave the page cache of the source as it was; copies and what is warmed are in it.
+"""Copying and checking leave the source's page cache as it was; copies and warmed files are in the page cache.
 
-What is in the page cache, `fincore` of util-linux says.
+The oracle is `fincore` of util-linux, which lists the pages in the cache.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WARM_PAGES = 1000
 
 
 def pages(folder: Path, files: Sequence[SourceFile]) -> list[int]:
-    """How many pages of each file are in the page cache."""
+    """Number of pages of each file that are in the page cache."""
     tool("fincore", "util-linux")
     paths = [str(folder / file.name) for file in files]
     return [int(line) for line in output_of("fincore", "--noheadings", "--output", "PAGES", *paths).split()]
 
 
 def assert_pages(folder: Path, files: Sequence[SourceFile], expected: Sequence[int]) -> None:
-    """No page more, and not many less: a kernel that needs memory takes some at any time."""
+    """There are no more pages, and not many fewer: the kernel may reclaim some at any time."""
     for found, most in zip(pages(folder, files), expected, strict=True):
         assert 0.9 * most - 1 <= found <= most
 
@@ -51,7 +51,7 @@ def cool(folder: Path, files: Sequence[SourceFile]) -> None:
 
 
 def touch(path: Path, offset: int, count: int) -> None:
-    """Reads so many pages, and no more."""
+    """Reads exactly this many pages."""
     with path.open("rb") as opened:
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         os.pread(opened.fileno(), count * mmap.PAGESIZE, offset)
@@ -73,7 +73,7 @@ WAYS = ("past the cache", "kernel drops", "we drop")
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How files are read: file systems refuse O_DIRECT, kernels before 6.14 refuse all flags."""
+    """How files are read: some file systems refuse O_DIRECT, and kernels before 6.14 refuse all flags."""
     chosen: str = request.param
     preadv, set_flags = os.preadv, fcntl.fcntl
 
@@ -94,10 +94,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def told(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the kernel tells what is in the page cache: not of other people's files."""
+    """Whether the kernel tells what is in the page cache; it does not for other users' files."""
     if not request.param:
         if way == "we drop":
-            pytest.skip("nobody knows what to drop")
+            pytest.skip("without the list of cached pages, nothing can be dropped")
         monkeypatch.setattr(kernel, "cached_pages", lambda *_: None)
     told: bool = request.param
     return told
@@ -118,7 +118,7 @@ def test_copying(tmp_path: Path, files: list[SourceFile], told: bool) -> None:
 def test_what_is_not_cached_is_read_past_the_cache(
     tmp_path: Path, files: list[SourceFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that there is nothing to drop, but for the last page of a file."""
+    """So there is nothing to drop except the last page of a file."""
     monkeypatch.setattr(kernel.Reader, "close", lambda self: None)
     monkeypatch.setattr(kernel, "RWF_DONTCACHE", 0)
     check_files(tmp_path / "source", files)
@@ -137,7 +137,7 @@ def test_warming(tmp_path: Path, files: list[SourceFile]) -> None:
 
 
 def test_cached_pages(tmp_path: Path, files: list[SourceFile]) -> None:
-    """Page for page."""
+    """The same pages are cached afterwards."""
     path = tmp_path / "source" / files[2].name
     touch(path, 20 * MiB, WARM_PAGES)
     with path.open("rb") as opened:

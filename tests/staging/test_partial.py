@@ -1,4 +1,4 @@
-"""A dataset that is staged in part is a dataset like any other; later it is completed where it lies."""
+"""A partially staged dataset is an ordinary dataset, and is later completed in place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shard_size(dataset: Path) -> int:
 
 
 def budget_for(dataset: Path, place: Path, left_out: int = 0) -> int:
-    """Holds all of a dataset, barely, or so many shards less."""
+    """A budget that just holds a dataset, or the dataset without some of its shards."""
     stage(dataset, StageOptions(to=place)).lease.close()
     (entry,) = evict(place)
     return entry.bytes + 40_960 - left_out * shard_size(dataset)
@@ -30,12 +30,12 @@ def budget_for(dataset: Path, place: Path, left_out: int = 0) -> int:
 
 @pytest.fixture
 def whole(dataset: Path, place: Path) -> int:
-    """Budget that holds all of the dataset."""
+    """A budget that holds the whole dataset."""
     return budget_for(dataset, place)
 
 
 def in_part(dataset: Path, place: Path, budget: int) -> Staged:
-    """Stages what fits into a budget."""
+    """Stages as much as fits into a budget."""
     return stage(dataset, StageOptions(to=place, budget=budget, partial=True))
 
 
@@ -66,7 +66,7 @@ def test_leading_shards_are_local(dataset: Path, place: Path, whole: int, left_o
 
 
 def test_local_shards_lead_even_where_a_later_one_would_fit(place: Path, tmp_path: Path) -> None:
-    """So that how many are local says which."""
+    """So the number of local shards also says which ones are local."""
     source = big_dataset(tmp_path / "uneven", [200_000, 800_000, 50_000])
     staged = in_part(source, place, 500_000)
     assert [path.is_symlink() for path in sorted(staged.path.glob("*.tar"))] == [False, True, True]
@@ -110,7 +110,7 @@ def test_it_grows_while_somebody_reads(dataset: Path, place: Path, whole: int, s
 def test_again_without_more_room(dataset: Path, place: Path, whole: int) -> None:
     budget = whole - 2 * shard_size(dataset)
     first = in_part(dataset, place, budget)
-    # What the first kept free for notes that turned out short may hold one more.
+    # The first reserved space for notes that turned out shorter, so there may be room for one more shard.
     second, third = in_part(dataset, place, budget), in_part(dataset, place, budget)
     assert first.local_shards <= second.local_shards == third.local_shards < SHARDS
     assert (third.path, third.copied) == (first.path, 0)
@@ -145,7 +145,7 @@ class TestSource:
     def test_something_else_in_its_place(
         self, source: Path, datasets: tuple[Path, ...], place: Path, tmp_path: Path
     ) -> None:
-        """Which has shards of the same names."""
+        """The other dataset has shards of the same names."""
         staged = in_part(source, place, budget := budget_for(source, place, 2))
         source.rename(moved := tmp_path / "moved")
         shutil.copytree(datasets[1], source)
@@ -173,7 +173,7 @@ class TestSource:
         assert evict(place) == []
 
     def test_an_interrupted_copy_links_nothing_that_a_later_one_writes_through(self, source: Path, place: Path) -> None:
-        """The links of a partial copy that was killed before it had a name are no files to go on with."""
+        """A partial copy that was killed before it was published has links, which must not be written through."""
         staged = in_part(source, place, budget_for(source, place, 2))
         key = staged.path.name.rpartition("-")[2]
         before = {path: (path.stat().st_mode, path.read_bytes()) for path in source.rglob("*.tar")}

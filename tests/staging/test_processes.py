@@ -1,4 +1,4 @@
-"""Many processes at once: one copy of each dataset, never more than the budget, and nothing goes that is read."""
+"""Many processes at once: one copy of each dataset, never over budget, and no entry is evicted while it is read."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_four_compete_for_room_for_two(
 
 
 def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
-    """A budget for one: of two that begin at once, one is told that there is no room, before it has copied anything."""
+    """The budget is for one: of two processes that start at once, one gets `NoRoom` before it copies anything."""
     sources = [big_dataset(tmp_path / str(bytes), [bytes << 20] * 4) for bytes in (40, 41)]
     children = [start(), start()]
     children[0].send("stage", dataset=sources[0], to=place, budget=200 << 20, name="staged")
@@ -107,12 +107,12 @@ def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[],
     with pytest.raises(Refused, match=r"NoRoom.*budget") as refused:
         children[1].answer()
     assert refused.value.kind == "NoRoom"
-    assert "What stays" in refused.value.message
+    assert "These copies cannot make room" in refused.value.message
     assert_tidy(place, Path(children[0].answer()["path"]))
 
 
 def test_copies_under_way_count_once(dataset: Path, tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
-    """What they have allocated is not what they are yet to take."""
+    """Space that a copy has already allocated is not counted again as promised."""
     budget = 170 << 20
     child = start()
     child.send("stage", dataset=big_dataset(tmp_path / "big", [40 << 20] * 4), to=place, budget=budget, name="staged")
@@ -122,7 +122,7 @@ def test_copies_under_way_count_once(dataset: Path, tmp_path: Path, place: Path,
 
 
 class TestFullMedium:
-    """Somebody else fills it while we copy; what was copied is kept, and copied no more."""
+    """Another program fills the disk during the copy; finished pieces are kept and not copied again."""
 
     def test_no_room_at_the_beginning(self, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
         source = big_dataset(tmp_path / "big", [4 << 20] * 4)
@@ -137,7 +137,7 @@ class TestFullMedium:
     def test_somebody_was_faster(
         self, tmp_path: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Between the reservation, of which others know nothing, and the allocation, which they cannot undo."""
+        """Between the reservation, which other programs ignore, and the allocation, which they cannot undo."""
         source = big_dataset(tmp_path / "big", [4 << 20] * 4)
         place = mounted("size=24m")
 
@@ -145,7 +145,7 @@ class TestFullMedium:
             (place / "other").write_bytes(bytes(18 << 20))
 
         monkeypatch.setattr("packtrain._staging.copying.warnings", lambda *_: ["now"])
-        with pytest.raises(NoSpace, match=r"no space left for .*Make room and run the same command again"):
+        with pytest.raises(NoSpace, match=r"no space left for .*make room and run the same command again"):
             stage(source, StageOptions(to=place, reserve=0), on_warning=fill)
         assert [entry.state for entry in entries(place)] == ["interrupted"]
         (place / "other").unlink()
@@ -157,7 +157,7 @@ class TestFullMedium:
     def test_what_was_allocated_cannot_be_taken_away(
         self, tmp_path: Path, mounted: Callable[[str], Path], start: Callable[[], Child]
     ) -> None:
-        """Whoever fills the rest while shards are copied does not stop it."""
+        """Filling the remaining space while shards are copied does not stop the copy."""
         source = big_dataset(tmp_path / "big", [40 << 20] * 4)
         place = mounted("size=200m")
         child = start()
@@ -167,7 +167,7 @@ class TestFullMedium:
             fill(place / "other")
         reply = child.outcome()
         if isinstance(reply, Refused):
-            # The few blocks of manifest and note were not allocated before.
+            # The few blocks of the manifest and the note were not allocated beforehand.
             assert reply.kind == "NoSpace"
             (place / "other").unlink()
             reply = child.do("stage", dataset=source, to=place, reserve=0, name="staged")
@@ -179,7 +179,7 @@ class TestFullMedium:
 
 
 def fill(path: Path) -> None:
-    """Writes until the medium is full."""
+    """Writes until the disk is full."""
     with path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(1 << 20))

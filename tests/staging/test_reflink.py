@@ -1,4 +1,4 @@
-"""Where file systems share blocks, a copy takes no room and no time; it is summed all the same."""
+"""On file systems that share blocks, a copy takes no room and no time, but is still checksummed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A byte flips in a copy: `verify` finds it, and `repair` mends that file and no other."""
+"""A copy is damaged: `verify` finds the damage, and `repair` replaces that file and no other."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_several_at_once(staged: Staged, dataset: Path) -> None:
 
 
 def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
-    """With the old file where they have it open, and with the sound one as soon as they open it."""
+    """They keep the old file while they have it open, and get the repaired one when they open it again."""
     reader = start()
     reader.do("open_store", path=staged.path, name="store")
     sound = reader.do("records", name="store")
@@ -120,12 +120,12 @@ def test_a_link_of_a_partial_entry_is_the_sources_affair(place: Path, tmp_path: 
 class TestRefused:
     def test_not_an_entry(self, dataset: Path, tmp_path: Path) -> None:
         for path in (dataset, tmp_path / "nowhere"):
-            with pytest.raises(StagingError, match="is not an entry"):
+            with pytest.raises(StagingError, match="is not a staged copy"):
                 repair(path)
 
     def test_nothing_says_where_it_came_from(self, staged: Staged) -> None:
         (staged.path / "staged.json").unlink()
-        with pytest.raises(StagingError, match=r"nothing in .* says where it came from"):
+        with pytest.raises(StagingError, match=r"does not say where it was copied from"):
             repair(staged.path)
 
     @pytest.mark.parametrize("how", ["gone", "other", "damaged"])

@@ -1,4 +1,4 @@
-"""Laws of how much may be staged: the least that anybody leaves, and a message that says what to do about it."""
+"""Laws of how much can be staged: the smallest limit counts, and the message says how to get more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount
-from packtrain._staging.room import Place, Room, default_reserve, remount, room, room_in
+from packtrain._staging.room import Place, Room, remount, room, room_in
 
 GiB = 1 << 30
 DISK = Mount(1, 0, "8:1", Path("/"), Path("/scratch"), "ext4", frozenset())
@@ -66,24 +66,24 @@ class TestFigures:
     @pytest.mark.parametrize(
         ("shared", "budget", "bound", "count"),
         [
-            (0, None, "cgroup", 20),  # another job had written it
+            (0, None, "cgroup", 20),  # written by another job
             (10, None, "cgroup", 30),
             (64, None, "cgroup", 50),
             (64, 60, "budget", 40),
         ],
     )
     def test_what_would_be_if_something_went(self, shared: int, budget: int | None, bound: str, count: int) -> None:
-        """50 GiB are staged, 30 of them could go; machine and file system have 200 and more."""
-        place = replace(shm, memory=(MACHINE, replace(JOB, shared=shared * GiB))).without(30 * GiB)
+        """50 GiB are staged, and 30 of them can be evicted; the machine and the file system have 200 GiB or more."""
+        place = replace(shm, memory=(MACHINE, replace(JOB, shared=shared * GiB))).after_freeing(30 * GiB)
         found = of(place, budget=budget and budget * GiB, used=20 * GiB)
         assert (found.bound, found.bytes) == (bound, count * GiB)
 
     @given(amounts, amounts, st.none() | amounts, amounts)
     def test_what_goes_first_pays_what_is_owed(self, free: int, reserve: int, budget: int | None, freed: int) -> None:
-        """Less than nothing may be left: then so much more has to go before anything can come."""
+        """The room may be negative; then that much must be freed before anything can be added."""
         place = replace(disk, free=free)
         used = freed + 1000
-        found = of(place.without(freed), budget=budget, used=used - freed, reserve=reserve)
+        found = of(place.after_freeing(freed), budget=budget, used=used - freed, reserve=reserve)
         least = min(free + freed - reserve, math.inf if budget is None else budget - 1000)
         assert found.bytes == least
 
@@ -103,7 +103,7 @@ class TestFigures:
         assert (found.bound, found.bytes) == (bound, count * GiB)
 
     def test_a_file_system_without_a_size_does_not_limit(self) -> None:
-        """A ramfs, or a tmpfs with size=0, says that it has no block at all."""
+        """A ramfs, or a tmpfs with size=0, reports that it has no blocks at all."""
         assert of(replace(shm, total=0, free=0)).bound == "memory"
 
     @pytest.mark.parametrize(
@@ -120,20 +120,20 @@ class TestMessage:
     def test_budget(self) -> None:
         found = of(disk, 3 * GiB, budget=10 * GiB, used=7 * GiB, promised=GiB)
         assert found.message == (
-            "the budget of 10.0 GiB has 2.0 GiB left (8.0 GiB are staged or being copied): raise --budget, or make "
+            "the budget of 10.0 GiB has only 2.0 GiB left (8.0 GiB staged or being copied): raise --budget, or make "
             "room (`packtrain staged list --to '/scratch/my data'`)"
         )
 
     def test_disk(self) -> None:
         found = of(disk, 500 * GiB, promised=30 * GiB, reserve=2 * GiB)
         assert found.message == (
-            "/scratch/my data has 400.0 GiB free of 1000.0 GiB; 2.0 GiB are to stay free (--reserve), 30.0 GiB "
-            "promised to other copies: make room there (`packtrain staged list --to '/scratch/my data'`), or name "
+            "/scratch/my data has 400.0 GiB free of 1000.0 GiB; 2.0 GiB must stay free (--reserve), 30.0 GiB "
+            "promised to other copies: make room there (`packtrain staged list --to '/scratch/my data'`), or use "
             "another folder with --to"
         )
 
     def test_a_tmpfs_that_can_be_made_larger(self) -> None:
-        """56 GiB in it, 10 to come, 2 for the loader, 220 for this one."""
+        """56 GiB used, 10 promised, 2 for the loader, 220 for this dataset."""
         found = of(shm, 220 * GiB - 1, promised=10 * GiB, reserve=2 * GiB)
         assert "administrator: `mount -o remount,size=288G /dev/shm`; container: --shm-size=288g" in found.message
 
@@ -141,21 +141,21 @@ class TestMessage:
         found = of(replace(shm, memory=(MemoryLeft(210 * GiB, 512 * GiB),)), 220 * GiB)
         assert found.bound == "file system"
         assert "remount" not in found.message
-        assert "210.0 GiB of memory are left: name a local disk with --to" in found.message
+        assert "only 210.0 GiB of memory are left: use a local disk with --to" in found.message
 
     def test_memory(self) -> None:
         found = of(replace(shm, memory=(MemoryLeft(9 * GiB, 512 * GiB),)), 10 * GiB, reserve=2 * GiB)
         assert (found.bytes, found.bound) == (7 * GiB, "memory")
         assert found.message.startswith(
-            "/dev/shm lies in memory, of which this machine has 9.0 GiB left; 2.0 GiB are to stay free"
+            "/dev/shm is in memory, and this machine has 9.0 GiB of memory left; 2.0 GiB must stay free"
         )
-        assert found.message.endswith("or name a local disk with --to")
+        assert found.message.endswith("or use a local disk with --to")
 
     @pytest.mark.parametrize(
         ("group", "more"), [(JOB, "(--mem=96G)"), (CONTAINER, "(Slurm --mem=96G, Docker --memory=96g)")]
     )
     def test_cgroup(self, group: MemoryLeft, more: str) -> None:
-        """44 GiB are used; 50 are to come, and 2 for the loader."""
+        """44 GiB are used, 50 are needed, and 2 stay free for the loader."""
         found = of(replace(shm, memory=(MACHINE, group)), 50 * GiB, reserve=2 * GiB)
         assert (found.bytes, found.bound) == (18 * GiB, "cgroup")
         assert f"the limit of cgroup {group.cgroup} (64.0 GiB) leaves 20.0 GiB" in found.message
@@ -181,16 +181,16 @@ class TestThisMachine:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a tmpfs of its own")
     def test_a_small_tmpfs(self, tmp_path: Path) -> None:
-        """The advice is taken: after that remount, there is room."""
+        """Following the advice helps: after the remount, there is room."""
         code = f"""
 import subprocess
 from pathlib import Path
-from packtrain._staging.room import default_reserve, room
+from packtrain._staging.room import Place, room
 
 def free():
     return room(Path({str(tmp_path)!r}), budget=None, used=0, promised=0, reserve=None, need=90 << 20)
 
-assert default_reserve(Path({str(tmp_path)!r})) == 4 << 20
+assert Place.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
 before = free()
 assert (before.bytes, before.bound) == (60 << 20, "file system"), before
 command = before.message.split("administrator: `")[1].split("`")[0]
@@ -208,4 +208,4 @@ assert free().bytes >= 90 << 20
         assert done.returncode == 0, done.stderr
 
     def test_the_default_reserve(self, tmp_path: Path) -> None:
-        assert 0 < default_reserve(tmp_path) <= 2 * GiB
+        assert 0 < Place.inspect(tmp_path).reserve <= 2 * GiB

@@ -1,4 +1,4 @@
-"""What staging gives: a verified copy under a name that says what is in it, in a root that nobody else can touch."""
+"""Results of staging: a verified copy, named after its content, in a root that nobody else can touch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestCopy:
         second = stage(first.path, StageOptions(to=place))
         assert second.id.rpartition("-")[2] == first.id.rpartition("-")[2]
         assert_same(second.path, dataset)
-        # It is at home where the dataset is, so that it outlives the copy that it was made from.
+        # Its origin is the dataset, so it can be repaired even after the copy that it was made from is evicted.
         assert {entry.source for entry in (*entries(place), *entries(tmp_path))} == {dataset}
 
     def test_a_staged_path_is_staged_already(self, dataset: Path, place: Path) -> None:
@@ -116,7 +116,7 @@ class TestIdentity:
 
 
 class TestDamagedSource:
-    """It is found while copying, said in one sentence, and nothing is published."""
+    """Damage is found during the copy, the error names the file, and nothing is published."""
 
     @pytest.mark.parametrize(
         ("name", "kind"),
@@ -136,7 +136,7 @@ class TestDamagedSource:
         with pytest.raises(kind, match=shard.name):
             stage(source, StageOptions(to=place))
         assert not list(root_of(place).glob("[!.]*"))
-        # The sound one is the same dataset, unless the manifest was damaged: what was copied soundly is kept.
+        # The undamaged dataset has the same key, unless the manifest was damaged, so good files are kept.
         assert_same(stage(dataset, StageOptions(to=place)).path, dataset)
 
     @pytest.mark.parametrize("how", ["missing", "shorter", "longer"])
@@ -156,7 +156,7 @@ class TestDamagedSource:
 
 
 class TestRoot:
-    """Every refusal says what to do."""
+    """Every error says what to do."""
 
     def test_it_is_ours_alone(self, dataset: Path, place: Path) -> None:
         before = os.umask(0)
@@ -171,7 +171,7 @@ class TestRoot:
     def test_a_link(self, dataset: Path, place: Path) -> None:
         (place / "elsewhere").mkdir(mode=0o700)
         root_of(place).symlink_to(place / "elsewhere")
-        refused(dataset, place, "is a link or a file.* look who made it")
+        refused(dataset, place, "is a link or a file.* find out who made it")
         assert not list((place / "elsewhere").iterdir())
 
     def test_a_file(self, dataset: Path, place: Path) -> None:
@@ -210,12 +210,12 @@ class TestRoot:
     def test_a_read_only_mount(self, dataset: Path, datasets: tuple[Path, ...], mounted: Callable[[str], Path]) -> None:
         place = mounted("size=4m")
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-        refused(dataset, place, r"nothing can be written.*Read-only.*--to")
+        refused(dataset, place, r"cannot write to .*Read-only.*--to")
         subprocess.run(["mount", "-o", "remount,rw", place], check=True)
         staged = stage(dataset, StageOptions(to=place))
         staged.lease.close()
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-        # What is there can be used, and nothing can be added.
+        # Existing entries can be used, but nothing can be added.
         again = stage(dataset, StageOptions(to=place))
         assert (again.path, again.copied) == (staged.path, 0)
         assert len(RecordStore(again.path)) > 0
@@ -226,7 +226,7 @@ class TestRoot:
     def test_a_place_that_may_not_be_written(self, dataset: Path, place: Path) -> None:
         place.chmod(0o500)
         try:
-            refused(dataset, place, "nothing can be written.*--to")
+            refused(dataset, place, "cannot write to .*--to")
         finally:
             place.chmod(0o700)
 
@@ -267,7 +267,7 @@ class TestRoom:
         assert_tidy(place)
 
     def test_nothing_is_reserved_beyond_what_is_needed(self, dataset: Path, place: Path) -> None:
-        """A budget of what the entry takes and a few blocks for what is only there while it is copied."""
+        """The budget holds the entry, plus a few blocks for files that exist only during the copy."""
         staged = stage(dataset, StageOptions(to=place))
         staged.lease.close()
         (entry,) = entries(place)
@@ -275,7 +275,7 @@ class TestRoom:
         assert stage(dataset, StageOptions(to=place, budget=entry.bytes + 40_960)).copied
 
     def test_no_room_leaves_nothing_locked(self, datasets: tuple[Path, ...], place: Path) -> None:
-        """Not even while the error is handled; else opening what might have been evicted would wait for ever."""
+        """Not even while the error is handled; otherwise opening an entry in the handler would wait forever."""
         kept = stage(datasets[0], StageOptions(to=place))
         kept.lease.close()
         try:

@@ -1,4 +1,4 @@
-"""Copies are what was packed, or there is an error that says why not."""
+"""A copy is identical to what was packed, or there is an error that says why not."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packtrain._staging import kernel, pieces
+from packtrain._staging.progress import CopyProgress
 from packtrain._staging.source import SourceFile
-from packtrain._staging.transfer import CopyProgress, check_files, copy_files, warm_files
+from packtrain._staging.transfer import check_files, copy_files, warm_files
 from packtrain.errors import NoSpace, SourceChanged, StagingError
 
 
@@ -39,7 +40,7 @@ class Copying:
         self.files = made(self.source, contents)
 
     def __call__(self, **options: Any) -> tuple[int, int]:
-        """Copies. Returns the bytes copied and resumed."""
+        """Copies the files and returns the numbers of bytes copied and resumed."""
         report = copy_files(self.source, self.target, self.files, self.journal, **options)
         assert report.bytes == sum(map(len, self.contents.values()))
         return report.copied, report.resumed
@@ -55,7 +56,7 @@ def copying(tmp_path: Path) -> Copying:
 
 @pytest.fixture(params=["disk", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder on the disk that holds temporary files, and one in memory."""
+    """A folder on the disk for temporary files, then one in memory."""
     if request.param == "disk":
         yield tmp_path
     elif os.access("/dev/shm", os.W_OK):
@@ -99,10 +100,10 @@ def test_a_finished_copy_is_not_copied_again(copying: Copying) -> None:
 @settings(max_examples=20)
 @given(st.data())
 def test_goes_on_from_any_journal(data: st.DataObject) -> None:
-    """Whatever became of journal and copies, in any combination."""
+    """With any combination of damage to the journal and the copies."""
     with tempfile.TemporaryDirectory() as folder:
         copying = Copying(Path(folder), noise((0, 5, PIECE, 4 * PIECE + 9)))
-        copying(threads=1)  # so that the journal is the same every time
+        copying(threads=1)  # makes the journal deterministic
         journal = copying.journal.read_bytes()
         torn = data.draw(st.integers(0, len(journal)), "journal torn after")
         copying.journal.write_bytes(journal[:torn] + data.draw(st.sampled_from([b"", b"\0\0\0", b"[1]\n", b'[["x"]]'])))
@@ -169,7 +170,7 @@ def test_source_changed(copying: Copying, what: str) -> None:
     assert caught.value.file == name
     if what == "flipped":
         assert f"{copying.files[10].crc32c:08x}" in str(caught.value)
-        assert os.stat(copying.target / name).st_mode & 0o777 == 0o600, "it does not pass for finished"
+        assert os.stat(copying.target / name).st_mode & 0o777 == 0o600, "it must not look finished"
 
 
 def test_a_finished_copy_that_is_made_anew_does_not_pass_for_finished(copying: Copying) -> None:
@@ -239,7 +240,7 @@ def test_nothing_is_written_through_a_link(copying: Copying, tmp_path: Path) -> 
 
 
 class TestFullTarget:
-    """A tmpfs of half the size that is needed."""
+    """The target is a tmpfs of half the size needed."""
 
     @pytest.fixture(autouse=True)
     def small(self, copying: Copying, mounted: Callable[[str], Path]) -> None:
@@ -254,21 +255,21 @@ class TestFullTarget:
         assert journaled(copying.journal) == []
 
     def test_is_seen_before_a_byte_is_copied(self, copying: Copying) -> None:
-        self.assert_refused(copying, r"1\.1 MiB more are needed, \d+\.\d KiB are free")
+        self.assert_refused(copying, r"1\.1 MiB more needed; \d+\.\d KiB free")
         self.assert_given_back(copying)
 
     def test_is_seen_by_allocating(self, copying: Copying, roomy: None) -> None:
-        """As with a quota, which the figures of the file system do not show."""
+        """As with a quota, which the reported free space does not include."""
         self.assert_refused(copying, "No space left on device")
         self.assert_given_back(copying)
 
     def test_is_seen_by_writing(self, copying: Copying, roomy: None, no_allocation: None, tmp_path: Path) -> None:
-        """As on file systems that cannot allocate; what was copied, is kept."""
+        """As on file systems that cannot allocate; finished pieces are kept."""
         self.assert_refused(copying, "No space left on device")
         assert journaled(copying.journal)
         for path in copying.target.rglob("*.*"):
             whole = path.read_bytes() == copying.contents[str(path.relative_to(copying.target))]
-            assert whole or os.stat(path).st_mode & 0o222, "it passes for finished"
+            assert whole or os.stat(path).st_mode & 0o222, "it looks finished"
         os.system(f"mount -o remount,size={4 * sum(SIZES)} {copying.target}")
         copied, resumed = copying()
         assert copied + resumed == sum(SIZES)
@@ -277,18 +278,18 @@ class TestFullTarget:
 
     @pytest.fixture
     def roomy(self, copying: Copying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The figures of the file system promise more than there is."""
+        """The file system reports more free space than there is."""
         statvfs = os.statvfs
         monkeypatch.setattr(os, "statvfs", lambda path: statvfs(tmp_path))
 
     @pytest.fixture
     def no_allocation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The file system does not know fallocate."""
+        """The file system does not support fallocate."""
         refuse_calls(monkeypatch, "fallocate")
 
 
 def refuse_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Makes the kernel know nothing of a system call."""
+    """Makes a system call fail as if the kernel did not support it."""
     call = kernel._call
 
     def refuse(called: str, *arguments: object) -> None:
@@ -318,7 +319,7 @@ def test_all_room_is_taken_before_the_first_byte(copying: Copying, monkeypatch: 
 
 
 class TestChecking:
-    """`check_files` finds what is wrong, and only that."""
+    """`check_files` finds damaged files, and no others."""
 
     @settings(max_examples=25)
     @given(
@@ -355,7 +356,7 @@ class TestChecking:
 
 
 def _spoil(folder: Path, file: SourceFile, how: str) -> bool:
-    """Damages a file. Returns whether that is to be found."""
+    """Damages a file. Returns True if `check_files` must find the damage."""
     path = folder / file.name
     match how:
         case "flipped" if file.bytes:

@@ -1,4 +1,4 @@
-"""A copy that is killed or interrupted goes on where it was, and nothing of it passes for finished before it is."""
+"""A killed or interrupted copy continues where it stopped, and no file looks finished before it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, journale
 from helpers.support import soon
 
 from packtrain._staging import kernel, pieces
-from packtrain._staging.transfer import CopyProgress, copy_files
+from packtrain._staging.progress import CopyProgress
+from packtrain._staging.transfer import copy_files
 
 SIZES = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
 PIECES = 1 + 41 + 1 + 90 + 1 + 51
@@ -42,7 +43,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.stress) for n in range(10, 200))])
 def test_killed(tmp_path: Path, seed: int) -> None:
-    """Killed after any number of pieces, several times; what the journal names is not copied again."""
+    """Killed several times after any number of pieces; pieces in the journal are not copied again."""
     contents = noise(SIZES)
     (tmp_path / "target").mkdir()
     journal = tmp_path / "journal"
@@ -57,7 +58,7 @@ def test_killed(tmp_path: Path, seed: int) -> None:
 
 
 def _kill(folder: Path, after: int) -> None:
-    """Kills a copying process when its journal has grown by so many pieces."""
+    """Kills a copying process once its journal has grown by `after` pieces."""
     journal = folder / "journal"
     command = [sys.executable, "-c", COPY, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -71,7 +72,7 @@ def _kill(folder: Path, after: int) -> None:
 
 
 def test_interrupted_by_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C arrives while threads read from a slow source: all stop soon, and the next call goes on."""
+    """Ctrl-C arrives while threads read from a slow source: all stop soon, and the next call continues."""
     contents = noise(SIZES)
     files = made(tmp_path / "source", contents)
     (tmp_path / "target").mkdir()

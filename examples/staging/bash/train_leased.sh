@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One command on one staged copy. `exec`: the command takes the place of this shell, so signals and exit code are its own.
+# Runs one command on a staged copy. `exec` replaces this shell, so signals and exit code are the command's own.
 set -euo pipefail
 
 DATASET=${DATASET:-/data/imagenet-train}
 TO=${TO:-/dev/shm}
-BUDGET=${BUDGET:-150GiB} # for all that is staged there; give every job of the machine the same number
+BUDGET=${BUDGET:-150GiB} # for everything staged there; use the same number in every job on the machine
 
-# The command and all that it starts hold the lease, from before they start until the last of them has ended, even where
-# they read the files with something else than packtrain. {} becomes the path, which is in PACKTRAIN_STAGED as well.
+# The command and all processes it starts hold the lease until the last of them has ended, even if they read the files
+# without packtrain. {} is replaced by the path, which is also in the variable PACKTRAIN_STAGED.
 exec packtrain stage "$DATASET" --to "$TO" --budget "$BUDGET" -- python train.py --data {} --epochs 90

@@ -1,7 +1,7 @@
 #!/bin/bash
-# For administrators, `Prolog=/etc/slurm/prolog.sh`: stages what the jobs of a partition train on before they start.
-# What is copied here is not memory of the job. Let BatchStartTimeout and PrologEpilogTimeout be longer than a copy takes.
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin # a prolog is started without
+# For administrators, `Prolog=/etc/slurm/prolog.sh`: stages the dataset of a partition's jobs before they start.
+# The copy does not count as memory of the job. Set BatchStartTimeout and PrologEpilogTimeout to more than a copy takes.
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin # a prolog is started without PATH
 
 PARTITION=imagenet
 DATASET=/data/imagenet-train
@@ -11,10 +11,10 @@ PACKTRAIN=/opt/packtrain/bin/packtrain
 
 [ "$SLURM_JOB_PARTITION" = "$PARTITION" ] || exit 0
 
-# As the job's user: copies are private to the user who makes them, and a copy of root's would be of no use to the job.
-# The next prolog goes on from where one that took too long was stopped.
+# Run as the job's user: copies are private to the user who makes them, so the job could not use a copy made by root.
+# If the copy takes too long and is stopped, the next prolog continues it.
 if ! said=$(timeout 15m runuser -u "$SLURM_JOB_USER" -- \
     "$PACKTRAIN" stage "$DATASET" --to "$TO" --budget "$BUDGET" 2>&1); then
     logger -t packtrain "job $SLURM_JOB_ID of $SLURM_JOB_USER: $said"
 fi
-exit 0 # whatever happened: a prolog that fails drains the node
+exit 0 # in any case: a prolog that fails drains the node

@@ -1,8 +1,8 @@
-"""Processes that stage, read and evict when `children.py` tells them to; free of torch, so that they start at once.
+"""Processes that stage, read and evict on request from `children.py`; they do not import torch, so they start fast.
 
-Started as ``python -P child.py SOCKET`` it forks a process for each line on its stdin, and those that fork themselves
-when they are told to. Each connects to SOCKET, says its number, and then answers requests, a line of JSON each, until
-the connection ends.
+Started as ``python -P child.py SOCKET``, this forks a process for each line on its stdin; these fork themselves when
+requested. Each process connects to SOCKET, sends its id, and then answers requests, one line of JSON each, until the
+connection ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packtrain.staging import entries as list_entries
 from packtrain.staging import evict as evict_entries
 
 kept: dict[str, Staged | RecordStore] = {}
-"""What this process has open, under names that its requests give."""
+"""Copies and stores that this process has open, by the names given in the requests."""
 
 
 def stage(dataset: str, to: str, name: str | None = None, **options: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def open_store(path: str, name: str) -> int:
 def records(name: str) -> str:
     store = kept[name]
     assert isinstance(store, RecordStore)
-    store.close()  # so that every shard is opened anew
+    store.close()  # so every shard is opened again
     sums = [hashlib.sha256(store.record(row)).digest() for row in range(len(store))]
     return hashlib.sha256(b"".join(sums)).hexdigest()
 
@@ -70,14 +70,14 @@ def entries(to: str) -> list[str]:
 
 
 def compete(datasets: dict[str, dict[str, str]], to: str, budget: int, rounds: int, seed: int) -> dict[str, int]:
-    """Stages one dataset after the other, and looks a few times whether what it leases stays as it is.
+    """Stages one dataset after another, and checks a few times that the leased copy does not change.
 
     Args:
-        datasets: Digests of what is in them, by path.
-        to: Where to.
-        budget: For all together.
-        rounds: How often.
-        seed: Which dataset first.
+        datasets: Digests of each dataset's files, by path of the dataset.
+        to: Folder to stage to.
+        budget: Maximum number of bytes for all copies together.
+        rounds: Number of datasets to stage.
+        seed: Determines the order of the datasets.
     """
     done = {"copied": 0, "waited": 0}
     for number in range(rounds):
@@ -100,7 +100,7 @@ def compete(datasets: dict[str, dict[str, str]], to: str, budget: int, rounds: i
 
 
 def fork(address: str) -> None:
-    """A process that has open what this one has."""
+    """Forks a process that shares everything this one has open."""
     if os.fork() == 0:
         serve(address)
 
@@ -112,12 +112,12 @@ REQUESTS: dict[str, Callable[..., Any]] = {
 
 
 def serve(address: str) -> None:
-    """Answers requests until the connection ends, and ends the process."""
+    """Answers requests until the connection ends, then ends the process."""
     global connection
     status = 1
     with suppress(BrokenPipeError, ConnectionResetError):
         if connection is not None:
-            os.close(connection.detach())  # the parent's, which a stream keeps open
+            os.close(connection.detach())  # the parent's connection, which a stream keeps open
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
         with connection.makefile("rw") as stream:
@@ -141,9 +141,9 @@ def answer(do: str, arguments: dict[str, Any]) -> dict[str, Any]:
 connection: socket.socket | None = None
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     for _ in sys.stdin:
         if os.fork() == 0:
-            # The number of those that wait at the door is the parent's affair.
+            # Only the parent reads stdin.
             os.close(0)
             serve(sys.argv[1])

@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Any, Self
 
 PATIENCE = 60
-"""Seconds after which a process that does not answer hangs."""
+"""Seconds after which a process that does not answer is considered hung."""
 
 
 class Refused(Exception):
     """A process answered with an error.
 
     Args:
-        kind: Name of its class.
-        message: What it says.
+        kind: Name of the error's class.
+        message: Message of the error.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Child:
-    """A process that does what it is told."""
+    """A process that executes requests."""
 
     def __init__(self, connection: socket.socket, address: str) -> None:
         self._connection = connection
@@ -44,15 +44,15 @@ class Child:
         self.pid = int(self._stream.readline())
 
     def send(self, do: str, **arguments: Any) -> None:
-        """Tells it to do something, one of the functions of `child.py`."""
+        """Sends a request: the name and arguments of a function in `child.py`."""
         print(json.dumps({"do": do, **arguments}, default=os.fspath), file=self._stream, flush=True)
 
     def answer(self) -> Any:
-        """Waits until it is done.
+        """Waits for the answer to a request.
 
         Raises:
-            Refused: It could not.
-            EOFError: It has died.
+            Refused: The request failed.
+            EOFError: The process has died.
         """
         line = self._stream.readline()
         if not line:
@@ -63,7 +63,7 @@ class Child:
         return reply["result"]
 
     def do(self, do: str, **arguments: Any) -> Any:
-        """Tells it to do something and waits until it is done."""
+        """Sends a request and waits for the answer."""
         self.send(do, **arguments)
         return self.answer()
 
@@ -80,13 +80,13 @@ class Child:
             return refused
 
     def kill(self) -> None:
-        """Kills it, and waits until the kernel has taken its descriptors away."""
+        """Kills the process, and waits until the kernel has closed its descriptors."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self.gone()
 
     def end(self) -> None:
-        """Lets it end by itself."""
+        """Lets the process end by itself."""
         self._connection.shutdown(socket.SHUT_WR)
         self.gone()
 
@@ -98,7 +98,7 @@ class Child:
 
 
 class Children:
-    """Where processes come from: one that has imported everything, and forks. A context manager."""
+    """Starts processes by forking one that has imported everything. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._address = str(folder / "socket")
@@ -111,13 +111,13 @@ class Children:
         self._started: list[Child] = []
 
     def start(self) -> Child:
-        """A fresh process."""
+        """Starts a new process."""
         assert self._parent.stdin is not None
         print(file=self._parent.stdin, flush=True)
         return self._accept()
 
     def fork(self, child: Child) -> Child:
-        """A process forked from another one."""
+        """Lets a process fork, and returns the new one."""
         child.do("fork", address=self._address)
         return self._accept()
 
@@ -142,7 +142,7 @@ class Children:
 
 
 def ended(pid: int) -> bool:
-    """Whether all threads of a process have ended, and so its files are closed; it may not have been waited for."""
+    """True if all threads of a process have ended, so its files are closed, even if it is still a zombie."""
     try:
         lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except (FileNotFoundError, ProcessLookupError):
@@ -151,8 +151,8 @@ def ended(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that happens soon, because another process or the kernel is at it."""
+    """Waits for a condition that another process or the kernel will soon make true."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it does not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Files to copy, and what must hold of a copy."""
+"""Files to copy, and checks of a copy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from packtrain._staging.source import SourceFile
 
 PIECE = 64 << 10
 BUFFER = 16 << 10
-# The bounds of buffers and pieces, and their neighbours.
+# Sizes at and next to the boundaries of buffers and pieces.
 SIZES = (0, 1, 4095, 4096, BUFFER - 1, BUFFER + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 10 * PIECE + 5)
 
 SMALL = f"""
 from packtrain._staging import pieces
 pieces.PIECE, pieces.BUFFER = {PIECE}, {BUFFER}
 """
-"""Makes a Python process copy in small pieces."""
+"""Code that makes a Python process copy in small pieces."""
 
 
 def made(folder: Path, contents: Mapping[str, bytes]) -> list[SourceFile]:
-    """Writes files, and gives what a manifest says of them."""
+    """Writes files, and returns what a manifest would say about them."""
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -32,20 +32,20 @@ def made(folder: Path, contents: Mapping[str, bytes]) -> list[SourceFile]:
 
 
 def noise(sizes: Sequence[int] = SIZES) -> dict[str, bytes]:
-    """Contents of such sizes, every other one in a subfolder; a piece of one is nowhere in another."""
+    """Random files of the given sizes, every other one in a subfolder; no two have a piece in common."""
     random_bytes = random.Random(7).randbytes
     return {f"index/{i}.npy" if i % 2 else f"{i}.tar": random_bytes(size) for i, size in enumerate(sizes)}
 
 
 def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:
-    """Every file is there, has its content, and nobody writes to it by mistake."""
+    """Every file is there, has the right content and is read-only."""
     found = {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
     assert found == contents
     assert {path.stat().st_mode & 0o777 for path in target.rglob("*") if path.is_file()} <= {0o444}
 
 
 def journaled(journal: Path) -> list[tuple[str, int, int]]:
-    """Name, offset and length of every piece that a journal names in a whole line."""
+    """Name, offset and length of every piece in a journal, torn lines excluded."""
     text = journal.read_text(errors="replace") if journal.exists() else ""
     lines = re.findall(r'^\["([^"]+)", \d+, (\d+), (\d+), \d+\]$', text, re.MULTILINE)
     return [(name, int(offset), int(length)) for name, offset, length in lines]

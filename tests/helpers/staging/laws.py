@@ -1,6 +1,6 @@
-"""What the tests of staging share: datasets, and what must hold of a root at any time.
+"""Datasets for the tests of staging, and laws that a root must obey at any time.
 
-Nothing here uses what is tested, but for the names of things.
+Nothing here uses the code under test, apart from its names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORDS = 16
 SHARDS = 4
 
 
-# For a process of its own.
+# Code for a separate process.
 STAGE = """
 from pathlib import Path
 from packtrain._staging import StageOptions, stage
@@ -33,7 +33,7 @@ stage(args["dataset"], StageOptions(to=Path(args["place"]), **args["options"]))
 
 
 def packed_pictures(out: Path, seed: int) -> Path:
-    """Packs a few pictures that nothing else has into `SHARDS` tar files; returns their folder."""
+    """Packs a few pictures that are unique to `seed` into `SHARDS` tar files; returns their folder."""
     images = out.with_name(f"{out.name}-images")
     images.mkdir(parents=True)
     for number in range(RECORDS):
@@ -44,17 +44,17 @@ def packed_pictures(out: Path, seed: int) -> Path:
 
 
 def root_of(place: Path) -> Path:
-    """Where staged copies of this user lie."""
+    """The folder that holds this user's staged copies."""
     return place / f"packtrain-{os.geteuid()}"
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What `child.content` says of a folder."""
+    """The same as `child.content` returns for a folder."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in tree(folder).items()}
 
 
 def assert_same(entry: Path, source: Path) -> None:
-    """An entry has the content of its source, no more, and nobody can write to it by mistake."""
+    """An entry has exactly the content of its source, and its files are read-only."""
     found = tree(entry)
     assert found.pop("staged.json")
     assert found == tree(source)
@@ -64,7 +64,7 @@ def assert_same(entry: Path, source: Path) -> None:
 
 
 def assert_tidy(place: Path, *entries: Path) -> None:
-    """Nothing lies in the root but these entries, and locks, which take no room."""
+    """The root holds only these entries, and empty lock files."""
     root = root_of(place)
     assert {path.name for path in root.iterdir()} == {".locks", ".tmp", ".trash", *(path.name for path in entries)}
     assert list((root / ".tmp").iterdir()) == list((root / ".trash").iterdir()) == []
@@ -72,10 +72,10 @@ def assert_tidy(place: Path, *entries: Path) -> None:
 
 
 def taken(place: Path) -> int:
-    """Bytes that everything in the root takes on its file system, at one moment.
+    """Bytes that everything in the root takes on its file system at one moment.
 
-    Under the ledger, as nothing vanishes or moves meanwhile: summed up otherwise, what was evicted during the walk
-    might be counted as well as what took its place.
+    The ledger is locked meanwhile, so nothing vanishes or moves. Otherwise the sum might include both an entry that is
+    evicted during the walk and the one that takes its place.
     """
     root = root_of(place)
     with (root / ".locks" / "ledger").open("rb") as ledger:
@@ -84,7 +84,7 @@ def taken(place: Path) -> int:
 
 
 def blocks(path: Path) -> int:
-    """Bytes that a file takes; 0 if it has just been given another name."""
+    """Bytes that a file takes; 0 if it has just been renamed."""
     try:
         return path.lstat().st_blocks * 512
     except FileNotFoundError:
@@ -92,12 +92,12 @@ def blocks(path: Path) -> int:
 
 
 def until_pieces_are_noted(place: Path) -> None:
-    """Waits until the copier of a `big_dataset` has copied some of its shards' pieces."""
+    """Waits until the journal of a copy of a `big_dataset` names pieces of shards."""
     until(lambda: any("tar" in path.read_text() for path in root_of(place).glob(".tmp/*/journal")))
 
 
 def big_dataset(out: Path, sizes: Sequence[int]) -> Path:
-    """A dataset with shards of so many random bytes, which can be staged but not read: there are no images in it."""
+    """A dataset whose shards are random bytes of the given sizes. It can be staged but not read."""
     random = np.random.default_rng(sizes)
     out.mkdir(parents=True)
     infos = []

@@ -1,4 +1,4 @@
-"""What is asked in worker processes, which import it by this name."""
+"""Functions and transforms for worker processes, which import them by this name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from packtrain.staging import entries, evict
 
 
 def leased(place: Path) -> bool:
-    """Whether somebody reads the one entry there is."""
+    """Whether somebody reads the only entry."""
     (entry,) = entries(place)
     return entry.leased
 
 
 class InWorkers:
-    """A transform that asks, in a worker, whether somebody reads what is staged, and tries to evict it."""
+    """A transform that checks, in a worker, whether the staged copy is leased, and tries to evict it."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

@@ -1,0 +1,70 @@
+"""Kernel locks on files: they end with the processes that hold them, however those end.
+
+All of them are `flock` locks. Such a lock belongs to an open file description: a forked process shares its parent's
+lock, and the lock ends when its last descriptor is closed. So there are no counters, no heartbeats and nothing to clean
+up. For the same reason no lock is ever released with ``LOCK_UN``: in a forked process, that would also release the
+parent's lock. A forked process keeps shared locks. It closes exclusive locks at once: otherwise a worker that is forked
+while another thread holds one would hold it for the rest of its life.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+from typing import Self
+
+_exclusive: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Lock:
+    """A `flock` lock, held until it is closed or garbage-collected.
+
+    Args:
+        path: The lock file.
+        shared: Whether others may hold the lock too.
+        wait: Whether to wait while others hold the lock in a way that excludes this one.
+        flags: Flags for `os.open`. By default the file is opened for reading, which is enough on a local file system,
+            and created if it is missing. An exclusive lock on NFS needs ``O_RDWR``.
+
+    Raises:
+        BlockingIOError: `wait` is False and somebody else holds the lock.
+    """
+
+    def __init__(
+        self, path: Path, *, shared: bool = False, wait: bool = True, flags: int = os.O_RDONLY | os.O_CREAT
+    ) -> None:
+        self.path = path
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._finalizer = weakref.finalize(self, os.close, self._descriptor)
+        if not shared:
+            _exclusive.add(self)
+        try:
+            mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self._descriptor, mode if wait else mode | fcntl.LOCK_NB)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """The descriptor. A process that inherits it holds the lock too."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Releases the lock for this process."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close_exclusive() -> None:
+    for lock in list(_exclusive):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_exclusive)
