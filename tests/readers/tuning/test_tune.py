@@ -1,4 +1,4 @@
-"""Laws of `tune`: what it chooses on simulated hosts, how it counts, and that it measures the loader itself."""
+"""Laws of `tune`: what it chooses on simulated hosts, what it counts, and that it measures the loader itself."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from hypothesis import strategies as st
 
 from packtrain import Loader, PackedDataset, TuneOptions, TuneResult, open_dataset, tune
 from packtrain._core.options import StoreOptions
-from packtrain._readers.tuning import Setting, Subject, Trial, conclude
+from packtrain._readers.tuning import Setting, Trial, TuneTarget, conclude
 from packtrain._readers.tuning import bench as bench_module
-from packtrain._readers.tuning.bench import Bench, Consumer, Repeated
+from packtrain._readers.tuning.bench import Bench, EndlessShuffle, SimulatedTraining
 from packtrain._readers.tuning.presets import preset
-from packtrain._readers.tuning.search import default_of, ladder, search
-from packtrain._readers.tuning.trial import FEWEST, rows_of, spread_of
+from packtrain._readers.tuning.search import ladder, search
+from packtrain._readers.tuning.trials import MIN_BATCHES, results_of, spread_of
 from packtrain.errors import LoaderError, NotADataset, UsageError
 from packtrain.transforms import CenterCrop, RandomResizedCrop, Resize
 
-Speed = Callable[[Setting], float]
+Rate = Callable[[Setting], float]
+"""Images per second that a host makes with a setting."""
 
-SUBJECT = Subject(
+TARGET = TuneTarget(
     path="/data/train",
     store="crop-ready",
     records=1000,
     record_bytes=100_000,
     decoders=("extension", "pillow"),
-    left_out={"accimage": "not installed"},
+    excluded={"accimage": "not installed"},
     cores=4,
-    workers=4,
+    default_workers=4,
 )
 PREFETCHES = (2, 4, 8)
 
 
-def by_cores(cores: int, speed: float = 500.0) -> Speed:
-    """A host on which nothing counts but cores: one worker each, and a loss for every one beyond."""
+def by_cores(cores: int, speed: float = 500.0) -> Rate:
+    """A host whose rate grows with the workers up to the number of cores, and falls a little beyond."""
     factor = {"extension": 1.0, "pillow": 0.6}
 
     def rate(setting: Setting) -> float:
@@ -56,32 +57,33 @@ def by_cores(cores: int, speed: float = 500.0) -> Speed:
 
 
 class Host:
-    """A simulated host: time passes only while something is measured.
+    """A simulated host. Time passes only while something is measured.
 
     Args:
-        rate: Images per second that workers make.
-        noise: Rates are off by up to this, relatively.
-        start: Seconds that it takes to start and end workers.
-        batch: Images.
+        rate: Images per second that the workers make.
+        noise: Largest relative error of a measured rate.
+        seed: Seed of the errors.
+        start: Seconds to start and stop the workers.
+        batch: Images per batch.
     """
 
-    def __init__(self, rate: Speed, noise: float = 0.0, seed: int = 0, start: float = 0.1, batch: int = 64) -> None:
+    def __init__(self, rate: Rate, noise: float = 0.0, seed: int = 0, start: float = 0.1, batch: int = 64) -> None:
         self.rate, self.noise, self.start, self.batch = rate, noise, start, batch
         self.now = 0.0
         self.measured: list[tuple[Setting, float]] = []
         self.allowed: list[tuple[float, float]] = []
-        """Seconds and limit of each."""
+        """The arguments `seconds` and `limit` of each measurement."""
         self._random = random.Random(seed)
 
     def clock(self) -> float:
         return self.now
 
-    def measure(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
+    def run_trial(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
         self.measured.append((setting, consumer_ms))
         self.allowed.append((seconds, limit))
         made = self.batch / (self.rate(setting) * (1 + self.noise * self._random.uniform(-1, 1)))
         every = max(made, consumer_ms / 1000) if setting.workers else made + consumer_ms / 1000
-        count = max(FEWEST, round((seconds - self.start) / every - 1))
+        count = max(MIN_BATCHES, round((seconds - self.start) / every - 1))
         took = self.start + (count + 1) * every
         if took > limit:
             self.now += limit
@@ -99,16 +101,16 @@ class Host:
             read_images=count * self.batch,
         )
 
-    def tuned(self, options: TuneOptions, subject: Subject = SUBJECT) -> TuneResult:
+    def tuned(self, options: TuneOptions, target: TuneTarget = TARGET) -> TuneResult:
         trials: list[Trial] = []
-        search(subject, options, self.measure, self.clock, lambda trial, passed: trials.append(trial))
-        result = conclude(subject, options, trials)
+        search(target, options, self.run_trial, self.clock, lambda trial, passed: trials.append(trial))
+        result = conclude(target, options, trials)
         assert result is not None
         return result
 
 
-def delivered(rate: Speed, setting: Setting, options: TuneOptions) -> float:
-    """Images per second without noise, that a consumer gets."""
+def delivered(rate: Rate, setting: Setting, options: TuneOptions) -> float:
+    """Images per second that a consumer gets, without noise."""
     pause, made = options.consumer_ms / 1000, options.batch_size / rate(setting)
     return options.batch_size / (max(made, pause) if setting.workers else made + pause)
 
@@ -139,7 +141,7 @@ class TestChoice:
         noise: float,
         seed: int,
     ) -> None:
-        """On any host where more workers help up to some number, and harm beyond it."""
+        """On any host where more workers help up to some number and harm beyond it."""
         top = max(1.0, peak * cores)
 
         def rate(setting: Setting) -> float:
@@ -148,17 +150,17 @@ class TestChoice:
             curve = min(workers, top) * (1 - loss * max(0.0, workers - top) / cores) if workers < top + cores else 0.05
             return 500 * (pillow if setting.decoder == "pillow" else 1.0) * gain * max(curve, 0.05)
 
-        subject = replace(SUBJECT, cores=cores, workers=cores)
+        target = replace(TARGET, cores=cores, default_workers=cores)
         options = TuneOptions(consumer_ms=consumer_ms, seconds=60)
         host = Host(rate, noise, seed)
         try:
-            result = host.tuned(options, subject)
+            result = host.tuned(options, target)
         except UsageError:
-            # 200 ms for each batch and a slow host: that there is too little time, it may say, and must say at once.
+            # With 200 ms per batch on a slow host, the time may be too short; other tests cover this error.
             assume(False)
         everything = [
             Setting(decoder, workers, prefetch)
-            for decoder in subject.decoders
+            for decoder in target.decoders
             for workers in range(cores + 2)
             for prefetch in PREFETCHES
         ]
@@ -176,27 +178,27 @@ class TestChoice:
     def test_the_time_is_kept(
         self, seconds: float, speed: float, cores: int, start: float, consumer_ms: float, batch: int
     ) -> None:
-        subject = replace(SUBJECT, cores=cores, workers=cores)
+        target = replace(TARGET, cores=cores, default_workers=cores)
         host = Host(by_cores(cores, speed), noise=0.03, start=start, batch=batch)
         options = TuneOptions(seconds=seconds, batch_size=batch, consumer_ms=consumer_ms)
         trials: list[Trial] = []
         try:
-            search(subject, options, host.measure, host.clock, lambda trial, passed: trials.append(trial))
+            search(target, options, host.run_trial, host.clock, lambda trial, passed: trials.append(trial))
         except UsageError:
             assert len(host.measured) == 1
         assert host.now <= 1.001 * seconds
-        # What is begun may be as long as all others, or it would say less than they do.
+        # A trial is never started with less time than the others get, as it would be less accurate.
         assert all(wanted <= limit for wanted, limit in host.allowed)
 
-    def test_what_it_asks_for_where_there_is_too_little_time_suffices(self) -> None:
+    def test_the_time_that_it_asks_for_suffices(self) -> None:
         host = Host(by_cores(4, 100), start=1.0)
-        with pytest.raises(UsageError, match=r"too little.*Give (\d+) at least") as caught:
+        with pytest.raises(UsageError, match=r"too little.*Give at least (\d+)") as caught:
             host.tuned(TuneOptions(seconds=12))
-        needed = int(str(caught.value).split("Give ")[1].split()[0])
+        needed = int(str(caught.value).split("Give at least ")[1].split(",")[0])
         assert len(host.measured) == 1
         assert Host(by_cores(4, 100), start=1.0).tuned(TuneOptions(seconds=needed)).default is not None
 
-    def test_where_not_even_the_first_trial_is_possible(self) -> None:
+    def test_not_even_the_first_trial_is_possible(self) -> None:
         with pytest.raises(UsageError, match="smaller batch_size"):
             Host(by_cores(1, 1)).tuned(TuneOptions(seconds=60))
 
@@ -205,36 +207,36 @@ class TestChoice:
         result = Host(lambda setting: 500.0 * min(max(0.5, setting.workers), enough)).tuned(TuneOptions())
         assert result.best.setting == ("extension", enough, 2)
 
-    def test_ties_between_decoders_go_to_what_auto_takes(self) -> None:
+    def test_ties_between_decoders_go_to_the_one_that_auto_takes(self) -> None:
         for decoders in (("extension", "pillow"), ("pillow", "extension")):
-            subject = replace(SUBJECT, decoders=decoders)
+            target = replace(TARGET, decoders=decoders)
             host = Host(lambda setting: 500.0 * max(0.9, setting.workers), noise=0.01)
-            assert host.tuned(TuneOptions(), subject).best.setting.decoder == decoders[0]
+            assert host.tuned(TuneOptions(), target).best.setting.decoder == decoders[0]
 
     @pytest.mark.parametrize(("consumer_ms", "workers"), [(300, 1), (130, 1), (120, 2), (44, 3), (33, 4), (1, 4)])
     def test_a_consumer_gets_the_fewest_workers_that_it_does_not_wait_for(
         self, consumer_ms: float, workers: int
     ) -> None:
-        """Of 500 images/s each: 64 images take one 128 ms."""
+        """A worker makes 500 images/s, so it takes 128 ms for 64 images."""
         result = Host(by_cores(4)).tuned(TuneOptions(consumer_ms=consumer_ms))
         assert result.best.setting == ("extension", workers, 2)
         assert (result.best.wait_share <= 0.02) == (consumer_ms >= 33)
-        assert ("nothing keeps up" in result.verdict[0]) == (consumer_ms == 1)
+        assert ("no setting keeps up" in result.verdict[0]) == (consumer_ms == 1)
 
-    def test_with_a_consumer_it_is_still_the_fastest_decoder_that_is_chosen(self) -> None:
-        """Although the consumer would not see the difference at the default number of workers."""
+    def test_with_a_consumer_the_fastest_decoder_is_still_chosen(self) -> None:
+        """Even though the consumer would not notice the difference at the default number of workers."""
         host = Host(lambda setting: 500.0 * max(0.9, setting.workers) * (1 + (setting.decoder == "pillow")))
         result = host.tuned(TuneOptions(consumer_ms=70))
         assert result.best.setting == ("pillow", 1, 2)
-        assert {row.setting.decoder for row in result.raw_rows} == {"extension", "pillow"}
+        assert {each.setting.decoder for each in result.results_without_step} == {"extension", "pillow"}
 
-    def test_more_batches_ahead_where_they_help(self) -> None:
+    def test_a_larger_prefetch_factor_is_chosen_where_it_helps(self) -> None:
         host = Host(lambda setting: by_cores(4)(setting) * (1 if setting.prefetch < 4 else 1.3))
         result = host.tuned(TuneOptions())
         assert result.best.setting == ("extension", 4, 4)
         assert "30.0% more images/s than with the defaults" in result.verdict[-1]
 
-    def test_who_is_far_behind_is_not_measured_again(self) -> None:
+    def test_a_setting_that_is_far_behind_is_not_measured_again(self) -> None:
         host = Host(by_cores(4))
         host.tuned(TuneOptions())
         measured = [setting for setting, _ in host.measured]
@@ -243,25 +245,25 @@ class TestChoice:
 
     @pytest.mark.parametrize("consumer_ms", [0.0, 64 / (500 * 11 / 1000) * 1.01])
     def test_between_powers_of_two_it_looks_for_fewer(self, consumer_ms: float) -> None:
-        """Eleven workers are enough on 64 cores; 16 is the next one on the ladder."""
-        subject = replace(SUBJECT, cores=64, workers=64)
+        """Eleven workers are enough on 64 cores; the next number on the ladder is 16."""
+        target = replace(TARGET, cores=64, default_workers=64)
         host = Host(lambda setting: 500.0 * min(max(0.9, setting.workers), 64 if consumer_ms else 11))
-        assert 11 <= host.tuned(TuneOptions(consumer_ms=consumer_ms), subject).best.setting.workers <= 12
+        assert 11 <= host.tuned(TuneOptions(consumer_ms=consumer_ms), target).best.setting.workers <= 12
 
     def test_between_powers_of_two_it_looks_for_more(self) -> None:
-        """Eleven are best on 16 cores, and of the ladder's 8 and 16 it is the lower that is the better one."""
-        subject = replace(SUBJECT, cores=16, workers=16)
+        """Eleven workers are best on 16 cores; of the 8 and 16 on the ladder, 8 is better."""
+        target = replace(TARGET, cores=16, default_workers=16)
         host = Host(lambda setting: 500.0 * max(0.9, setting.workers - 2.2 * max(0, setting.workers - 11)))
-        assert 10 <= host.tuned(TuneOptions(), subject).best.setting.workers <= 12
+        assert 10 <= host.tuned(TuneOptions(), target).best.setting.workers <= 12
 
     def test_contestants_take_turns_there_and_back(self) -> None:
-        """A host that slows down all the time must not favour who comes first."""
+        """A host that keeps slowing down must not favour the setting that is measured first."""
         host = Host(lambda setting: 500.0 * max(0.9, setting.workers))
         host.tuned(TuneOptions())
         assert [setting.decoder for setting, _ in host.measured[1:5]] == ["extension", "pillow", "pillow", "extension"]
 
     def test_a_pause_of_the_host_changes_nothing(self) -> None:
-        """Once in a while a measurement gives a tenth of what it should."""
+        """Once in a while a measurement gives a tenth of the true rate."""
         for seed in range(20):
             hiccups = random.Random(seed)
             host = Host(lambda setting: by_cores(4)(setting) * (0.1 if hiccups.random() < 0.05 else 1.0), noise=0.01)  # noqa: B023
@@ -269,7 +271,7 @@ class TestChoice:
 
     def test_no_more_workers_than_allowed(self) -> None:
         host = Host(by_cores(64))
-        result = host.tuned(TuneOptions(max_workers=5), replace(SUBJECT, cores=64, workers=64))
+        result = host.tuned(TuneOptions(max_workers=5), replace(TARGET, cores=64, default_workers=64))
         assert result.best.setting.workers == 5
         assert max(setting.workers for setting, _ in host.measured) == 5
         assert result.default is not None and result.default.setting.workers == 5
@@ -279,7 +281,7 @@ class TestChoice:
         assert host.tuned(TuneOptions(max_workers=0)).best.setting.workers == 0
 
     @given(most=st.integers(0, 300), usual=st.integers(1, 300))
-    def test_the_ladder(self, most: int, usual: int) -> None:
+    def test_the_ladder_doubles_at_most(self, most: int, usual: int) -> None:
         numbers = ladder(most, usual)
         assert numbers == sorted(set(numbers)) and {0, most, min(usual, most)} <= set(numbers)
         assert all(0 <= number <= most for number in numbers)
@@ -291,8 +293,8 @@ class TestConclusion:
 
     def test_the_line_makes_the_loader(self, tmp_path: Path) -> None:
         folder = packed(image_set(tmp_path / "images"), tmp_path / "it's", "tar")
-        subject = replace(SUBJECT, path=str(folder), decoders=("extension", "pillow"))
-        result = conclude(subject, TuneOptions("rrc20", 3), [trial_of(Setting("pillow", 1, 4), 100)])
+        target = replace(TARGET, path=str(folder), decoders=("extension", "pillow"))
+        result = conclude(target, TuneOptions("rrc20", 3), [trial_of(Setting("pillow", 1, 4), 100)])
         assert result is not None
         names: dict[str, Any] = {}
         exec(f"{result.imports}\nloader = {result.line}", names)
@@ -304,60 +306,60 @@ class TestConclusion:
         with loader:
             assert next(iter(loader))[0].shape == (3, 3, 20, 20)
 
-    def test_it_says_nothing_of_what_is_so_anyway(self) -> None:
-        result = conclude(SUBJECT, TuneOptions("none"), [trial_of(Setting("extension", 0, 2), 100)])
+    def test_the_line_leaves_out_what_is_the_default(self) -> None:
+        result = conclude(TARGET, TuneOptions("none"), [trial_of(Setting("extension", 0, 2), 100)])
         assert result is not None
         assert result.line == "Loader(open_dataset('/data/train'), batch_size=64, num_workers=0)"
 
-    def test_without_a_measurement_there_is_none(self) -> None:
-        assert conclude(SUBJECT, TuneOptions(), []) is None
-        assert conclude(SUBJECT, TuneOptions(consumer_ms=10), [trial_of(self.DEFAULT, 100)]) is None
+    def test_there_is_none_without_a_measurement(self) -> None:
+        assert conclude(TARGET, TuneOptions(), []) is None
+        assert conclude(TARGET, TuneOptions(consumer_ms=10), [trial_of(self.DEFAULT, 100)]) is None
 
-    def test_the_defaults_are_left_where_they_are_as_good(self) -> None:
+    def test_the_defaults_are_kept_if_they_are_as_good(self) -> None:
         trials = [trial_of(self.DEFAULT, rate) for rate in (100, 104, 100)]
         trials += [trial_of(self.DEFAULT._replace(prefetch=8), rate) for rate in (107, 103, 107)]
-        result = conclude(SUBJECT, TuneOptions(), trials)
+        result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None
         assert result.spread == pytest.approx(0.04, abs=0.003) and result.tolerance == pytest.approx(0.08, abs=0.006)
         assert result.best is result.default
         assert "leave them (two measurements of a setting differ by" in result.verdict[0]
 
-    def test_what_is_neither_cheaper_nor_clearly_faster_is_no_better(self) -> None:
-        """Four batches ahead are as fast as eight, and the defaults are not; but nor are four faster than they."""
+    def test_a_setting_that_is_neither_cheaper_nor_clearly_faster_is_not_recommended(self) -> None:
+        """A factor of 4 is as fast as 8, and the default is not; but 4 is not clearly faster than the default either."""
         trials = [trial_of(self.DEFAULT, rate) for rate in (98, 102, 98, 102, 100)]
         trials += [trial_of(self.DEFAULT._replace(prefetch=4), 101)]
         trials += [trial_of(self.DEFAULT._replace(prefetch=8), 109)]
-        result = conclude(SUBJECT, TuneOptions(), trials)
+        result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None and result.tolerance == pytest.approx(0.08)
         assert result.best is result.default
 
     @pytest.mark.parametrize(("gain", "worth"), [(1.16, False), (1.25, True)])
     def test_no_gain_is_claimed_that_may_be_chance(self, gain: float, worth: bool) -> None:
-        """Measurements differ by a tenth: a gain of a sixth may be chance, although it is more than any tolerance."""
+        """Measurements differ by a tenth, so a gain of a sixth may be chance, although it exceeds any tolerance."""
         rates = (95, 105, 95, 105, 100)
         trials = [trial_of(self.DEFAULT, rate) for rate in rates]
         trials += [trial_of(self.DEFAULT._replace(prefetch=8), gain * rate) for rate in rates]
-        result = conclude(SUBJECT, TuneOptions(), trials)
+        result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None
         assert result.spread == pytest.approx(0.1) and result.tolerance == 0.1
         assert (result.best is not result.default) == worth
         assert ("worth setting" in result.verdict[0], "leave them" in result.verdict[0]) == (worth, not worth)
-        assert "the host has other work" in result.verdict[1]
+        assert "this host is noisy" in result.verdict[1]
 
-    def test_nor_of_what_is_chosen_because_it_is_cheaper(self) -> None:
+    def test_no_such_gain_is_claimed_for_a_cheaper_setting_either(self) -> None:
         rates = (95, 105, 95, 105, 100)
         trials = [trial_of(self.DEFAULT, rate) for rate in rates]
         trials += [trial_of(Setting("extension", 2, 2), 1.16 * rate) for rate in rates]
-        result = conclude(SUBJECT, TuneOptions(), trials)
+        result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None and result.best.setting.workers == 2
-        assert result.verdict[0].endswith("leave them, unless cores are scarce: 2 workers in place of 4")
+        assert result.verdict[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
 
     @pytest.mark.parametrize(
         ("noise", "gain", "least", "most"),
         [(0.01, 1.0, 0, 0.01), (0.03, 1.0, 0, 0.06), (0.1, 1.0, 0, 0.06), (0.3, 1.0, 0, 0.06), (0.03, 1.15, 0.95, 1)],
     )
     def test_how_often_a_gain_is_claimed(self, noise: float, gain: float, least: float, most: float) -> None:
-        """Where there is none, seldom; a real one nearly always."""
+        """Rarely where there is none, and nearly always where there is one."""
         claims = 0
         for seed in range(1000):
             drawn = random.Random(seed)
@@ -369,31 +371,31 @@ class TestConclusion:
                 for _ in range(7)
                 for prefetch in PREFETCHES
             ]
-            result = conclude(SUBJECT, TuneOptions(), trials)
+            result = conclude(TARGET, TuneOptions(), trials)
             claims += result is not None and result.best is not result.default
         assert least <= claims / 1000 <= most
 
-    def test_a_noisy_host_does_not_allow_a_consumer_to_wait(self) -> None:
+    def test_a_consumer_does_not_wait_because_the_host_is_noisy(self) -> None:
         trials = [trial_of(self.DEFAULT, rate, 60.0) for rate in (1000, 940, 1000)]
         trials += [trial_of(Setting("extension", 2, 2), 950, 60.0)]
-        result = conclude(SUBJECT, TuneOptions(consumer_ms=60.0), trials)
+        result = conclude(TARGET, TuneOptions(consumer_ms=60.0), trials)
         assert result is not None and result.spread == pytest.approx(0.06)
         assert result.best.setting == self.DEFAULT
 
-    def test_what_is_cheaper_and_as_good_is_named(self) -> None:
+    def test_a_cheaper_setting_that_is_as_good_is_named(self) -> None:
         trials = [trial_of(self.DEFAULT, rate) for rate in (100, 100)] + [trial_of(Setting("extension", 2, 2), 99)]
-        result = conclude(SUBJECT, TuneOptions(), trials)
+        result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None
         assert result.best.setting.workers == 2
         assert "the defaults are as good (-1.0%; two" in result.verdict[0]
-        assert result.verdict[0].endswith("leave them, unless cores are scarce: 2 workers in place of 4")
+        assert result.verdict[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
 
     def test_the_spread_is_that_between_two_trials_of_a_setting(self) -> None:
-        """Not that between settings; and a single outlier is passed over."""
+        """Not the difference between settings; and a single outlier does not count."""
         trials = [trial_of(Setting("pillow", workers, 2), 1000 * workers) for workers in (1, 2, 3)]
-        assert spread_of(rows_of(trials, 0.0)) is None
+        assert spread_of(results_of(trials, 0.0)) is None
         trials += [trial_of(self.DEFAULT, rate) for rate in (100, 102, 100, 102, 10)]
-        assert spread_of(rows_of(trials, 0.0)) == pytest.approx(0.02)
+        assert spread_of(results_of(trials, 0.0)) == pytest.approx(0.02)
 
     @pytest.mark.parametrize(
         ("disk_bytes", "faults", "cold"),
@@ -401,21 +403,21 @@ class TestConclusion:
     )
     def test_data_from_the_disk_is_mentioned(self, disk_bytes: int, faults: int, cold: bool) -> None:
         trial = trial_of(self.DEFAULT, 100, disk_bytes=disk_bytes, disk_faults=faults)
-        result = conclude(SUBJECT, TuneOptions(), [trial])
+        result = conclude(TARGET, TuneOptions(), [trial])
         assert result is not None
         assert ("came from the disk" in result.verdict[-1]) == cold
 
-    def test_memory_is_that_of_the_batches_that_a_loader_keeps(self) -> None:
+    def test_memory_is_that_of_all_batches_that_a_loader_keeps(self) -> None:
         trials = [trial_of(Setting("extension", workers, prefetch), 100) for workers, prefetch in ((0, 2), (3, 4))]
-        assert [row.memory >> 20 for row in rows_of(trials, 0.0)] == [1, 14]
+        assert [each.memory >> 20 for each in results_of(trials, 0.0)] == [1, 14]
 
 
-class TestConsumer:
-    """On a made-up clock: batches come at given times."""
+class TestSimulatedTraining:
+    """With a simulated clock: batches arrive at given times."""
 
     def run(
         self, arrivals: Iterator[float], *, workers: int, pause: float = 0.0, seconds: float, limit: float = 1e9
-    ) -> Consumer:
+    ) -> SimulatedTraining:
         now = 0.0
 
         def batches() -> Iterator[Any]:
@@ -428,18 +430,18 @@ class TestConsumer:
             nonlocal now
             now += duration
 
-        consumer = Consumer(workers, pause, lambda: now, sleep)
+        consumer = SimulatedTraining(workers, pause, lambda: now, sleep)
         consumer.run(batches(), 0.0, seconds, limit)
         self.now = now
         return consumer
 
     def test_bursts_of_workers_count_once_each(self) -> None:
-        """Four workers, each a batch a second, all at the same time: four a second, not more."""
+        """Four workers deliver one batch per second each, all at the same time: that is four per second, not more."""
         consumer = self.run((5 + number // 4 for number in range(10**6)), workers=4, seconds=12)
         assert consumer.batches % 4 == 0
         assert consumer.batches / consumer.seconds == pytest.approx(4)
         assert consumer.images == 8 * consumer.batches
-        assert consumer.all_images == consumer.images + 4 * 8
+        assert consumer.read_images == consumer.images + 4 * 8
         assert consumer.waited == pytest.approx(consumer.seconds)
         assert consumer.batch_bytes == 8 * 12 * 4 + 8 * 4
 
@@ -458,25 +460,25 @@ class TestConsumer:
 
     def test_a_few_batches_are_counted_however_long_they_take(self) -> None:
         consumer = self.run((10.0 * number for number in range(10**6)), workers=1, seconds=1)
-        assert consumer.batches == FEWEST
+        assert consumer.batches == MIN_BATCHES
 
     def test_the_limit_is_kept(self) -> None:
         consumer = self.run((10.0 * number for number in range(10**6)), workers=1, seconds=1, limit=35)
-        assert consumer.batches < FEWEST and self.now <= 35
+        assert consumer.batches < MIN_BATCHES and self.now <= 35
 
 
-class TestRepeated:
+class TestEndlessShuffle:
     @given(rows=st.integers(1, 40), start=st.integers(0, 300), count=st.integers(1, 100), key=st.integers(0, 2**64 - 1))
     def test_any_stretch_is_part_of_one_endless_sequence(self, rows: int, start: int, count: int, key: int) -> None:
-        order = Repeated(rows)
+        order = EndlessShuffle(rows)
         whole = order.rows(key, 0, 400)
         assert whole.dtype == np.int64
         assert np.array_equal(order.rows(key, start, start + count), whole[start : start + count])
-        for lap in range(400 // rows):
-            assert sorted(whole[lap * rows : (lap + 1) * rows]) == list(range(rows))
+        for epoch in range(400 // rows):
+            assert sorted(whole[epoch * rows : (epoch + 1) * rows]) == list(range(rows))
 
-    def test_laps_differ(self) -> None:
-        first, second = Repeated(100).rows(7, 0, 200).reshape(2, 100)
+    def test_epochs_differ(self) -> None:
+        first, second = EndlessShuffle(100).rows(7, 0, 200).reshape(2, 100)
         assert not np.array_equal(first, second)
 
 
@@ -491,7 +493,7 @@ class TestPresets:
         assert preset("none").transform is None
 
     @pytest.mark.parametrize("name", ["rrc224", "center192", "crop32", "statistics:median"])
-    def test_the_expression_makes_the_same(self, name: str) -> None:
+    def test_the_expression_makes_the_same_transform(self, name: str) -> None:
         found = preset(name)
         names: dict[str, Any] = {}
         exec(f"{found.imports}\nmade = {found.expression}", names)
@@ -512,7 +514,7 @@ class TestPresets:
             ("math:pi", "is not a transform"),
         ],
     )
-    def test_others_are_refused(self, name: str, words: str) -> None:
+    def test_other_names_are_refused(self, name: str, words: str) -> None:
         with pytest.raises(UsageError, match=words):
             preset(name)
 
@@ -523,24 +525,24 @@ def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestLoader:
-    """The loader itself is measured: a dataset of twelve images, again and again."""
+    """Measures the real loader, on a dataset of twelve images that is read repeatedly."""
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_a_trial(self, folder: Path, workers: int) -> None:
         bench = Bench(folder, TuneOptions("rrc20", 5))
-        setting = Setting(bench.subject.decoders[0], workers, 3)
+        setting = Setting(bench.target.decoders[0], workers, 3)
         begun = time.monotonic()
-        trial = bench.measure(setting, 2.0, 0.2, 60.0)
+        trial = bench.run_trial(setting, 2.0, 0.2, 60.0)
         passed = time.monotonic() - begun
         assert trial is not None and trial.setting == setting
-        assert trial.batches >= FEWEST and trial.images == 5 * trial.batches < trial.read_images
+        assert trial.batches >= MIN_BATCHES and trial.images == 5 * trial.batches < trial.read_images
         assert 0.002 * trial.batches <= trial.seconds <= trial.took <= passed
         assert 0 <= trial.waited <= trial.seconds - 0.002 * trial.batches
         assert trial.batch_bytes >= 5 * 3 * 20 * 20
         assert not multiprocessing.active_children()
 
     def test_each_trial_reads_other_images(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Or the first one would read them from the disk for all others."""
+        """Otherwise the first trial would read them from the disk for all others."""
         seeds: list[int] = []
 
         def loader(*arguments: Any, seed: int, **options: Any) -> Loader:
@@ -550,36 +552,36 @@ class TestLoader:
         monkeypatch.setattr(bench_module, "Loader", loader)
         bench = Bench(folder, TuneOptions("rrc20", 5))
         for _ in range(3):
-            bench.measure(Setting("pillow", 0, 2), 0.0, 0.01, 60.0)
+            bench.run_trial(Setting("pillow", 0, 2), 0.0, 0.01, 60.0)
         assert len(set(seeds)) == 3
 
-    def test_a_limit_that_is_too_short_for_one(self, folder: Path) -> None:
+    def test_a_limit_that_is_too_short_for_a_trial(self, folder: Path) -> None:
         bench = Bench(folder, TuneOptions("rrc20", 5))
-        assert bench.measure(Setting("pillow", 1, 2), 50.0, 0.01, 0.02) is None
+        assert bench.run_trial(Setting("pillow", 1, 2), 50.0, 0.01, 0.02) is None
         assert not multiprocessing.active_children()
 
-    def test_all_of_it(self, folder: Path) -> None:
+    def test_tune_measures_decoders_and_workers(self, folder: Path) -> None:
         options = TuneOptions("rrc20", 40, seconds=8, max_workers=1)
         passed: list[float] = []
-        result = tune(folder, options, on_trial=lambda trial, seconds, subject: passed.append(seconds))
+        result = tune(folder, options, on_trial=lambda trial, seconds, target: passed.append(seconds))
         assert passed == sorted(passed) and len(passed) == len(result.trials)
-        assert {row.setting.workers for row in result.rows} == {0, 1}
-        assert set(result.subject.decoders) == {row.setting.decoder for row in result.rows}
-        assert result.subject.records == 12 and result.subject.store == "crop-ready"
-        assert result.default is not None and result.best in result.rows
+        assert {each.setting.workers for each in result.results} == {0, 1}
+        assert set(result.target.decoders) == {each.setting.decoder for each in result.results}
+        assert result.target.records == 12 and result.target.store == "crop-ready"
+        assert result.default is not None and result.best in result.results
         assert result.disk_share < 1
         assert not multiprocessing.active_children()
 
     def test_raw_images_need_no_decoder(self, images: Path, tmp_path: Path) -> None:
         raw = packed(images, tmp_path / "raw", "hdf5", store=StoreOptions("raw", resize="24x24"))
-        subject = Bench(raw, TuneOptions("none", 4)).subject
-        assert (subject.decoders, subject.left_out) == (("auto",), {})
+        target = Bench(raw, TuneOptions("none", 4)).target
+        assert (target.decoders, target.excluded) == (("auto",), {})
 
-    def test_what_auto_takes_comes_first(self, folder: Path) -> None:
-        subject = Bench(folder, TuneOptions()).subject
-        assert subject.decoders[0] == open_dataset(folder).decoder.name
-        assert "pillow" in subject.decoders
-        assert sorted([*subject.decoders, *subject.left_out]) == ["accimage", "extension", "pillow", "simplejpeg"]
+    def test_the_decoder_that_auto_takes_comes_first(self, folder: Path) -> None:
+        target = Bench(folder, TuneOptions()).target
+        assert target.decoders[0] == open_dataset(folder).decoder.name
+        assert "pillow" in target.decoders
+        assert sorted([*target.decoders, *target.excluded]) == ["accimage", "extension", "pillow", "simplejpeg"]
 
     def test_no_dataset(self, tmp_path: Path) -> None:
         with pytest.raises(NotADataset):
@@ -600,8 +602,8 @@ def test_options_out_of_range(wrong: dict[str, Any]) -> None:
         TuneOptions(**wrong)
 
 
-def test_the_default_is_what_the_loader_takes(folder: Path) -> None:
+def test_the_default_setting_is_that_of_the_loader(folder: Path) -> None:
     with Loader(open_dataset(folder, RandomResizedCrop(20)), 4) as loader:
-        setting = default_of(Bench(folder, TuneOptions()).subject, TuneOptions())
+        setting = Bench(folder, TuneOptions()).target.default(TuneOptions())
         assert (loader.num_workers, loader.prefetch_factor) == setting[1:]
         assert isinstance(loader.dataset, PackedDataset) and loader.dataset.decoder.name == setting.decoder
