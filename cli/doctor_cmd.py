@@ -52,7 +52,7 @@ def _environment(facts: MachineFacts) -> list[tuple[str, str]]:
         shm = f"{size(facts.shm_bytes)}, {size(facts.shm_free)} free"
     return [
         *((name, version or "not installed") for name, version in facts.versions.items()),
-        ("images", facts.pillow or "neither Pillow nor pillow-simd can be imported"),
+        ("pillow", facts.pillow or "neither Pillow nor pillow-simd can be imported"),
         ("cores", f"{facts.cores} of {facts.machine_cores}"),
         ("/dev/shm", shm),
     ]

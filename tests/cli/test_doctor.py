@@ -220,7 +220,7 @@ class TestCommand:
             "packtrain  0.1.0",
             "numpy      2.4.6",
             "torch      not installed",
-            "images     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
+            "pillow     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
             "cores      4 of 64",
             "/dev/shm   8.0 GiB, 1.0 GiB free",
         ]
@@ -280,7 +280,9 @@ class TestCommand:
 
 
 def run_with(modules: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(modules)}
+    """Runs the command in a process that finds the modules of this folder first."""
+    path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "packtrain", "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -290,7 +292,7 @@ def test_without_either_pillow(tmp_path: Path) -> None:
     (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError(\"No module named 'PIL'\")\n")
     done = run_with(tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "images     neither Pillow nor pillow-simd can be imported\n" in done.stdout
+    assert "pillow     neither Pillow nor pillow-simd can be imported\n" in done.stdout
     assert "\nbroken: neither Pillow nor pillow-simd can be imported (No module named 'PIL')" in done.stdout
     assert json.loads(run_with(tmp_path, "--json").stdout)["facts"]["decoders"] == []
 
