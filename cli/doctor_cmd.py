@@ -11,63 +11,65 @@ from packtrain._core.sizes import size
 from .output import print_json
 
 if TYPE_CHECKING:
-    from packtrain._readers.tuning.doctor import DecoderFacts, Examination, Facts
+    from packtrain._readers.tuning.doctor import DoctorReport
+    from packtrain._readers.tuning.machine import DecoderFacts, MachineFacts
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def command(as_json: bool) -> int:
-    """Say what is installed, how fast it reads images here, and what would make it faster. Takes some seconds.
+    """Show what is installed, how fast it reads images here, and what would make it faster. Takes some seconds.
 
-    Exit code 1 says that something is broken: no Pillow, or Pillow and pillow-simd over each other.
+    Exit code 1 means that something is broken: there is no Pillow, or Pillow and pillow-simd overwrote each other.
     """
     from packtrain._readers.tuning.doctor import examine
 
-    found = examine()
+    report = examine()
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        click.echo("\n".join(_describe(found)))
-    return 1 if found.broken else 0
+        click.echo("\n".join(_describe(report)))
+    return 1 if report.broken else 0
 
 
-def _describe(found: Examination) -> list[str]:
-    lines = [f"{name:<10} {text}" for name, text in _environment(found.facts)]
-    if found.facts.decoders:
-        lines += ["", *_speeds(found.facts)]
-    for advice in found.advice:
+def _describe(report: DoctorReport) -> list[str]:
+    lines = [f"{name:<10} {text}" for name, text in _environment(report.facts)]
+    if report.facts.decoders:
+        lines += ["", *_speeds(report.facts)]
+    for advice in report.advice:
         word = click.style("broken:", fg="red") if advice.broken else click.style("better:", fg="green")
         lines += ["", f"{word} {advice.text}"]
         if advice.command:
             lines.append(f"    {advice.command}")
-    if not found.advice:
-        lines += ["", "nothing is left to make faster here"]
+    if not report.advice:
+        lines += ["", "there is nothing to improve here"]
     return lines
 
 
-def _environment(facts: Facts) -> list[tuple[str, str]]:
+def _environment(facts: MachineFacts) -> list[tuple[str, str]]:
     shm = "missing"
     if facts.shm_bytes is not None and facts.shm_free is not None:
         shm = f"{size(facts.shm_bytes)}, {size(facts.shm_free)} free"
     return [
         *((name, version or "not installed") for name, version in facts.versions.items()),
-        ("images", facts.pillow or "neither Pillow nor pillow-simd can be imported"),
+        ("pillow", facts.pillow or "neither Pillow nor pillow-simd can be imported"),
         ("cores", f"{facts.cores} of {facts.machine_cores}"),
         ("/dev/shm", shm),
     ]
 
 
-def _speeds(facts: Facts) -> list[str]:
-    from packtrain._readers.tuning.speed import SIZE, TARGET
+def _speeds(facts: MachineFacts) -> list[str]:
+    from packtrain._readers.tuning.decoder_speed import SIZE, TARGET
 
     lines = [
-        f"Microseconds on one core: decode a JPEG of {SIZE[0]} x {SIZE[1]}; cut a random part out of it when it is",
-        f"crop-ready, and decode that; resize it to {TARGET} x {TARGET}. Images per second: {facts.cores} core(s).",
+        f"Microseconds on one core to decode a JPEG of {SIZE[0]} x {SIZE[1]}; to cut a random crop out of it when it",
+        f"is crop-ready, and decode the crop; to resize the crop to {TARGET} x {TARGET}.",
+        f"Images per second (crop and resize) on {facts.cores} core(s).",
         "",
         f"  {'decoder':<11}{'decode':>8}{'cut':>8}{'resize':>8}{'images/s':>10}",
         *(_row(each, facts.cores) for each in facts.decoders),
     ]
-    return [*lines, "* decoder='auto'"]
+    return [*lines, "* taken by decoder='auto'"]
 
 
 def _row(decoder: DecoderFacts, cores: int) -> str:

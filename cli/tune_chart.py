@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from packtrain._core.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from packtrain._readers.tuning import Row, Setting, TuneResult
+    from packtrain._readers.tuning import Setting, SettingResult, TuneResult
 
 INK: Final = "#52606d"
 PLAIN: Final = "#9aa5b1"
 BEST: Final = "#e07a1f"
-# matplotlib asks for Pillow, which pip would put over pillow-simd: without its dependencies it takes either.
-_COMMANDS: Final = {
+# matplotlib depends on Pillow, which pip would install over pillow-simd. Without its dependencies it runs with either.
+_INSTALL_COMMANDS: Final = {
     False: "pip install 'packtrain[plot]'",
     True: "pip install contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil && "
     "pip install --no-deps matplotlib",
@@ -23,26 +23,31 @@ _COMMANDS: Final = {
 
 
 class _Panel(NamedTuple):
+    """A group of bars; `names` are the labels below them, `paced` is True if their trials had a training step."""
+
     title: str
-    rows: Sequence[Row]
+    results: Sequence[SettingResult]
     names: Sequence[str]
+    paced: bool
 
 
 def require_drawable(path: Path) -> None:
-    """Checks that a chart can be drawn before an hour is spent on what is to be on it.
+    """Checks that a chart can be drawn, before time is spent on measuring what it will show.
 
     Raises:
         UsageError: `path` does not end in .png, or its folder is missing.
         MissingDependency: matplotlib is not installed.
     """
     if path.suffix.lower() != ".png":
-        raise UsageError(f"--plot {path}: expected a name that ends in .png")
+        raise UsageError(f"--plot {path}: expected a file name that ends in .png")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.absolute().parent}")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingDependency(f"--plot needs matplotlib ({error}): `{_COMMANDS[_has_simd()]}`") from error
+        raise MissingDependency(
+            f"--plot needs matplotlib ({error}): `{_INSTALL_COMMANDS[_has_pillow_simd()]}`"
+        ) from error
 
 
 def draw(result: TuneResult, path: Path) -> None:
@@ -50,26 +55,26 @@ def draw(result: TuneResult, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = [panel for panel in _panels(result) if len(panel.rows) > 1] or [_only(result)]
-    widths = [1.0 + 0.6 * len(panel.rows) for panel in panels]
+    panels = [panel for panel in _panels(result) if len(panel.results) > 1] or [_single_bar(result)]
+    widths = [1.0 + 0.6 * len(panel.results) for panel in panels]
     figure = Figure(figsize=(max(6.5, sum(widths) + 0.8), 4.2), dpi=160, facecolor="white")
     FigureCanvasAgg(figure)
     grid: Any = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
-    top = max(_needed(result), *(rate for panel in panels for row in panel.rows for rate in row.rates))
+    top = max(_needed_rate(result), *(rate for panel in panels for each in panel.results for rate in each.rates))
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, result)
         axes.set_ylim(0, 1.15 * top)
     grid[0].set_ylabel("images/s", color=INK)
-    subject, options = result.subject, result.options
-    name = Path(subject.path).resolve().name
+    target, options = result.target, result.options
+    name = Path(target.path).resolve().name
     figure.suptitle(name, x=0.02, y=0.975, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.text(0.02, 0.875, _subtitle(result), fontsize=8.5, color=INK)
-    pace = "; dashed: a step that never waits" if options.consumer_ms else ""
+    dashes = "; dashed line: a step that never waits" if options.consumer_ms else ""
     figure.text(
         0.02,
         0.02,
-        f"bars: medians; dots: {len(result.trials)} measurements; {options.transform}, batches of "
-        f"{options.batch_size}, {subject.cores} core(s), {subject.store}{pace}",
+        f"bars are medians, dots are measurements ({len(result.trials)}); {options.transform}, batches of "
+        f"{options.batch_size}, {target.cores} core(s), {target.store}{dashes}",
         fontsize=7.5,
         color=PLAIN,
     )
@@ -87,61 +92,66 @@ def _subtitle(result: TuneResult) -> str:
 
 
 def _panels(result: TuneResult) -> list[_Panel]:
+    """Decoders at one setting, then workers and prefetch factors with the best decoder."""
     best = result.best.setting
-    usual = result.default.setting.prefetch if result.default else best.prefetch
-    apart = ", without the step" if result.raw_rows else ""
-    start = (result.raw_rows or result.rows)[0].setting if result.default is None else result.default.setting
-    contestants = [row for row in result.raw_rows or result.rows if row.setting[1:] == (start.workers, usual)]
+    paced = bool(result.options.consumer_ms)
+    compared = result.results_without_step or result.results
+    start = compared[0].setting if result.default is None else result.default.setting
+    usual = best.prefetch if result.default is None else start.prefetch
+    decoders = [each for each in compared if each.setting[1:] == (start.workers, usual)]
     workers = sorted(
-        (row for row in result.rows if (row.setting.decoder, row.setting.prefetch) == (best.decoder, usual)),
-        key=lambda row: row.setting.workers,
+        (each for each in result.results if (each.setting.decoder, each.setting.prefetch) == (best.decoder, usual)),
+        key=lambda each: each.setting.workers,
     )
-    prefetch = sorted((row for row in result.rows if row.setting[:2] == best[:2]), key=lambda row: row.setting.prefetch)
+    prefetch = sorted(
+        (each for each in result.results if each.setting[:2] == best[:2]), key=lambda each: each.setting.prefetch
+    )
+    title = "decoder, without the step" if result.results_without_step else "decoder"
     return [
-        _Panel(f"decoder{apart}", contestants, [row.setting.decoder for row in contestants]),
-        _Panel("workers", workers, [str(row.setting.workers) for row in workers]),
-        _Panel("prefetch_factor", prefetch, [str(row.setting.prefetch) for row in prefetch]),
+        _Panel(title, decoders, [each.setting.decoder for each in decoders], paced and not result.results_without_step),
+        _Panel("workers", workers, [str(each.setting.workers) for each in workers], paced),
+        _Panel("prefetch_factor", prefetch, [str(each.setting.prefetch) for each in prefetch], paced),
     ]
 
 
-def _only(result: TuneResult) -> _Panel:
-    """Where nothing can be compared, because it ended early."""
-    return _Panel("workers", [result.best], [str(result.best.setting.workers)])
+def _single_bar(result: TuneResult) -> _Panel:
+    """The only panel if tuning was stopped before there was anything to compare."""
+    return _Panel("workers", [result.best], [str(result.best.setting.workers)], bool(result.options.consumer_ms))
 
 
 def _draw_panel(axes: Any, panel: _Panel, result: TuneResult) -> None:
     axes.bar(
-        range(len(panel.rows)),
-        [row.rate for row in panel.rows],
+        range(len(panel.results)),
+        [each.rate for each in panel.results],
         width=0.62,
-        color=[BEST if row.setting == result.best.setting else PLAIN for row in panel.rows],
+        color=[BEST if each.setting == result.best.setting else PLAIN for each in panel.results],
         zorder=2,
     )
-    for place, row in enumerate(panel.rows):
-        # Side by side, as dots on each other say nothing of how many there are.
-        last = len(row.rates) - 1
+    for place, each in enumerate(panel.results):
+        # Side by side, so that equal measurements do not hide each other.
+        last = len(each.rates) - 1
         places = [place + 0.05 * (number - last / 2) for number in range(last + 1)]
-        axes.plot(places, row.rates, "o", ms=2.6, color=INK, mew=0, alpha=0.8, zorder=3)
-        top, style = (place, max(row.rates)), {"ha": "center", "fontsize": 8, "color": INK}
-        axes.annotate(f"{row.rate:,.0f}", top, (0, 5), textcoords="offset points", **style)
+        axes.plot(places, each.rates, "o", ms=2.6, color=INK, mew=0, alpha=0.8, zorder=3)
+        top, style = (place, max(each.rates)), {"ha": "center", "fontsize": 8, "color": INK}
+        axes.annotate(f"{each.rate:,.0f}", top, (0, 5), textcoords="offset points", **style)
     names = [
-        f"{name}\ndefault" if _is_default(row.setting, result) else name
-        for name, row in zip(panel.names, panel.rows, strict=True)
+        f"{name}\ndefault" if _is_default(each.setting, result) else name
+        for name, each in zip(panel.names, panel.results, strict=True)
     ]
-    axes.set_xticks(range(len(panel.rows)), names, fontsize=8)
-    axes.set_xlim(-0.6, len(panel.rows) - 0.4)
+    axes.set_xticks(range(len(panel.results)), names, fontsize=8)
+    axes.set_xlim(-0.6, len(panel.results) - 0.4)
     axes.set_title(panel.title, loc="left", fontsize=9.5, color=INK)
     axes.tick_params(length=0, colors=INK, labelsize=8)
     axes.spines[:].set_visible(False)
     axes.grid(axis="y", color="#e4e7eb", zorder=0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.tick_params(labelleft=axes.get_subplotspec().is_first_col())
-    if result.options.consumer_ms and "without" not in panel.title:
-        axes.axhline(_needed(result), color=INK, lw=0.8, ls="--", zorder=1)
+    if panel.paced:
+        axes.axhline(_needed_rate(result), color=INK, lw=0.8, ls="--", zorder=1)
 
 
-def _needed(result: TuneResult) -> float:
-    """Images per second that a step takes which never waits; 0 without one."""
+def _needed_rate(result: TuneResult) -> float:
+    """Images per second that the training step takes if it never waits; 0 if there is no step."""
     options = result.options
     return 1000 * options.batch_size / options.consumer_ms if options.consumer_ms else 0.0
 
@@ -150,7 +160,7 @@ def _is_default(setting: Setting, result: TuneResult) -> bool:
     return result.default is not None and setting == result.default.setting
 
 
-def _has_simd() -> bool:
+def _has_pillow_simd() -> bool:
     from packtrain._codec.pillow import pillow_version
 
     return pillow_version().startswith("pillow-simd")

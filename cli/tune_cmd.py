@@ -15,7 +15,7 @@ from packtrain._core.sizes import size
 from .output import print_json
 
 if TYPE_CHECKING:
-    from packtrain._readers.tuning import Row, Setting, Subject, Trial, TuneOptions, TuneResult
+    from packtrain._readers.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
 
 _INTERRUPTED: Final = 130
 
@@ -26,23 +26,25 @@ _INTERRUPTED: Final = 130
     "--transform",
     default="rrc224",
     metavar="NAME",
-    help="rrc224: random resized crop and flip; center224; crop224: random crop and flip, without resizing; each with "
-    "any size; none; or module:attribute.",
+    help="rrc224: random resized crop and flip; center224: resize and center crop; crop224: random crop and flip, "
+    "without resizing; any other size in place of 224; none; or module:attribute.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=64, help="Images in a batch.")
+@click.option("--batch-size", type=click.IntRange(1), default=64, help="Images per batch.")
 @click.option(
     "--consumer-ms",
     type=click.FloatRange(0),
     default=0.0,
     metavar="N",
-    help="A training step takes N ms per batch: find the cheapest setting that it does not wait for.  [default: find "
-    "the fastest]",
+    help="Duration of a training step: find the cheapest setting that a step of N ms per batch does not wait for.  "
+    "[default: find the fastest]",
     show_default=False,
 )
 @click.option("--seconds", type=click.FloatRange(1), default=60.0, help="Time to spend.")
-@click.option("--max-workers", type=click.IntRange(0), help="Most workers to try.  [default: one more than cores]")
+@click.option(
+    "--max-workers", type=click.IntRange(0), help="Largest number of workers to try.  [default: one more than cores]"
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw a chart.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all measurements as JSON.")
 def command(
     dataset: Path,
     transform: str,
@@ -53,9 +55,9 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure how fast DATASET is read here with several decoders, numbers of workers and of batches ahead.
+    """Measure how fast DATASET can be read here with different decoders, numbers of workers and prefetch factors.
 
-    Prints the best setting as a line of Python. Ctrl-C ends it with what was found so far.
+    Prints the best setting as a line of Python. Ctrl-C stops early and prints what was found so far.
     """
     from packtrain._readers.tuning import TuneOptions, conclude, tune
 
@@ -63,24 +65,24 @@ def command(
         from .tune_chart import require_drawable
 
         require_drawable(plot)
-    # As `python -m` has it, for --transform module:attribute.
+    # For --transform module:attribute: like `python -m`, find modules in the current folder.
     sys.path.insert(0, "")
     options = TuneOptions(transform, batch_size, consumer_ms, seconds, max_workers)
     trials: list[Trial] = []
-    subjects: list[Subject] = []
+    targets: list[TuneTarget] = []
     interrupted = False
     with _progress(options, quiet=as_json) as show:
 
-        def on_trial(trial: Trial, passed: float, subject: Subject) -> None:
+        def on_trial(trial: Trial, passed: float, target: TuneTarget) -> None:
             trials.append(trial)
-            subjects[:] = [subject]
+            targets[:] = [target]
             show(trial, passed)
 
         try:
             result: TuneResult | None = tune(dataset, options, on_trial=on_trial)
         except KeyboardInterrupt:
             interrupted = True
-            result = conclude(subjects[0], options, trials) if subjects else None
+            result = conclude(targets[0], options, trials) if targets else None
     if interrupted:
         click.echo("stopped; what was found so far:" if result else "stopped before anything was found", err=True)
     if result is not None:
@@ -103,7 +105,7 @@ def _print(result: TuneResult, plot: Path | None, as_json: bool) -> None:
 
 @contextmanager
 def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial, float], None]]:
-    """A bar of the time that has passed, on a terminal."""
+    """A bar that shows how much of the time has passed, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda trial, passed: None
         return
@@ -121,22 +123,22 @@ def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial,
 
 
 def _describe(result: TuneResult) -> list[str]:
-    subject, options = result.subject, result.options
+    target, options = result.target, result.options
     step = f", a step of {options.consumer_ms:g} ms" if options.consumer_ms else ""
     lines = [
-        f"{subject.path}: {subject.records:,} records, {subject.store}",
-        f"{options.transform}, batches of {options.batch_size}{step}; {subject.cores} core(s), "
+        f"{target.path}: {target.records:,} records, {target.store}",
+        f"{options.transform}, batches of {options.batch_size}{step}; {target.cores} core(s), "
         f"{len(result.trials)} measurements",
         "",
-        *_table(result.rows, result, waits=bool(options.consumer_ms)),
+        *_table(result.results, result, waits=bool(options.consumer_ms)),
     ]
-    if result.raw_rows:
-        lines += ["", "without the step:", *_table(result.raw_rows, result, waits=False, marked=False)]
+    if result.results_without_step:
+        lines += ["", "without the step:", *_table(result.results_without_step, result, waits=False, marked=False)]
     code = (*result.imports.splitlines(), f"loader = {result.line}")
     return [*lines, "", *(click.style(line, fg="green") for line in code), "", *result.verdict]
 
 
-def _table(rows: Sequence[Row], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:
+def _table(rows: Sequence[SettingResult], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:
     head = f"  {'decoder':<11}{'workers':>8}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'batches':>12}"
     lines = [head + (f"{'waiting':>9}" if waits else "")]
     for row in rows:
@@ -146,7 +148,7 @@ def _table(rows: Sequence[Row], result: TuneResult, *, waits: bool, marked: bool
     return lines
 
 
-def _cells(row: Row) -> str:
+def _cells(row: SettingResult) -> str:
     decoder, workers, prefetch = row.setting
     rates = row.rates
     spread = f"{(max(rates) - min(rates)) / 2 / row.rate:.1%}" if len(rates) > 1 else "-"

@@ -31,10 +31,10 @@ class TrainOptions:
     Attributes:
         epochs: Passes over the dataset.
         batch_size: Images per step; the last batch of an epoch may be smaller.
-        workers: Processes that load images; 0 loads them in this one.
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"``: cuda where there is a GPU.
-        seed: Of the weights, the order and the crops.
-        start_method: Of the workers: ``"fork"``, ``"forkserver"``, ``"spawn"``, or None: Python's default.
+        workers: Processes that load images; 0 loads them in this process.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"``, which takes the GPU if there is one.
+        seed: Seed of the weights, the order and the crops.
+        start_method: How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"``, or None for Python's default.
         lr: Learning rate of SGD.
         momentum: Nesterov momentum.
         weight_decay: L2 penalty.
@@ -56,10 +56,10 @@ class EpochResult:
     """One pass over the dataset.
 
     Attributes:
-        number: Its number, from 1.
-        loss: Mean cross entropy over its images, each taken when it was trained on.
-        accuracy: Share of them whose label came first, likewise.
-        images_per_second: Images through loading and training, the start of the workers included.
+        number: Number of the epoch, counted from 1.
+        loss: Mean cross entropy over the training images, computed during training.
+        accuracy: Share of the training images classified correctly during training, in [0, 1].
+        images_per_second: Rate of loading and training, with the start of the workers.
     """
 
     number: int
@@ -76,7 +76,7 @@ class EpochResult:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The trained model and how it came about."""
+    """The trained model and its epochs."""
 
     model: nn.Module
     epochs: tuple[EpochResult, ...]
@@ -85,7 +85,7 @@ class TrainResult:
 def lenet(classes: int) -> nn.Sequential:
     """LeNet-5: float32 [N, 3, 32, 32] in, logits [N, classes] out.
 
-    With tanh and average pooling, as in 1998: at a learning rate of 0.1, ReLU and max pooling make it unstable.
+    It uses tanh and average pooling, as in 1998: with ReLU and max pooling, a learning rate of 0.1 is unstable.
     """
     return nn.Sequential(
         nn.Conv2d(3, 6, kernel_size=5),
@@ -104,10 +104,10 @@ def lenet(classes: int) -> nn.Sequential:
 
 
 def count_classes(dataset: PackedDataset) -> int:
-    """Outputs that the labels of `dataset` ask for, 10 at least.
+    """The number of outputs that the labels of `dataset` need, at least 10.
 
     Raises:
-        UsageError: Its labels are not integers from 0 upwards, one per image.
+        UsageError: The labels are not one integer per image, from 0 upwards.
     """
     labels = dataset.store.manifest.labels
     if str(labels) != "int":
@@ -124,19 +124,19 @@ def train(
     options: TrainOptions,
     on_epoch: Callable[[EpochResult], None] = lambda _: None,
 ) -> TrainResult:
-    """Trains a new LeNet. On a CPU, the same options give the same result; torch is seeded and kept to one thread.
+    """Trains a new LeNet. On a CPU the same options give the same result, as torch is seeded and uses one thread.
 
     Args:
-        dataset: The images, in RGB, and one integer label for each.
-        classes: Outputs of the network.
+        dataset: RGB images with one integer label each.
+        classes: Number of outputs of the network.
         options: How to train.
         on_epoch: Called after each epoch.
 
     Raises:
-        UsageError: `options` ask for a GPU, and there is none.
+        UsageError: `options` asks for a GPU and there is none.
     """
     torch.manual_seed(options.seed)
-    # For so small a network more threads would only wait for each other, on cores that the workers could use.
+    # In so small a network more threads only wait for each other, and the workers need the cores.
     torch.set_num_threads(1)
     device = _device(options.device)
     model = lenet(classes).to(device)
@@ -174,12 +174,12 @@ def _train_epoch(
     device: torch.device,
 ) -> EpochResult:
     start = time.perf_counter()
-    # Summed where they are computed: reading a sum at every step would make the CPU wait for the GPU.
+    # Kept on the device: calling .item() at every step would make the CPU wait for the GPU.
     loss_sum, correct = torch.zeros((), device=device), torch.zeros((), device=device)
     count = 0
     model.train()
     for images, labels in loader:
-        # Bytes go to the device, and become floats from -1 to 1 there.
+        # Images travel as bytes, and become floats from -1 to 1 on the device.
         inputs = images.to(device).float() / 127.5 - 1
         targets = labels.to(device)
         logits = model(inputs)
@@ -198,7 +198,7 @@ def main() -> None:
     """Reads the command line and trains."""
     defaults = TrainOptions()
     parser = argparse.ArgumentParser(description="Train a LeNet on random 32 x 32 crops of a packed dataset.")
-    parser.add_argument("dataset", type=Path, metavar="DATASET", help="the folder that `packtrain pack` wrote")
+    parser.add_argument("dataset", type=Path, metavar="DATASET", help="folder that `packtrain pack` wrote")
     parser.add_argument("--epochs", type=int, default=defaults.epochs)
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
     parser.add_argument("--workers", type=int, default=defaults.workers, help="processes that load images")

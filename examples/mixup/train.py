@@ -27,29 +27,30 @@ STD: Final = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Mixup:
-    """Each image is blended with one of another sample, and so are the labels (Zhang et al., 2018).
+    """Blends each image with another of its batch, and their labels in the same proportion (Zhang et al., 2018).
 
     Attributes:
-        classes: How many there are.
-        alpha: Both parameters of the beta distribution from which a batch's share is drawn.
+        classes: Number of classes.
+        alpha: Both parameters of the beta distribution from which each batch draws its share.
     """
 
     classes: int
     alpha: float = 0.2
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # The loader seeds numpy for each batch, so that any number of workers mixes in the same way.
         share = float(np.random.beta(self.alpha, self.alpha))
-        # The partner of the first sample is the last one: no table of indices has to go to the device.
+        # The batch is shuffled already: flipping it pairs random images, without sending indices to the device.
         return torch.lerp(images.flip(0), images, share), blended(labels, self.classes, share)
 
 
 @dataclass(frozen=True)
 class CutMix:
-    """A box of each image is replaced by that of another sample, and labels are weighted by area (Yun et al., 2019).
+    """Pastes a box of another image into each image, and weights the labels by area (Yun et al., 2019).
 
     Attributes:
-        classes: How many there are.
-        alpha: Both parameters of the beta distribution from which a batch's share is drawn.
+        classes: Number of classes.
+        alpha: Both parameters of the beta distribution from which each batch draws its share.
     """
 
     classes: int
@@ -60,22 +61,22 @@ class CutMix:
         side = math.sqrt(1 - float(np.random.beta(self.alpha, self.alpha)))
         top, bottom = span(height, side)
         left, right = span(width, side)
-        mixed = images.clone(memory_format=torch.preserve_format)
+        mixed = images.clone()
         mixed[:, :, top:bottom, left:right] = images.flip(0)[:, :, top:bottom, left:right]
         share = 1 - (bottom - top) * (right - left) / (height * width)
         return mixed, blended(labels, self.classes, share)
 
 
 def span(size: int, part: float) -> tuple[int, int]:
-    """First and last pixel + 1 of a part of a side, around a random one; what would lie outside is cut off."""
+    """Start and stop of a stretch of `size * part` pixels around a random pixel, clipped to the image."""
     centre, half = int(np.random.randint(size)), round(size * part) // 2
     return max(0, centre - half), min(size, centre + half)
 
 
 def blended(labels: torch.Tensor, classes: int, share: float) -> torch.Tensor:
-    """Probabilities of the classes, float32 [batch, classes]."""
-    certain = F.one_hot(labels, classes).float()
-    return torch.lerp(certain.flip(0), certain, share)
+    """Class probabilities, float32 [batch, classes]."""
+    one_hot = F.one_hot(labels, classes).float()
+    return torch.lerp(one_hot.flip(0), one_hot, share)
 
 
 MIXES: Final[dict[str, Callable[[int], Mixup | CutMix]]] = {"mixup": Mixup, "cutmix": CutMix}
@@ -89,9 +90,9 @@ class TrainOptions:
         mix: ``"mixup"`` or ``"cutmix"``.
         epochs: Passes over the dataset.
         batch_size: Images per step.
-        workers: Processes that load images.
+        workers: Processes that load images; 0 loads them in this process.
         device: ``"cpu"`` or ``"cuda"``.
-        seed: Of the weights, the order, the crops and the mixing.
+        seed: Seed of the weights, the order, the crops and the mixing.
     """
 
     mix: str = "mixup"
@@ -103,12 +104,13 @@ class TrainOptions:
 
 
 def train(dataset: ImageDataset, classes: int, options: TrainOptions) -> list[float]:
-    """Trains. Returns the mean loss of each epoch."""
+    """Trains a small network. Returns the mean loss of each epoch."""
     torch.manual_seed(options.seed)
-    network = nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, classes)
     ).to(options.device)
-    optimizer = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    # With `mean` and `std` the loader delivers normalised floats on the device; `batch_transform` mixes them there.
     loader = Loader(
         dataset,
         options.batch_size,
@@ -123,19 +125,20 @@ def train(dataset: ImageDataset, classes: int, options: TrainOptions) -> list[fl
     losses = []
     with loader:
         for _ in range(options.epochs):
-            total = torch.zeros((), device=options.device)
+            # Kept on the device: calling .item() at every step would make the CPU wait for the GPU.
+            loss_sum = torch.zeros((), device=options.device)
             for images, probabilities in loader:
-                loss = F.cross_entropy(network(images), probabilities)
+                loss = F.cross_entropy(model(images), probabilities)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                total += loss.detach()
-            losses.append(float(total) / len(loader))
+                loss_sum += loss.detach()
+            losses.append(loss_sum.item() / len(loader))
     return losses
 
 
 def count_classes(dataset: PackedDataset) -> int:
-    """The largest label, and one more."""
+    """One more than the largest label."""
     return int(dataset.targets.max()) + 1
 
 

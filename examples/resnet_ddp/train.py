@@ -1,4 +1,4 @@
-"""Trains a ResNet on a packed dataset, on any number of processes, and goes on from a checkpoint on any other number.
+"""Trains a ResNet on a packed dataset, on any number of processes, and resumes from a checkpoint on any other number.
 
 torchrun --standalone --nproc-per-node 2 examples/resnet_ddp/train.py DATASET --epochs 90 --checkpoint checkpoint
 """
@@ -31,20 +31,20 @@ class TrainOptions:
     """How to train.
 
     Attributes:
-        dataset: The folder that `packtrain pack` wrote, with one integer label for each image.
-        validation: Another one, to measure the accuracy on after each epoch; empty: none.
-        checkpoint: Folder of the checkpoint, from which training goes on if there is one.
-        save_every: Steps from one checkpoint to the next; the last one is written at the end.
+        dataset: Folder that `packtrain pack` wrote, with one integer label per image.
+        validation: Dataset on which to measure the accuracy after each epoch; empty for none.
+        checkpoint: Folder of the checkpoint; training resumes from it if there is one.
+        save_every: Steps between two checkpoints; another one is written at the end.
         epochs: Passes over the dataset.
-        max_steps: Stop after so many steps, counted from the very beginning; -1: at the end of the last epoch.
-        batch_size: Images per step, of all processes together.
-        size: Pixels of each side of the network's input.
+        max_steps: Step after which to stop, counted over all runs; -1 trains to the end of the last epoch.
+        batch_size: Images per step, over all processes.
+        size: Height and width of the network's input, in pixels.
         lr: Highest learning rate.
-        momentum: Of SGD.
+        momentum: Nesterov momentum of SGD.
         weight_decay: L2 penalty.
-        width: Channels of the network's first stage; each stage has twice as many as the one before.
-        stages: Of the network; each has two blocks, so that 4 make a ResNet-18.
-        seed: Of the weights, the order and the crops.
+        width: Channels of the first stage of the network; each stage has twice as many as the one before.
+        stages: Stages of the network, of two blocks each; 4 make a ResNet-18.
+        seed: Seed of the weights, the order and the crops.
     """
 
     dataset: str
@@ -102,7 +102,7 @@ def resnet(classes: int, width: int = 64, stages: int = 4) -> nn.Sequential:
 
 @dataclass
 class Run:
-    """All that a checkpoint holds."""
+    """Everything that a checkpoint holds."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -110,7 +110,7 @@ class Run:
     step: int = 0
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint. Whenever this is interrupted, `path` is the old one or the new one."""
+        """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one."""
         state = {name: part.state_dict() for name, part in self._parts().items()}
         new = path.with_suffix(".new")
         with new.open("wb") as file:
@@ -120,7 +120,7 @@ class Run:
         new.replace(path)
 
     def load(self, path: Path, device: torch.device) -> None:
-        """Goes on from a checkpoint, whatever number of processes wrote it."""
+        """Resumes from a checkpoint, which any number of processes may have written."""
         state = torch.load(path, map_location=device, weights_only=True)
         self.step = state["step"]
         for name, part in self._parts().items():
@@ -131,24 +131,29 @@ class Run:
 
 
 def learning_rate(highest: float, progress: float) -> float:
-    """Rises during the first 5 % of the training, then falls along a cosine to 0."""
+    """Rises during the first 5 % of the training, then falls to 0 along a cosine.
+
+    Args:
+        highest: Highest learning rate.
+        progress: Share of the training that is done, in [0, 1].
+    """
     return highest * min(progress / 0.05, (1 + math.cos(math.pi * progress)) / 2)
 
 
 def train(options: TrainOptions, device: torch.device) -> None:
-    """Trains in each process of the default process group, from the checkpoint if there is one.
+    """Trains in each process of the default process group; resumes from the checkpoint if there is one.
 
     Raises:
         UsageError: The processes cannot share a batch evenly.
-        PacktrainError: There is something wrong with a dataset.
+        PacktrainError: A dataset is missing or damaged.
     """
     batch_size, left = divmod(options.batch_size, dist.get_world_size())
     if left:
-        raise UsageError(f"batch size {options.batch_size} is no multiple of {dist.get_world_size()} processes")
+        raise UsageError(f"batch size {options.batch_size} is not a multiple of {dist.get_world_size()} processes")
     torch.manual_seed(options.seed)
     dataset = open_dataset(options.dataset, transform=[RandomResizedCrop(options.size), RandomHorizontalFlip()])
     model = resnet(int(dataset.targets.max()) + 1, options.width, options.stages).to(device)
-    # As the images are: the fastest format for convolutions.
+    # Images are channels_last already. It is the fastest format for convolutions.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         model.parameters(), options.lr, momentum=options.momentum, weight_decay=options.weight_decay, nesterov=True
@@ -173,15 +178,15 @@ def train(options: TrainOptions, device: torch.device) -> None:
 def train_epoch(
     run: Run, replica: DistributedDataParallel, options: TrainOptions, path: Path, device: torch.device
 ) -> str:
-    """Trains to the end of the epoch, or to the last step. Says how it went."""
+    """Trains to the end of the epoch, or to `max_steps`. Returns a line that says how it went."""
     start = time.perf_counter()
-    # Summed where it is computed: reading it at every step would make the CPU wait for the GPU.
+    # Loss and images, kept on the device: calling .item() at every step would make the CPU wait for the GPU.
     sums = torch.zeros(2, device=device)
     run.model.train()
     for images, labels in run.loader:
-        # By samples and not by steps, so that it is right after a restart with another batch size too.
-        at = run.loader.state_dict()
-        progress = (at["epoch"] + at["consumed"] / at["length"]) / options.epochs
+        # By samples instead of steps, so that it stays right if the run resumes with another batch size.
+        state = run.loader.state_dict()
+        progress = (state["epoch"] + state["consumed"] / state["length"]) / options.epochs
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(options.lr, progress)
         loss = F.cross_entropy(logits(replica, images, device), labels.to(device))
@@ -197,12 +202,12 @@ def train_epoch(
     dist.all_reduce(sums)
     loss_sum, count = sums.tolist()
     if not count:
-        return "was finished already"
+        return "was already finished"
     return f"loss {loss_sum / count:.3f}, {count / (time.perf_counter() - start):,.0f} images/s"
 
 
 def logits(network: nn.Module, images: Tensor, device: torch.device) -> Tensor:
-    """What the network says to images of bytes, which become floats from -1 to 1 on the device."""
+    """The outputs of the network, float32 [batch, classes]. Images travel as bytes, and become floats on the device."""
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         outputs: Tensor = network(images.to(device).float() / 127.5 - 1)
     return outputs.float()
@@ -210,9 +215,9 @@ def logits(network: nn.Module, images: Tensor, device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def accuracy(replica: DistributedDataParallel, options: TrainOptions, batch_size: int, device: torch.device) -> float:
-    """Share of the validation images whose label comes first.
+    """Share of the validation images that are classified correctly.
 
-    Where they do not go up among the processes, a few count twice, fewer than there are processes.
+    If the processes cannot share the images evenly, a few images count twice: fewer than there are processes.
     """
     dataset = open_dataset(options.validation, transform=[Resize(options.size * 8 // 7), CenterCrop(options.size)])
     counts = torch.zeros(2, device=device)
@@ -225,8 +230,8 @@ def accuracy(replica: DistributedDataParallel, options: TrainOptions, batch_size
     return (counts[0] / counts[1]).item()
 
 
-def parsed() -> TrainOptions:
-    """The command line: an option for each attribute of `TrainOptions`."""
+def parse_options() -> TrainOptions:
+    """Reads the command line, which has an option for each attribute of `TrainOptions`."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=inspect.getdoc(TrainOptions), formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -237,10 +242,10 @@ def parsed() -> TrainOptions:
 
 
 def main() -> None:
-    """Trains in one of the processes that torchrun has started."""
-    options = parsed()
+    """Trains in one of the processes that torchrun started."""
+    options = parse_options()
     if "LOCAL_RANK" not in os.environ:
-        sys.exit("error: torchrun starts this: torchrun --standalone --nproc-per-node 2 " + " ".join(sys.argv))
+        sys.exit("error: start this with torchrun: torchrun --standalone --nproc-per-node 2 " + " ".join(sys.argv))
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -249,7 +254,7 @@ def main() -> None:
     try:
         train(options, device)
     except PacktrainError as error:
-        # Leaves the group as it is: the others may be waiting for this process, until torchrun ends them.
+        # The group is not destroyed: other processes may be waiting in it for this one. torchrun ends them.
         sys.exit(f"error: {error}")
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Threads and two queues: the loader that everybody writes once.
+"""A loader of threads and two queues, as everybody writes it once.
 
 python examples/two_queues/loader.py train.txt
 """
@@ -22,26 +22,26 @@ from PIL import Image
 Sample = tuple[str, int]
 """Path and label of an image."""
 Batch = tuple[torch.Tensor, torch.Tensor]
-"""The images of a batch, stacked, and their labels, int64."""
+"""Images, stacked, and their labels, int64 [batch]."""
 
 SIDE: Final = 224
 POLL: Final = 0.1
-"""Seconds after which a thread that waits looks whether the epoch was given up."""
+"""How often a waiting thread checks whether the epoch was stopped, in seconds."""
 
 
 class TwoQueues:
-    """Batches of decoded images: a reader thread fills queue one, decoding threads empty it and fill queue two.
+    """Batches of decoded images. A reader thread fills queue one; decoding threads empty it and fill queue two.
 
     Args:
         samples: Path and label of each image.
         batch_size: Images per batch.
-        transform: Makes a tensor of a PIL image; all of one shape.
-        decoders: Decoding threads, each of which makes whole batches.
-        batches_ahead: Batches that queue two holds.
-        shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether a last batch that is not full is left out.
-        seed: Of the order.
-        pin_memory: Whether batches lie in pinned memory; None: where there is a GPU.
+        transform: Turns a PIL image into a tensor. All tensors must have the same shape.
+        decoders: Number of decoding threads; each makes whole batches.
+        batches_ahead: Number of batches that queue two holds.
+        shuffle: True shuffles the samples anew in each epoch.
+        drop_last: True drops a last batch that is not full.
+        seed: Seed of the order.
+        pin_memory: True puts batches in pinned memory; None does so if there is a GPU.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TwoQueues:
         """One epoch. Batches come in the order in which they are finished.
 
         Raises:
-            Exception: Whatever a thread met, as soon as the consumer gets to it.
+            Exception: The exception that ended a thread, once the batches before it are consumed.
         """
         epoch = _Epoch(self)
         try:
@@ -89,7 +89,7 @@ class TwoQueues:
 
 
 class _Epoch:
-    """The queues and threads of one pass."""
+    """The queues and threads of one epoch."""
 
     def __init__(self, loader: TwoQueues) -> None:
         self.loader = loader
@@ -109,7 +109,7 @@ class _Epoch:
             thread.join()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """An exception in a thread would otherwise leave the consumer waiting for ever."""
+        """Hands an exception to the consumer, which would otherwise wait for ever."""
         try:
             work()
         except BaseException as error:
@@ -132,12 +132,12 @@ class _Epoch:
             self._put(self.batches, (images, labels))
 
     def _take(self) -> list[Sample]:
-        """The samples of a batch; none at the end of the epoch."""
+        """The samples of a batch; an empty list at the end of the epoch."""
         taken: list[Sample] = []
-        # One thread at a time: otherwise each would be left with a part of the last batches.
+        # One thread at a time: otherwise several threads would each end up with a part of the last batch.
         with self.taking:
             while len(taken) < self.loader.batch_size:
-                # At the end one thread gets None; the others wait until they are stopped.
+                # At the end only one thread gets None; the others wait until the epoch is stopped.
                 if (sample := self._get(self.paths)) is None:
                     break
                 taken.append(sample)
@@ -166,13 +166,13 @@ def load(path: str) -> Image.Image:
 
 
 def read_list(path: Path) -> list[Sample]:
-    """The `path label` lines of a list; paths start at its folder."""
+    """Reads a list of `path label` lines; paths are relative to its folder."""
     pairs = (line.rsplit(None, 1) for line in path.read_text().splitlines() if line.strip())
     return [(str(path.parent / name), int(label)) for name, label in pairs]
 
 
 def random_square(image: Image.Image) -> torch.Tensor:
-    """A random half to all of the short side, 224 x 224; uint8 [224, 224, 3]."""
+    """A random square of half to all of the short side, resized to 224 x 224; uint8 [224, 224, 3]."""
     side = random.randint(max(1, min(image.size) // 2), min(image.size))
     left, top = random.randint(0, image.width - side), random.randint(0, image.height - side)
     crop = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
@@ -180,13 +180,13 @@ def random_square(image: Image.Image) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Reads a list of images once and says how fast that was.")
-    parser.add_argument("list", type=Path, help="path and label per line")
+    parser = argparse.ArgumentParser(description="Read a list of images once and print how fast that was.")
+    parser.add_argument("list", type=Path, help="file of `path label` lines")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--decoders", type=int, default=2)
     arguments = parser.parse_args()
     if not arguments.list.is_file():
-        sys.exit(f"{arguments.list}: no such list; name a file of `path label` lines")
+        sys.exit(f"{arguments.list}: there is no such list; name a file of `path label` lines")
     loader = TwoQueues(read_list(arguments.list), arguments.batch_size, random_square, decoders=arguments.decoders)
     started = time.perf_counter()
     images = sum(len(labels) for _, labels in loader)

@@ -1,4 +1,4 @@
-"""One setting of a loader, measured once on real batches: what `packtrain._readers.tuning` searches with."""
+"""Measures one loader setting on real batches. `search` decides which settings to measure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.decoders.fallback import BackEnd
@@ -21,18 +22,20 @@ from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
 from ..loader.randomness import mixed
+from .options import Setting, TuneOptions, TuneTarget
 from .presets import preset
-from .trial import FEWEST, Setting, Subject, Trial, TuneOptions
+from .trials import MIN_BATCHES, Trial
 
 _ENDLESS: Final = 1 << 40
-_BLOCK: Final = 512
+_DISK_BLOCK: Final = 512
+"""Bytes in a block as `resource.getrusage` counts them."""
 
 
-class Repeated(Order):
-    """Every row once and again, each time in another order, without the pause that ends an epoch.
+class EndlessShuffle(Order):
+    """Shuffles all rows, then shuffles them again, without the pause that ends an epoch.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
     """
 
     def __init__(self, rows: int) -> None:
@@ -41,30 +44,30 @@ class Repeated(Order):
     def __len__(self) -> int:
         return _ENDLESS
 
+    @override
     def rows(self, key: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """See `Order.rows`."""
         rows = len(self._order)
         return np.concatenate(
             [
-                self._order.rows(mixed(key, lap), max(0, start - lap * rows), min(rows, stop - lap * rows))
-                for lap in range(start // rows, -(-stop // rows))
+                self._order.rows(mixed(key, epoch), max(0, start - epoch * rows), min(rows, stop - epoch * rows))
+                for epoch in range(start // rows, -(-stop // rows))
             ]
         )
 
 
 class Bench:
-    """Measures settings on this host with a dataset.
+    """Measures loader settings for a dataset on this host.
 
     Args:
-        path: Of the dataset.
-        options: What is asked.
+        path: Path of the dataset.
+        options: What to look for, and how long.
 
     Attributes:
-        subject: What there is to choose from.
+        target: The dataset and the host, with the decoders to choose from.
 
     Raises:
-        DatasetError: It is no dataset, or has no records.
-        UsageError: The transform is unknown.
+        DatasetError: There is no dataset at `path`.
+        UsageError: The transform is unknown, or the dataset has no records.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: TuneOptions) -> None:
@@ -78,28 +81,28 @@ class Bench:
         self._datasets: dict[str, PackedDataset] = {}
         manifest = dataset.store.manifest
         raw = manifest.store.store == "raw"
-        decoders, left_out = (("auto",), {}) if raw else _decoders(dataset.decoder.name)
-        self.subject: Final = Subject(
+        decoders, excluded = (("auto",), {}) if raw else _decoders(dataset.decoder.name)
+        self.target: Final = TuneTarget(
             path=self._path,
             store=manifest.store.store,
             records=len(dataset),
             record_bytes=sum(shard.bytes for shard in manifest.shards) / len(dataset),
             decoders=decoders,
-            left_out=left_out,
+            excluded=excluded,
             cores=available_cores(),
-            workers=workers_of("auto"),
+            default_workers=workers_of("auto"),
         )
 
-    def measure(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
-        """See `packtrain._readers.tuning.search.Measure`."""
-        begun, before = time.monotonic(), _read()
-        # Other images each time: whether they have to come from a disk must not depend on who was measured before.
+    def run_trial(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
+        """Measures a setting once; the arguments are those of `search.RunTrial`."""
+        start, before = time.monotonic(), _disk_reads()
+        # Each trial reads other images: what an earlier trial brought into memory must not help a later one.
         self._trials += 1
         dataset = self._dataset(setting.decoder)
         with Loader(
             dataset,
             self._options.batch_size,
-            sampler=Repeated(len(dataset)),
+            sampler=EndlessShuffle(len(dataset)),
             seed=self._trials,
             num_workers=setting.workers,
             prefetch_factor=setting.prefetch,
@@ -107,11 +110,11 @@ class Bench:
             rank=0,
             world_size=1,
         ) as loader:
-            consumer = Consumer(setting.workers, consumer_ms / 1000)
-            consumer.run(iter(loader), begun, seconds, limit)
-        # Workers that have ended are counted, so not before.
-        disk_bytes, disk_faults = (after - earlier for after, earlier in zip(_read(), before, strict=True))
-        if consumer.batches < FEWEST:
+            consumer = SimulatedTraining(setting.workers, consumer_ms / 1000)
+            consumer.run(iter(loader), start, seconds, limit)
+        # Only now, as the reads of a worker are counted when it has ended.
+        disk_bytes, disk_faults = (after - earlier for after, earlier in zip(_disk_reads(), before, strict=True))
+        if consumer.batches < MIN_BATCHES:
             return None
         return Trial(
             setting=setting,
@@ -120,9 +123,9 @@ class Bench:
             images=consumer.images,
             seconds=consumer.seconds,
             waited=consumer.waited,
-            took=time.monotonic() - begun,
+            took=time.monotonic() - start,
             batch_bytes=consumer.batch_bytes,
-            read_images=consumer.all_images,
+            read_images=consumer.read_images,
             disk_bytes=disk_bytes,
             disk_faults=disk_faults,
         )
@@ -133,20 +136,22 @@ class Bench:
         return self._datasets[name]
 
 
-class Consumer:
-    """Takes batches as a training loop does, and keeps time.
+class SimulatedTraining:
+    """Takes batches as a training loop does, and measures how long they take.
 
     Args:
-        workers: That make them.
-        pause: Seconds that a step takes, in which this process leaves the cores to others, as with a GPU.
+        workers: Number of workers that make the batches.
+        pause: Duration of a training step in seconds. This process sleeps for it, as it would wait for a GPU.
+        clock: Returns the time in seconds.
+        sleep: Waits for a number of seconds.
 
     Attributes:
-        batches: That were counted: none of those with which workers get under way.
-        images: In them.
-        all_images: In those besides.
-        seconds: From the last batch that was not counted to the last one.
-        waited: Of these, for a batch.
-        batch_bytes: Of the arrays of a batch.
+        batches: Number of batches counted. Those that arrive while workers start up are not counted.
+        images: Number of images in the counted batches.
+        read_images: Number of images in all batches, counted or not.
+        seconds: Time in seconds from the last batch that was not counted to the last batch.
+        waited: The part of `seconds` in which this process waited for a batch.
+        batch_bytes: Size of the arrays of one batch.
     """
 
     def __init__(
@@ -161,68 +166,68 @@ class Consumer:
         self._clock = clock
         self._sleep = sleep
         self._held: Any = None
-        self.batches = self.images = self.all_images = self.batch_bytes = 0
+        self.batches = self.images = self.read_images = self.batch_bytes = 0
         self.seconds = self.waited = 0.0
 
-    def run(self, batches: Iterator[Any], begun: float, seconds: float, limit: float) -> None:
-        """Takes batches until about `seconds` have passed since `begun`, and a few were counted; not beyond `limit`."""
-        arrived, first, start, longest = 0, 0.0, None, 0.0
+    def run(self, batches: Iterator[Any], start: float, seconds: float, limit: float) -> None:
+        """Takes batches until a few were counted and about `seconds` have passed since `start`, but at most `limit`."""
+        arrived, first_arrival, counted_from, longest_wait = 0, 0.0, None, 0.0
         while True:
             asked = self._clock()
-            if arrived and asked + longest > begun + limit:
+            if arrived and asked + longest_wait > start + limit:
                 return
             images = self._take(batches)
             arrived, now = arrived + 1, self._clock()
-            self.all_images += images
-            if start is None:
-                # Workers begin at the same time, so that their first batches come at once.
-                first = first or now
-                if arrived >= self._workers or now - first >= seconds / 4:
-                    start = now
+            self.read_images += images
+            if counted_from is None:
+                # Workers start at the same time, so their first batches arrive together.
+                first_arrival = first_arrival or now
+                if arrived >= self._workers or now - first_arrival >= seconds / 4:
+                    counted_from = now
             else:
                 self.batches += 1
                 self.images += images
                 self.waited += now - asked
-                self.seconds = now - start
-                longest = max(longest, now - asked)
-                if self._enough(now - begun, seconds):
+                self.seconds = now - counted_from
+                longest_wait = max(longest_wait, now - asked)
+                if self._enough(now - start, seconds):
                     return
             if self._pause:
                 self._sleep(self._pause)
 
     def _take(self, batches: Iterator[Any]) -> int:
-        # As a loop variable does, it holds a batch until there is another one.
+        # Like the variable of a `for` loop, this holds a batch until the next one has come.
         self._held = batch = next(batches)
         self.batch_bytes = self.batch_bytes or sum(getattr(part, "nbytes", 0) for part in batch)
         return len(batch[0])
 
     def _enough(self, passed: float, seconds: float) -> bool:
-        if passed < seconds or self.batches < FEWEST:
+        if passed < seconds or self.batches < MIN_BATCHES:
             return False
-        # Where batches come in bursts, one of each worker, part of a burst would say too much.
+        # Batches may come in bursts, one from each worker. Stopping within a burst would overstate the rate.
         return self.batches % self._workers == 0 or passed > 1.5 * seconds
 
 
 def _decoders(auto: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Those that give Pillow's pixels here, what `"auto"` takes first; and why not the others."""
-    found, left_out = [auto], {}
+    """The decoders that give the pixels of Pillow here, the one that "auto" takes first; and why the others do not."""
+    found, excluded = [auto], {}
     for name in DECODERS:
         if name in ("auto", auto):
             continue
         try:
             other = decoder(name)
         except MissingDependency:
-            left_out[name] = "not installed"
+            excluded[name] = "not installed"
             continue
         problem = deviation(other) if isinstance(other, BackEnd) else None
         if problem is None:
             found.append(name)
         else:
-            left_out[name] = problem
-    return tuple(found), left_out
+            excluded[name] = problem
+    return tuple(found), excluded
 
 
-def _read() -> tuple[int, int]:
-    """Bytes that had to be read from disks so far, and page faults that had to wait for one; of ended workers, too."""
+def _disk_reads() -> tuple[int, int]:
+    """Bytes read from disks and page faults that waited for a disk, by this process and its ended children so far."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return _BLOCK * sum(usage.ru_inblock for usage in usages), sum(usage.ru_majflt for usage in usages)
+    return _DISK_BLOCK * sum(usage.ru_inblock for usage in usages), sum(usage.ru_majflt for usage in usages)

@@ -1,4 +1,4 @@
-"""Transforms that go by a name on a command line. Free of torch."""
+"""Transforms that can be named on a command line. Free of torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from packtrain._core.errors import UsageError
 from ..transforms.compose import compose
 from ..transforms.geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
-_MODULE: Final = "packtrain.transforms"
-# What is common for evaluation: 256 before a crop of 224.
-_BEFORE_CROP: Final = 256 / 224
+PRESET_NAMES: Final = "rrc224, center224, crop224 (with any size), none, or module:attribute"
+"""The names that `preset` knows, as text for messages."""
+_PUBLIC_MODULE: Final = "packtrain.transforms"
+"""Where users import the transforms from."""
+_RESIZE_TO_CROP: Final = 256 / 224
+"""The usual ratio for evaluation: resize to 256, crop 224."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A transform, and how to write it in a program.
+    """A transform, and the Python that makes it.
 
     Attributes:
-        transform: For `open_dataset`.
-        expression: Python for it; None if there is no transform.
-        imports: What the expression needs: "from MODULE import NAMES"; None if nothing.
+        transform: The transform, as `open_dataset` takes it; None leaves images as they are stored.
+        expression: Python expression that makes the transform; None if there is no transform.
+        imports: Import statement that `expression` needs; None if it needs none.
     """
 
     transform: Any
@@ -39,31 +42,29 @@ def _rrc(size: int) -> tuple[list[Any], str]:
 
 
 def _center(size: int) -> tuple[list[Any], str]:
-    whole = round(size * _BEFORE_CROP)
-    return [Resize(whole), CenterCrop(size)], f"[Resize({whole}), CenterCrop({size})]"
+    resized = round(size * _RESIZE_TO_CROP)
+    return [Resize(resized), CenterCrop(size)], f"[Resize({resized}), CenterCrop({size})]"
 
 
 def _crop(size: int) -> tuple[list[Any], str]:
-    made: list[Any] = [RandomCrop(size, pad_if_needed=True), RandomHorizontalFlip()]
-    return made, f"[RandomCrop({size}, pad_if_needed=True), RandomHorizontalFlip()]"
+    transform: list[Any] = [RandomCrop(size, pad_if_needed=True), RandomHorizontalFlip()]
+    return transform, f"[RandomCrop({size}, pad_if_needed=True), RandomHorizontalFlip()]"
 
 
 _MAKERS: Final[dict[str, Callable[[int], tuple[list[Any], str]]]] = {"rrc": _rrc, "center": _center, "crop": _crop}
-
-NAMES: Final = "rrc224, center224, crop224 (with any size), none, or module:attribute"
-"""For people: what `preset` knows."""
 
 
 def preset(name: str) -> Preset:
     """The transform called `name`.
 
     Args:
-        name: ``"rrc224"``: RandomResizedCrop and a flip, for training; ``"center224"``: Resize to 256 and CenterCrop,
-            for evaluation; ``"crop224"``: RandomCrop (smaller images are padded) and a flip. Any other size in place of
-            224. ``"none"``: images as they are stored. ``"module:attribute"``: whatever `open_dataset` takes.
+        name: ``"rrc224"``: `RandomResizedCrop` and a flip, for training. ``"center224"``: `Resize` to 256 and
+            `CenterCrop`, for evaluation. ``"crop224"``: `RandomCrop`, which pads smaller images, and a flip. All three
+            take any other size in place of 224. ``"none"``: images as they are stored. ``"module:attribute"``:
+            anything that `open_dataset` takes.
 
     Raises:
-        UsageError: There is none of this name, or it cannot be imported.
+        UsageError: There is no transform of this name, or it cannot be imported.
     """
     if name == "none":
         return Preset(None, None, None)
@@ -73,10 +74,10 @@ def preset(name: str) -> Preset:
     if not found or found[1] not in _MAKERS:
         near = difflib.get_close_matches(name, [*(f"{kind}224" for kind in _MAKERS), "none"], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"transform {name!r}: expected {NAMES}{hint}")
-    made, expression = _MAKERS[found[1]](int(found[2]))
-    names = ", ".join(sorted(type(each).__name__ for each in made))
-    return Preset(made, expression, f"from {_MODULE} import {names}")
+        raise UsageError(f"transform {name!r}: expected {PRESET_NAMES}{hint}")
+    transform, expression = _MAKERS[found[1]](int(found[2]))
+    classes = ", ".join(sorted(type(each).__name__ for each in transform))
+    return Preset(transform, expression, f"from {_PUBLIC_MODULE} import {classes}")
 
 
 def _imported(name: str) -> Preset:

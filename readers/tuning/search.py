@@ -1,8 +1,8 @@
-"""Which settings `packtrain._readers.tuning` measures, one after the other, in the time it is given. Free of torch.
+"""Which settings are measured, one after the other, in the time that is given. Free of torch.
 
-Decoders come first, then numbers of workers, then of batches ahead; what is left goes to those between whom it is to be
-decided. Contestants of a stage take turns, there and back, so that whatever else the host does falls on all of them;
-who is far behind after a turn has no other.
+The search compares decoders first, then numbers of workers, then prefetch factors. The remaining time goes to the
+settings that the decision is between. The contestants of a stage take turns, first in order and then in reverse, so
+that other work on the host affects all of them. A contestant that is far behind after a turn gets no other turn.
 """
 
 from __future__ import annotations
@@ -14,240 +14,231 @@ from typing import Final, Protocol
 
 from packtrain._core.errors import UsageError
 
-from .trial import FEWEST, PREFETCH, Row, Setting, Subject, Trial, TuneOptions, choose, fastest, rows_of, tolerance_of
+from .options import DEFAULT_PREFETCH, Setting, TuneOptions, TuneTarget
+from .trials import MIN_BATCHES, SettingResult, Trial, choose, fastest, results_of, tolerance_of
 
-# Not below the loader's own: one batch for each worker leaves nothing in hand for a step or an image that takes longer
-# than usual, which a consumer with steps of equal length does not miss.
-_AHEAD: Final = (PREFETCH, 4, 8)
+# Nothing below the loader's own factor: with one batch per worker, a step or an image that takes longer than usual
+# makes the GPU wait, which a simulated step of constant length does not show.
+_PREFETCH_FACTORS: Final = (DEFAULT_PREFETCH, 4, 8)
 _TURNS: Final = 4
-"""For each setting, that the time should do for."""
-_LONGEST: Final = 2.5
-_ROUNDS: Final = 7
+"""Turns per setting that the time should suffice for."""
+_MAX_TURNS: Final = 7
+_MAX_TRIAL_SECONDS: Final = 2.5
 _HOPELESS: Final = 0.2
-"""Behind the leader by so much, a contestant has no other turn: twice the largest tolerance."""
+"""A contestant this far behind the leader gets no other turn: twice the largest tolerance."""
 _CLOSE: Final = 0.12
 """Numbers of workers that differ by less are not told apart."""
-# Of the time that is left when a stage begins.
 _SHARES: Final = {"decoders": 0.3, "workers": 0.5, "prefetch": 0.45}
+"""Share of the remaining time that a stage may take."""
 
 Clock = Callable[[], float]
 
 
-class Measure(Protocol):
+class RunTrial(Protocol):
     """Measures a setting once."""
 
     def __call__(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial | None:
-        """Measures it.
+        """Measures a setting.
 
         Args:
-            setting: What.
-            consumer_ms: The consumer's pause after each batch, in milliseconds.
-            seconds: To be spent, start and end of workers included; more if a few batches take more.
-            limit: Not to be exceeded.
+            setting: The setting to measure.
+            consumer_ms: Pause of the consumer after each batch, in milliseconds.
+            seconds: Time to spend, with starting and stopping the workers; more if a few batches take longer.
+            limit: Time in seconds that must not be exceeded.
 
         Returns:
-            What was found; None if the limit came first.
+            The measurement; None if the limit came first.
         """
 
 
 def search(
-    subject: Subject,
+    target: TuneTarget,
     options: TuneOptions,
-    measure: Measure,
+    run_trial: RunTrial,
     clock: Clock,
     on_trial: Callable[[Trial, float], None],
-    begun: float | None = None,
+    start: float | None = None,
 ) -> None:
-    """Measures what is needed for a choice.
+    """Measures what a choice needs.
 
     Args:
-        subject: What there is to choose from.
-        options: What is asked.
-        measure: Measures a setting.
-        clock: Seconds.
-        on_trial: Called after each trial with it and the seconds since the beginning.
-        begun: When that was; None: now.
+        target: The dataset and the host, with the decoders to choose from.
+        options: What to look for, and how long.
+        run_trial: Measures a setting.
+        clock: Returns the time in seconds.
+        on_trial: Called after each trial with the trial and the seconds since the start.
+        start: When the search began, by `clock`; None means now.
 
     Raises:
-        UsageError: The time does not suffice to measure each setting once.
+        UsageError: There is too little time to measure each setting once.
     """
-    _Search(subject, options, measure, clock, on_trial, clock() if begun is None else begun).run()
-
-
-def default_of(subject: Subject, options: TuneOptions) -> Setting:
-    """What the loader takes by itself; no more workers than may be tried."""
-    return Setting(subject.decoders[0], min(subject.workers, most_workers(subject, options)), PREFETCH)
-
-
-def most_workers(subject: Subject, options: TuneOptions) -> int:
-    """The greatest number of workers to be tried."""
-    return subject.cores + 1 if options.max_workers is None else options.max_workers
+    _Search(target, options, run_trial, clock, on_trial, clock() if start is None else start).run()
 
 
 def ladder(most: int, usual: int) -> list[int]:
-    """Numbers of workers to begin with: 0, powers of 2, and those around the usual one; `most` at most.
+    """The numbers of workers to try first: 0, the powers of 2, `usual` and `most`; none above `most`.
 
     >>> ladder(3, 2), ladder(17, 16), ladder(6, 64)
     ([0, 1, 2, 3], [0, 1, 2, 4, 8, 16, 17], [0, 1, 2, 4, 6])
     """
     powers = [1 << exponent for exponent in range(most.bit_length())]
-    return sorted({0, *powers, min(usual, most), most} - {number for number in powers if number > most})
+    return sorted({0, *powers, min(usual, most), most})
 
 
 class _Search:
     def __init__(
         self,
-        subject: Subject,
+        target: TuneTarget,
         options: TuneOptions,
-        measure: Measure,
+        run_trial: RunTrial,
         clock: Clock,
         on_trial: Callable[[Trial, float], None],
-        begun: float,
+        start: float,
     ) -> None:
-        self._subject = subject
+        self._target = target
         self._options = options
-        self._measure = measure
+        self._run_trial = run_trial
         self._clock = clock
         self._on_trial = on_trial
-        self._begun = begun
-        self._end = begun + options.seconds
-        self._default = default_of(subject, options)
-        self._ladder = ladder(most_workers(subject, options), self._default.workers)
+        self._start = start
+        self._end = start + options.seconds
+        self._default = target.default(options)
+        self._ladder = ladder(target.max_workers(options), self._default.workers)
         self._trials: list[Trial] = []
-        self._seconds = 0.0
-        """Of a trial."""
+        self._trial_seconds = 0.0
 
     def run(self) -> None:
         self._plan(self._rehearse())
-        decoder = self._decoder()
-        workers = self._workers(decoder)
-        self._prefetch(decoder, workers)
+        decoder = self._find_decoder()
+        workers = self._find_workers(decoder)
+        if workers:
+            settings = [Setting(decoder, workers, prefetch) for prefetch in _PREFETCH_FACTORS]
+            self._race(settings, self._deadline("prefetch"))
         self._finals()
 
     def _rehearse(self) -> Trial:
-        """A trial that does not count: it brings into memory what all others find there."""
+        """A trial that does not count. It brings into memory what all other trials then find there."""
         seconds = self._options.seconds
-        trial = self._measure(self._default, self._options.consumer_ms, min(1.0, seconds / 10), seconds / 2)
+        trial = self._run_trial(self._default, self._options.consumer_ms, min(1.0, seconds / 10), seconds / 2)
         if trial is None:
             raise UsageError(
-                f"seconds={seconds:g}: in half of them not even {FEWEST} batches of {self._options.batch_size} were "
-                "made. Give more time, or a smaller batch_size"
+                f"seconds={seconds:g}: half of that was not enough for {MIN_BATCHES} batches of "
+                f"{self._options.batch_size}. Give more time, or a smaller batch_size"
             )
         return trial
 
     def _plan(self, rehearsal: Trial) -> None:
-        """How long a trial takes, if a few batches do not take longer: as long as time allows for all of them."""
+        """Chooses the length of a trial: as long as the time allows for all of them."""
         pause, usual = rehearsal.consumer_ms / 1000, max(1, rehearsal.setting.workers)
-        # What one worker takes for a batch, if it is workers that count. That of slower decoders is not known yet.
-        made = usual * rehearsal.waited / rehearsal.batches
-        start = rehearsal.took - rehearsal.seconds
+        # The time that one worker takes for a batch, if the rate grows with the workers. It is that of the default
+        # decoder; how slow the others are is not known yet.
+        batch_seconds = usual * rehearsal.waited / rehearsal.batches
+        startup = rehearsal.took - rehearsal.seconds
 
-        def least(workers: int) -> float:
-            return start + FEWEST * (pause + made / max(1, workers))
+        def shortest(workers: int) -> float:
+            return startup + MIN_BATCHES * (pause + batch_seconds / max(1, workers))
 
-        others = len(_AHEAD) + 2 + (len(self._subject.decoders) if len(self._subject.decoders) > 1 else 0)
-        needed = sum(max(least(workers), least(usual)) for workers in self._ladder) + others * least(usual)
+        decoders = len(self._target.decoders)
+        others = len(_PREFETCH_FACTORS) + 2 + (decoders if decoders > 1 else 0)
+        needed = sum(max(shortest(workers), shortest(usual)) for workers in self._ladder) + others * shortest(usual)
         trials, left = len(self._ladder) + others, self._end - self._clock()
         if needed > left:
             enough = math.ceil(1.3 * (needed + self._options.seconds - left))
             raise UsageError(
-                f"seconds={self._options.seconds:g} are too little: {trials} measurements of {FEWEST} batches take "
-                f"{needed:.0f} s here. Give {enough} at least, or a smaller batch_size"
+                f"seconds={self._options.seconds:g} is too little: {trials} measurements of {MIN_BATCHES} batches take "
+                f"{needed:.0f} s here. Give at least {enough}, or a smaller batch_size"
             )
-        self._seconds = max(least(usual), min(_LONGEST, left / (_TURNS * trials)))
+        self._trial_seconds = max(shortest(usual), min(_MAX_TRIAL_SECONDS, left / (_TURNS * trials)))
 
-    def _decoder(self) -> str:
-        """The fastest decoder, whatever the consumer: it is what leaves most to others."""
-        names = self._subject.decoders
+    def _find_decoder(self) -> str:
+        """The fastest decoder without a training step, as it leaves the most of the host to everything else."""
+        names = self._target.decoders
         if len(names) > 1:
             contestants = [self._default._replace(decoder=name) for name in names]
-            self._race(contestants, self._until("decoders"), consumer_ms=0.0)
-            rows = [row for row in rows_of(self._trials, 0.0) if row.setting in contestants]
-            if rows:
-                return choose(rows, tolerance_of(rows, 0.0)).setting.decoder
+            self._race(contestants, self._deadline("decoders"), consumer_ms=0.0)
+            results = [result for result in results_of(self._trials, 0.0) if result.setting in contestants]
+            if results:
+                return choose(results, tolerance_of(results, 0.0)).setting.decoder
         return names[0]
 
-    def _workers(self, decoder: str) -> int:
-        """The number of workers: a coarse look, then a closer one at what lies beside the best."""
-        until = self._until("workers")
+    def _find_workers(self, decoder: str) -> int:
+        """The number of workers: first a coarse search, then a finer one around the best."""
+        deadline = self._deadline("workers")
         numbers = self._ladder
-        while numbers and self._round([Setting(decoder, number, PREFETCH) for number in numbers]):
+        while numbers and self._take_turns([Setting(decoder, number, DEFAULT_PREFETCH) for number in numbers]):
             numbers = self._between(decoder)
-            if self._clock() + len(numbers) * self._seconds > until:
+            if self._clock() + len(numbers) * self._trial_seconds > deadline:
                 break
-        self._race(self._near([row.setting for row in self._rows(decoder, PREFETCH)]), until, least=0)
-        rows = self._rows(decoder, PREFETCH)
-        return self._choose(rows).setting.workers if rows else self._default.workers
+        contestants = [result.setting for result in self._results(decoder, DEFAULT_PREFETCH)]
+        self._race(self._not_hopeless(contestants), deadline, min_turns=0)
+        results = self._results(decoder, DEFAULT_PREFETCH)
+        return self._choose(results).setting.workers if results else self._default.workers
 
     def _between(self, decoder: str) -> list[int]:
-        """Numbers between what is best by now and its neighbours: those not yet measured, and worth it."""
-        rows = self._rows(decoder, PREFETCH)
-        if not rows:
+        """Numbers between the best ones so far and their neighbours, where the gap is wide enough to matter."""
+        results = self._results(decoder, DEFAULT_PREFETCH)
+        if not results:
             return []
-        numbers = sorted(row.setting.workers for row in rows)
-        peak, chosen = fastest(rows).setting.workers, self._choose(rows).setting.workers
+        numbers = sorted(result.setting.workers for result in results)
+        peak, chosen = fastest(results).setting.workers, self._choose(results).setting.workers
         gaps = [(low, high) for low, high in pairwise(numbers) if peak in (low, high) or high == chosen]
         return [(low + high) // 2 for low, high in gaps if high - low > max(1.0, _CLOSE * high)]
 
-    def _prefetch(self, decoder: str, workers: int) -> None:
-        if workers:
-            self._race((Setting(decoder, workers, ahead) for ahead in _AHEAD), self._until("prefetch"))
-
     def _finals(self) -> None:
-        """What is left of the time goes to those between whom it is to be decided."""
-        while rows := self._rows():
-            finalists = dict.fromkeys((self._choose(rows).setting, fastest(rows).setting, self._default))
-            if len(finalists) == 1 and len(rows) > 1:
-                finalists[fastest(row for row in rows if row.setting not in finalists).setting] = None
-            trials = {row.setting: len(row.rates) for row in rows}
-            open_ = [setting for setting in finalists if trials.get(setting, 0) < _ROUNDS]
-            if not open_ or not self._round(open_):
+        """Spends the remaining time on the chosen setting, the fastest and the default."""
+        while results := self._results():
+            finalists = dict.fromkeys((self._choose(results).setting, fastest(results).setting, self._default))
+            if len(finalists) == 1 and len(results) > 1:
+                finalists[fastest(result for result in results if result.setting not in finalists).setting] = None
+            trials = {result.setting: len(result.rates) for result in results}
+            unfinished = [setting for setting in finalists if trials.get(setting, 0) < _MAX_TURNS]
+            if not unfinished or not self._take_turns(unfinished):
                 return
 
     def _race(
-        self, settings: Iterable[Setting], until: float, *, consumer_ms: float | None = None, least: int = 1
+        self, settings: Iterable[Setting], deadline: float, *, consumer_ms: float | None = None, min_turns: int = 1
     ) -> None:
-        """Has contestants take turns until a time has come, `least` times at least."""
-        alive = list(settings)
-        for number in range(_ROUNDS):
-            if len(alive) < 2 and number >= least:
+        """Has contestants take turns until the deadline, but at least `min_turns` times."""
+        contestants = list(settings)
+        for turn in range(_MAX_TURNS):
+            if len(contestants) < 2 and turn >= min_turns:
                 return
-            if number >= least and self._clock() + len(alive) * self._seconds > until:
+            if turn >= min_turns and self._clock() + len(contestants) * self._trial_seconds > deadline:
                 return
-            if not self._round(alive if number % 2 == 0 else alive[::-1], consumer_ms):
+            if not self._take_turns(contestants if turn % 2 == 0 else contestants[::-1], consumer_ms):
                 return
-            alive = self._near(alive, consumer_ms)
+            contestants = self._not_hopeless(contestants, consumer_ms)
 
-    def _near(self, settings: Sequence[Setting], consumer_ms: float | None = None) -> list[Setting]:
-        """Those who are not far behind the fastest of them."""
-        paced = self._options.consumer_ms if consumer_ms is None else consumer_ms
-        rates = {row.setting: row.rate for row in rows_of(self._trials, paced)}
+    def _not_hopeless(self, settings: Sequence[Setting], consumer_ms: float | None = None) -> list[Setting]:
+        """The settings that are not far behind the fastest of them."""
+        pause = self._options.consumer_ms if consumer_ms is None else consumer_ms
+        rates = {result.setting: result.rate for result in results_of(self._trials, pause)}
         return [each for each in settings if rates[each] >= (1 - _HOPELESS) * max(rates[one] for one in settings)]
 
-    def _round(self, settings: Sequence[Setting], consumer_ms: float | None = None) -> bool:
-        """Measures each once; whether there was time for all."""
-        paced = self._options.consumer_ms if consumer_ms is None else consumer_ms
+    def _take_turns(self, settings: Sequence[Setting], consumer_ms: float | None = None) -> bool:
+        """Measures each setting once. Returns whether there was time for all."""
+        pause = self._options.consumer_ms if consumer_ms is None else consumer_ms
         for setting in settings:
             left = self._end - self._clock()
-            if left < self._seconds:
+            if left < self._trial_seconds:
                 return False
-            trial = self._measure(setting, paced, self._seconds, left)
+            trial = self._run_trial(setting, pause, self._trial_seconds, left)
             if trial is None:
                 return False
             self._trials.append(trial)
-            self._on_trial(trial, self._clock() - self._begun)
+            self._on_trial(trial, self._clock() - self._start)
         return True
 
-    def _rows(self, decoder: str | None = None, prefetch: int | None = None) -> list[Row]:
+    def _results(self, decoder: str | None = None, prefetch: int | None = None) -> list[SettingResult]:
         return [
-            row
-            for row in rows_of(self._trials, self._options.consumer_ms)
-            if decoder in (None, row.setting.decoder) and prefetch in (None, row.setting.prefetch)
+            result
+            for result in results_of(self._trials, self._options.consumer_ms)
+            if decoder in (None, result.setting.decoder) and prefetch in (None, result.setting.prefetch)
         ]
 
-    def _choose(self, rows: Sequence[Row]) -> Row:
-        return choose(rows, tolerance_of(rows, self._options.consumer_ms))
+    def _choose(self, results: Sequence[SettingResult]) -> SettingResult:
+        return choose(results, tolerance_of(results, self._options.consumer_ms))
 
-    def _until(self, stage: str) -> float:
+    def _deadline(self, stage: str) -> float:
         now = self._clock()
         return now + _SHARES[stage] * (self._end - now)

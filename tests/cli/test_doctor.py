@@ -1,4 +1,4 @@
-"""Laws of `packtrain doctor`: what it says of made-up machines, and of this one."""
+"""Laws of `packtrain doctor`: what it says about simulated machines, and about this one."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ import pytest
 
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.pillow import pillow_version
-from packtrain._readers.tuning import doctor
-from packtrain._readers.tuning.doctor import Advice, DecoderFacts, Facts, advise
-from packtrain._readers.tuning.speed import Speed
+from packtrain._readers.tuning import doctor, machine
+from packtrain._readers.tuning.decoder_speed import DecoderSpeed
+from packtrain._readers.tuning.doctor import Advice, advise
+from packtrain._readers.tuning.machine import DecoderFacts, MachineFacts
 
 from .conftest import Run
 
-SPEED = Speed(decode=1000, cut=400, resize=100)
+SPEED = DecoderSpeed(decode=1000, cut=400, resize=100)
 PILLOW = DecoderFacts("pillow", "Pillow 13", False, None, SPEED)
 EXTENSION = DecoderFacts("extension", "libjpeg-turbo 3", True, None, SPEED)
 SIMPLEJPEG = DecoderFacts("simplejpeg", "simplejpeg 1.9.0", False, None, SPEED)
 ACCIMAGE = DecoderFacts("accimage", None, False, "not here", None)
 
-WELL = Facts(
+WELL = MachineFacts(
     versions={"python": "3.11", "packtrain": "0.1.0", "numpy": "2.4.6", "torch": None},
     pillow="pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
     pillow_problem=None,
@@ -44,13 +45,13 @@ WELL = Facts(
 PLAIN = replace(WELL, pillow="Pillow 13.0.0, libjpeg-turbo 3.2.0")
 
 
-def without_extension(problem: str, version: str | None = None, to_install: tuple[str, ...] = ()) -> Facts:
+def without_extension(problem: str, version: str | None = None, to_install: tuple[str, ...] = ()) -> MachineFacts:
     extension = replace(EXTENSION, version=version, auto=False, problem=problem, speed=None)
     decoders = (PILLOW, extension, replace(SIMPLEJPEG, auto=True), ACCIMAGE)
     return replace(WELL, decoders=decoders, to_install=to_install)
 
 
-def only(facts: Facts) -> Advice:
+def only(facts: MachineFacts) -> Advice:
     (advice,) = advise(facts)
     return advice
 
@@ -61,7 +62,7 @@ def command_of(advice: Advice) -> str:
 
 
 class TestAdvice:
-    def test_where_all_is_well_there_is_none(self) -> None:
+    def test_there_is_none_if_all_is_well(self) -> None:
         assert not list(advise(WELL))
         assert not list(advise(replace(PLAIN, avx2=False)))
 
@@ -107,11 +108,11 @@ class TestAdvice:
         first, second = advise(replace(facts, decoders=neither))
         assert "C extension" in first.text
         assert command_of(second).endswith(" install --no-deps simplejpeg")
-        # With the extension it would gain nothing.
+        # With the extension, simplejpeg would gain nothing.
         assert not list(advise(replace(facts, decoders=(pillow, EXTENSION, neither[2], accimage))))
 
     @pytest.mark.parametrize(
-        ("size", "word"), [(64 << 20, "64 MiB large"), ((1 << 30) - 1, "1023 MiB large"), (None, "missing")]
+        ("size", "word"), [(64 << 20, "only 64 MiB large"), ((1 << 30) - 1, "only 1023 MiB large"), (None, "missing")]
     )
     def test_a_small_shm(self, size: int | None, word: str) -> None:
         advice = only(replace(WELL, shm_bytes=size, shm_free=size))
@@ -142,7 +143,7 @@ class TestAdvice:
 
 class TestFacts:
     @pytest.mark.parametrize(
-        ("machine", "flags", "expected"),
+        ("architecture", "flags", "expected"),
         [
             ("x86_64", "fpu sse4_1 avx2 bmi2", True),
             ("x86_64", "fpu sse4_1 avx avx2x", False),
@@ -151,27 +152,27 @@ class TestFacts:
         ],
     )
     def test_avx2(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, expected: bool
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, architecture: str, flags: str | None, expected: bool
     ) -> None:
-        monkeypatch.setattr("platform.machine", lambda: machine)
+        monkeypatch.setattr("platform.machine", lambda: architecture)
         if flags is not None:
             (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\n")
-        assert doctor._has_avx2(tmp_path / "cpuinfo") is expected
+        assert machine._has_avx2(tmp_path / "cpuinfo") is expected
 
     def test_shm(self, tmp_path: Path) -> None:
-        total, free = doctor._shm(tmp_path)
+        total, free = machine._shm(tmp_path)
         state = os.statvfs(tmp_path)
         assert total == state.f_blocks * state.f_frsize
         assert free is not None and 0 < free <= total
-        assert doctor._shm(tmp_path / "missing") == (None, None)
+        assert machine._shm(tmp_path / "missing") == (None, None)
 
     def test_what_is_missing_for_compiling(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr("shutil.which", lambda name: None)
-        monkeypatch.setattr(doctor, "_HEADERS", {"libnone-dev": "surely/not/there.h", "python3-dev": "mine.h"})
+        monkeypatch.setattr(machine, "HEADERS", {"libnone-dev": "surely/not/there.h", "python3-dev": "mine.h"})
         monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
         (tmp_path / "include").mkdir()
         (tmp_path / "include" / "mine.h").touch()
-        assert list(doctor._to_install()) == ["gcc", "libnone-dev"]
+        assert list(machine._to_install()) == ["gcc", "libnone-dev"]
 
     @pytest.mark.parametrize(
         ("origin", "expected"),
@@ -205,11 +206,11 @@ class TestFacts:
 
 class TestCommand:
     @pytest.fixture
-    def on(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Facts], None]:
-        """Has the command run on a machine of these facts."""
+    def on(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[MachineFacts], None]:
+        """Makes the command find these facts."""
         return lambda facts: monkeypatch.setattr(doctor, "find_facts", lambda seconds: facts)
 
-    def test_the_report_of_a_machine_where_all_is_well(self, run: Run, on: Callable[[Facts], None]) -> None:
+    def test_the_report_of_a_machine_where_all_is_well(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         on(WELL)
         outcome = run("doctor")
         assert (outcome.code, outcome.err) == (0, "")
@@ -219,7 +220,7 @@ class TestCommand:
             "packtrain  0.1.0",
             "numpy      2.4.6",
             "torch      not installed",
-            "images     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
+            "pillow     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
             "cores      4 of 64",
             "/dev/shm   8.0 GiB, 1.0 GiB free",
         ]
@@ -230,11 +231,11 @@ class TestCommand:
             "* extension     1,000     400     100     8,000  libjpeg-turbo 3",
             "  simplejpeg    1,000     400     100     8,000  simplejpeg 1.9.0",
             "  accimage     not installed",
-            "* decoder='auto'",
+            "* taken by decoder='auto'",
         ]
-        assert verdict == "nothing is left to make faster here\n"
+        assert verdict == "there is nothing to improve here\n"
 
-    def test_what_would_be_better_ends_with_the_command(self, run: Run, on: Callable[[Facts], None]) -> None:
+    def test_what_would_be_better_ends_with_the_command(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         on(replace(PLAIN, cores=1))
         outcome = run("doctor")
         assert outcome.code == 0
@@ -244,13 +245,15 @@ class TestCommand:
         assert second == f"    {only(PLAIN).command}"
         assert cores.startswith("better: this process may use 1 of 64 core(s)")
 
-    def test_a_decoder_that_deviates_says_how(self, run: Run, on: Callable[[Facts], None]) -> None:
+    def test_a_decoder_that_deviates_says_how(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         problem = "decodes a small grey JPEG to other pixels than Pillow"
         on(replace(WELL, decoders=(PILLOW, EXTENSION, replace(SIMPLEJPEG, problem=problem), ACCIMAGE)))
         assert f"  simplejpeg 1.9.0; {problem}\n" in run("doctor").out
 
     @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]])
-    def test_what_is_broken_is_exit_code_1(self, run: Run, on: Callable[[Facts], None], words: list[str]) -> None:
+    def test_what_is_broken_is_exit_code_1(
+        self, run: Run, on: Callable[[MachineFacts], None], words: list[str]
+    ) -> None:
         on(replace(WELL, pillow=None, pillow_problem="neither", decoders=()))
         outcome = run(*words)
         assert outcome.code == 1
@@ -277,7 +280,9 @@ class TestCommand:
 
 
 def run_with(modules: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(modules)}
+    """Runs the command in a process that finds the modules of this folder first."""
+    path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "packtrain", "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
@@ -287,7 +292,7 @@ def test_without_either_pillow(tmp_path: Path) -> None:
     (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError(\"No module named 'PIL'\")\n")
     done = run_with(tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "images     neither Pillow nor pillow-simd can be imported\n" in done.stdout
+    assert "pillow     neither Pillow nor pillow-simd can be imported\n" in done.stdout
     assert "\nbroken: neither Pillow nor pillow-simd can be imported (No module named 'PIL')" in done.stdout
     assert json.loads(run_with(tmp_path, "--json").stdout)["facts"]["decoders"] == []
 

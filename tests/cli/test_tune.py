@@ -1,4 +1,4 @@
-"""Laws of `packtrain tune`: what it prints, what it refuses, and that it ends."""
+"""Laws of `packtrain tune`: what it prints, what it refuses, and that no process survives it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from helpers.support import packed, soon
 from PIL import Image
 
 from packtrain import TuneOptions
-from packtrain._readers.tuning import Setting, Subject, Trial, bench
+from packtrain._readers.tuning import Setting, Trial, TuneTarget, bench
 
 from .conftest import Outcome, Run
 
-SUBJECT = Subject("/data/train", "crop-ready", 1000, 1e5, ("extension", "pillow"), {}, 2, 2)
+TARGET = TuneTarget("/data/train", "crop-ready", 1000, 1e5, ("extension", "pillow"), {}, 2, 2)
 
 
 class FakeBench:
-    """Measures in no time: 500 images/s for each of at most two workers."""
+    """A simulated host that measures instantly: 500 images/s for each worker, with two cores."""
 
     stop_after = 10**9
     disk_bytes = 0
 
     def __init__(self, path: Path, options: TuneOptions) -> None:
-        self.subject, self.batch, self.left = SUBJECT, options.batch_size, self.stop_after
+        self.target, self.batch, self.left = TARGET, options.batch_size, self.stop_after
 
-    def measure(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial:
+    def run_trial(self, setting: Setting, consumer_ms: float, seconds: float, limit: float) -> Trial:
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
@@ -45,7 +45,7 @@ class FakeBench:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeBench]:
-    """The host as `FakeBench` has it."""
+    """Replaces the host by a `FakeBench` of this test's own, whose attributes it may set."""
 
     class Fake(FakeBench):
         pass
@@ -82,7 +82,7 @@ class TestOutput:
         ]
         assert "leave them" in verdict
 
-    def test_with_a_step_it_shows_who_waits(self, run: Run, fake: type[FakeBench]) -> None:
+    def test_with_a_step_it_shows_how_long_each_setting_waits(self, run: Run, fake: type[FakeBench]) -> None:
         outcome = run("tune", "/data/train", "--consumer-ms", "130")
         assert table_of(outcome)[0][-1] == "waiting"
         best, default = (next(line for line in table_of(outcome) if line[-1] == word) for word in ("best", "default"))
@@ -91,12 +91,12 @@ class TestOutput:
         assert "\n\nwithout the step:\n" in outcome.out
         assert "a step of 130 ms for 64 images waits 0.0% of the time: 1 worker will do" in outcome.out
 
-    def test_nothing_keeps_up(self, run: Run, fake: type[FakeBench]) -> None:
+    def test_no_setting_keeps_up(self, run: Run, fake: type[FakeBench]) -> None:
         out = run("tune", "/data/train", "--consumer-ms", "32").out
-        assert "takes 2,000 images/s, and the best setting gives 1,000: 50% of the time is waiting" in out
+        assert "takes 2,000 images/s, and the best setting delivers 1,000, so the step waits 50% of the time" in out
         assert "packtrain doctor" in out
 
-    def test_cold_data_are_mentioned(self, run: Run, fake: type[FakeBench]) -> None:
+    def test_cold_data_is_mentioned(self, run: Run, fake: type[FakeBench]) -> None:
         fake.disk_bytes = 32_000_000
         assert "50% of the data came from the disk" in run("tune", "/data/train").out
 
@@ -105,7 +105,7 @@ class TestOutput:
         assert found["options"]["batch_size"] == 16
         assert found["best"]["setting"] == found["default"]["setting"] == ["extension", 2, 2]
         assert found["line"] == "Loader(open_dataset('/data/train'), batch_size=16, num_workers=2, prefetch_factor=2)"
-        assert len(found["trials"]) == sum(len(row["rates"]) for row in found["rows"])
+        assert len(found["trials"]) == sum(len(each["rates"]) for each in found["results"])
 
     def test_help(self, run: Run) -> None:
         assert run("tune", "--help").code == 0
@@ -121,13 +121,15 @@ class TestInterrupted:
         assert len(table_of(outcome)) == 3 and "loader = Loader(" in outcome.out
 
     @pytest.mark.parametrize(("after", "words"), [(0, []), (1, []), (2, ["--consumer-ms", "10"])])
-    def test_perhaps_nothing(self, run: Run, fake: type[FakeBench], after: int, words: list[str]) -> None:
+    def test_nothing_is_printed_if_nothing_was_found(
+        self, run: Run, fake: type[FakeBench], after: int, words: list[str]
+    ) -> None:
         fake.stop_after = after
         outcome = run("tune", "/data/train", *words)
         assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped before anything was found\n")
 
     def test_no_process_is_left(self, folder: Path) -> None:
-        """Ctrl-C in a terminal goes to all processes of the group."""
+        """Ctrl-C in a terminal reaches all processes of the group."""
         command = [sys.executable, "-m", "packtrain", "tune", str(folder), "--transform", "rrc20"]
         with (
             subprocess.Popen(
@@ -210,17 +212,17 @@ def test_a_chart(run: Run, fake: type[FakeBench], tmp_path: Path, words: list[st
 
 
 def children_of(process: int) -> str:
-    """Their numbers."""
+    """The ids of the children of a process, separated by spaces."""
     try:
         return Path(f"/proc/{process}/task/{process}/children").read_text()
     except FileNotFoundError:
         return ""
 
 
-def test_a_transform_of_the_users(
+def test_a_transform_of_the_user(
     run: Run, fake: type[FakeBench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From the folder in which the command is called."""
+    """It is imported from the current folder."""
     (tmp_path / "my_transforms_of_tune.py").write_text("def train(image):\n    return image.resize((8, 8))\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())

@@ -1,4 +1,4 @@
-"""Makes the examples importable as they are for scripts in their folder, in the workers that tests start too."""
+"""Makes the examples importable, also in the workers that tests start, as they are for scripts in their folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ((220, 30, 30), (30, 200, 40), (40, 60, 220), (230, 220, 60))
 
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed dataset whose labels are plain to see: 160 noisy pictures in one of four colours."""
+    """A packed dataset that is easy to learn: 160 noisy pictures, each in one of four colours."""
     folder = tmp_path_factory.mktemp("colours")
     random = np.random.default_rng(0)
     lines = []

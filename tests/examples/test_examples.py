@@ -1,4 +1,4 @@
-"""The examples do what their documentation says: the LeNet learns, the demo runs, the README's code works."""
+"""The examples do what their READMEs say: the LeNet learns, the demo runs, the code in the documents works."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import demo
+import demo_images
 import numpy as np
 import pytest
 import torch
@@ -43,7 +44,7 @@ def run(*arguments: object, images: Path | None = None, cwd: Path) -> subprocess
 
 @pytest.fixture(autouse=True)
 def own_threads_and_seed() -> Iterator[None]:
-    """`train` sets both for the process; other tests get theirs back."""
+    """`train` sets both for the whole process; this restores them for other tests."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         yield
@@ -92,7 +93,7 @@ def test_it_learns_on_a_gpu(colours: Path) -> None:
     assert result.epochs[-1].accuracy > 0.9
 
 
-def test_a_gpu_that_is_not_there_is_missed(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_an_error(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="--device cpu"):
         train(open_dataset(colours), 10, TrainOptions(device="cuda"))
@@ -123,7 +124,7 @@ def test_the_format_changes_nothing(colours: Path, reference: TrainResult, tmp_p
     assert facts(trained(tmp_path / "out")) == facts(reference)
 
 
-def test_a_small_image_lies_on_black() -> None:
+def test_a_small_image_is_padded_with_black() -> None:
     crop = np.array(CROP(Image.new("RGB", (20, 40), (255, 255, 255))))
     assert crop.shape == (32, 32, 3)
     (columns,) = np.nonzero(crop[0, :, 0])
@@ -137,7 +138,7 @@ def packed_with(folder: Path, lines: str, labels: str) -> PackedDataset:
     return open_dataset(pack(folder / "list.txt", folder / "out", PackOptions(labels=LabelSpec.parse(labels))).dataset)
 
 
-def test_the_labels_decide_the_outputs(tmp_path: Path, images: Path) -> None:
+def test_the_labels_decide_the_number_of_outputs(tmp_path: Path, images: Path) -> None:
     assert count_classes(packed_with(tmp_path / "many", "image 0.jpg 999\nimage 1.jpg 0\n", "int")) == 1000
     assert count_classes(packed_with(tmp_path / "few", "image 0.jpg 3\n", "int")) == 10
 
@@ -165,7 +166,7 @@ def test_the_script_trains(colours: Path) -> None:
     assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
 
 
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+def test_the_script_reports_an_error_in_one_line(tmp_path: Path) -> None:
     done = run("examples/lenet/train.py", tmp_path, cwd=ROOT)
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path} has no manifest.json: not a dataset\n"
@@ -174,7 +175,7 @@ def test_the_script_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
 # --- the demo ---
 
 
-def test_the_demo_runs_from_any_list_and_runs_again(tmp_path: Path) -> None:
+def test_the_demo_runs_on_any_list_and_runs_again(tmp_path: Path) -> None:
     source = image_set(tmp_path / "images", 20)
     (tmp_path / "images" / "broken.jpg").write_bytes(b"<html>")
     with source.open("a") as file:
@@ -191,29 +192,29 @@ def test_the_demo_runs_from_any_list_and_runs_again(tmp_path: Path) -> None:
         assert len(open_dataset(tmp_path / "demo-out" / name)) == 20
 
 
-def test_the_demo_tells_when_a_pixel_differs(tmp_path: Path) -> None:
+def test_the_demo_notices_a_pixel_that_differs(tmp_path: Path) -> None:
     source = image_set(tmp_path / "images", 3)
     packed = open_dataset(pack(source, tmp_path / "out").dataset)
-    assert demo._same_pixels(demo.LooseFiles(packed, source.parent), packed)
+    assert demo.same_pixels(demo.LooseFiles(packed, source.parent), packed)
     name = source.parent / packed.filename(2)
     pixels = np.array(Image.open(name))
     pixels[5, 5] ^= 1
     Image.fromarray(pixels).save(name, "PNG")
-    assert not demo._same_pixels(demo.LooseFiles(packed, source.parent), packed)
+    assert not demo.same_pixels(demo.LooseFiles(packed, source.parent), packed)
 
 
 def test_the_demo_takes_a_part_of_a_long_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = image_set(tmp_path / "images", 3)
     source.write_text("".join(f"image {number % 3}.jpg {number // 12}\n" for number in range(96)))
     monkeypatch.setenv("PACKTRAIN_IMAGES", str(source))
-    monkeypatch.setattr(demo, "MOST_LINES", 16)
-    demo._demo(tmp_path / "out")
+    monkeypatch.setattr(demo, "MAX_LINES", 16)
+    demo.demo(tmp_path / "out")
     for name in ("tar", "hdf5", "lmdb"):
         targets = open_dataset(tmp_path / "out" / name).targets
         assert np.bincount(targets).tolist() == [2] * 8, "spread evenly over the list"
 
 
-def test_the_demo_deletes_nothing_that_it_has_not_made(tmp_path: Path) -> None:
+def test_the_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
     source = image_set(tmp_path / "images", 2)
     done = run(ROOT / "examples/demo.py", "--out", source.parent, images=source, cwd=tmp_path)
     assert done.returncode == 1
@@ -223,12 +224,12 @@ def test_the_demo_deletes_nothing_that_it_has_not_made(tmp_path: Path) -> None:
 
 def test_the_photographs_are_cut_the_same_way_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
-    for number, name in enumerate(demo.PHOTOGRAPHS):
+    for number, name in enumerate(demo_images.PHOTOGRAPHS):
         picture(number, 400 + 90 * number, 300 + 50 * number, "L" if number == 1 else "RGB").save(
             tmp_path / "data" / name
         )
-    monkeypatch.setattr(demo, "_photograph_folder", lambda: tmp_path / "data")
-    lists = [demo._make_photographs(tmp_path / name) for name in ("once", "again")]
+    monkeypatch.setattr(demo_images, "photograph_folder", lambda: tmp_path / "data")
+    lists = [demo_images.make_images(tmp_path / name) for name in ("once", "again")]
     assert tree(tmp_path / "once") == tree(tmp_path / "again")
     lines = lists[0].read_text().splitlines()
     assert len(set(lines)) == 400
@@ -242,7 +243,7 @@ def test_the_photographs_are_cut_the_same_way_every_time(tmp_path: Path, monkeyp
 def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"make demo.*pip install --no-deps scikit-image.*PACKTRAIN_IMAGES"):
-        demo._photograph_folder()
+        demo_images.photograph_folder()
 
 
 # --- the documents ---

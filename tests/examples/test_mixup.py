@@ -19,11 +19,11 @@ from packtrain import open_dataset
 SCRIPT = Path(__file__).parents[2] / "examples/mixup/train.py"
 LABELS = torch.tensor([2, 0, 1, 3, 3])
 IMAGES = torch.arange(5.0).view(5, 1, 1, 1).expand(5, 3, 12, 17).contiguous(memory_format=torch.channels_last)
-"""Filled with their number."""
+"""Each image is filled with its own number."""
 
 
 @given(st.integers(0, 1000))
-def test_mixup_blends_images_as_labels(seed: int) -> None:
+def test_mixup_blends_images_like_labels(seed: int) -> None:
     np.random.seed(seed)
     images, probabilities = Mixup(4)(IMAGES, LABELS)
     np.random.seed(seed)
@@ -50,11 +50,11 @@ def test_cutmix_weighs_labels_by_the_pixels_of_each_image(seed: int) -> None:
         if len(rows):
             assert len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1), "it is one box"
     assert images.is_contiguous(memory_format=torch.channels_last)
-    assert bool((IMAGES[1] == 1).all()), "what was given is not written to"
+    assert bool((IMAGES[1] == 1).all()), "the argument is not changed"
 
 
 def test_the_share_of_cutmix_is_spread_evenly() -> None:
-    """1 - area is uniform with alpha=1, before boxes are cut off at the border, which makes them smaller."""
+    """With alpha=1, 1 - area is uniform before boxes are clipped at the border, which makes them smaller."""
     np.random.seed(0)
     images = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 32, 32)
     shares = [float(CutMix(2)(images, torch.tensor([0, 1]))[1][0, 0]) for _ in range(400)]
@@ -63,7 +63,7 @@ def test_the_share_of_cutmix_is_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])
-def test_a_network_learns_from_mixed_batches_and_alike_with_any_workers(colours: Path, mix: str) -> None:
+def test_a_network_learns_the_same_from_mixed_batches_with_any_number_of_workers(colours: Path, mix: str) -> None:
     dataset, options = open_dataset(colours), TrainOptions(mix, epochs=6, batch_size=16, workers=0)
     assert count_classes(dataset) == 4
     with torch.random.fork_rng(devices=[]):

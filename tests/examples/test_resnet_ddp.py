@@ -1,4 +1,4 @@
-"""The ResNet example trains on each image once per epoch, however often it is stopped and with how many processes."""
+"""The ResNet example trains on each image once per epoch, however often it is stopped, on any number of processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/resnet_ddp/train.py"
 IMAGES, BATCH = 160, 12
 STEPS = 14
-"""In an epoch: the last one has 4 images."""
+"""Steps in an epoch; the last one has 4 images."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def options(colours: Path, tmp_path: Path) -> TrainOptions:
 
 
 def trained(world: int, options: TrainOptions, notes: Path) -> dict[str, Any]:
-    """Trains, or goes on; returns the checkpoint."""
+    """Trains, or resumes. Returns the checkpoint."""
     notes.mkdir(exist_ok=True)
     group = notes.with_name(f"{notes.name} {time.monotonic_ns()}")
     in_ranks(world, training.train, options, notes, group=group)
@@ -50,7 +50,7 @@ def saved(options: TrainOptions) -> dict[str, Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two checkpoints, or parts of them, are equal bit for bit."""
+    """True if two checkpoints, or parts of them, are equal bit for bit."""
     if isinstance(one, torch.Tensor):
         return bool(torch.equal(one, other))
     if isinstance(one, dict):
@@ -123,7 +123,7 @@ def test_torchrun_killed_and_continued(options: TrainOptions, tmp_path: Path) ->
 
 
 def family(process: int) -> list[int]:
-    """A process and all that come from it."""
+    """A process and all its descendants."""
     found = [process]
     for children in Path(f"/proc/{process}/task").glob("*/children"):
         for child in children.read_text().split():
@@ -161,7 +161,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(
 def torchrun(world: int, *command: object, notes: Path | None = None) -> subprocess.Popen[str]:
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo",
-        # More threads than cores wait for each other.
+        # With more threads than cores, threads wait for each other.
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "examples")]),
         "NOTES": str(notes),
@@ -192,13 +192,13 @@ def test_torchrun_trains_it_on_two_processes(options: TrainOptions, tmp_path: Pa
 def test_without_torchrun_it_says_how_to_start_it(options: TrainOptions) -> None:
     done = subprocess.run([sys.executable, SCRIPT, options.dataset], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: torchrun starts this: torchrun --standalone --nproc-per-node 2 ")
+    assert done.stderr.startswith("error: start this with torchrun: torchrun --standalone --nproc-per-node 2 ")
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(options: TrainOptions, tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_shared_evenly_is_refused(options: TrainOptions, tmp_path: Path) -> None:
     assert (
         in_ranks(2, refusal, replace(options, batch_size=7), group=tmp_path / "group")
-        == ["batch size 7 is no multiple of 2 processes"] * 2
+        == ["batch size 7 is not a multiple of 2 processes"] * 2
     )
 
 

@@ -21,7 +21,7 @@ COUNT, BATCH = 21, 4
 
 @pytest.fixture
 def samples(tmp_path: Path) -> list[Sample]:
-    """Images without a pattern, each of one value that is its number; in PNG, which keeps it."""
+    """PNG images, each filled with its own number as the only pixel value."""
     for number in range(COUNT):
         Image.fromarray(np.full((5, 7, 3), number, np.uint8)).save(tmp_path / f"a {number}.png")
     (tmp_path / "train.txt").write_text("".join(f"a {number}.png {100 + number}\n" for number in range(COUNT)))
@@ -33,7 +33,7 @@ def tensor(image: Image.Image) -> torch.Tensor:
 
 
 def numbers(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[int]:
-    """What the pixels say, having compared it with the labels."""
+    """The numbers in the pixels, after comparing them with the labels."""
     seen: list[int] = []
     for images, labels in batches:
         assert images.shape[1:] == (5, 7, 3) and labels.dtype == torch.int64
@@ -57,7 +57,7 @@ def test_every_image_comes_once_in_each_epoch(samples: list[Sample], decoders: i
         assert max(Counter(numbers(batches)).values()) == 1
 
 
-def test_no_batch_is_torn_apart_between_threads(samples: list[Sample]) -> None:
+def test_threads_do_not_split_a_batch(samples: list[Sample]) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -69,14 +69,14 @@ def test_no_batch_is_torn_apart_between_threads(samples: list[Sample]) -> None:
     assert Counter(numbers(batches)) == dict.fromkeys(range(COUNT), 20)
 
 
-def test_the_order_is_the_list_s_or_another_one_each_epoch(samples: list[Sample]) -> None:
+def test_the_order_is_that_of_the_list_or_another_one_in_each_epoch(samples: list[Sample]) -> None:
     plain = TwoQueues(samples, BATCH, tensor, decoders=1, shuffle=False)
     assert numbers(list(plain)) == list(range(COUNT))
     shuffled = TwoQueues(samples, BATCH, tensor, decoders=1)
     assert numbers(list(shuffled)) != numbers(list(shuffled))
 
 
-def test_a_loop_that_breaks_off_leaves_no_thread(samples: list[Sample]) -> None:
+def test_a_loop_that_stops_early_leaves_no_thread(samples: list[Sample]) -> None:
     before = set(threading.enumerate())
     batches = iter(TwoQueues(samples, 1, tensor, batches_ahead=1))
     next(batches)

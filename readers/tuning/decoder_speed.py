@@ -1,4 +1,4 @@
-"""How fast a decoder is on this machine: short measurements on a picture made on the spot."""
+"""How fast a decoder is on this machine, measured briefly on a generated image."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ from packtrain._codec.pixels import array_resized
 if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
 
-# The size and, at this quality, the bytes of a usual ImageNet file.
 SIZE: Final = (500, 375)
+"""Width and height of the JPEG, those of a typical ImageNet file."""
+TARGET: Final = 224
+"""Width and height that crops are resized to."""
 _QUALITY: Final = 90
-# A tenth to nine tenths of the area, all as likely, as RandomResizedCrop takes.
-BOXES: Final = (
+"""With this quality the JPEG also has the bytes of a typical ImageNet file."""
+_BOXES: Final = (
     Box(300, 40, 158, 119),
     Box(30, 150, 274, 205),
     Box(110, 20, 354, 265),
     Box(50, 40, 418, 314),
     Box(20, 10, 474, 356),
 )
-TARGET: Final = 224
-_FEWEST_RUNS: Final = 5
+"""Crops of a tenth to nine tenths of the area, evenly spread, as RandomResizedCrop draws them."""
+_MIN_RUNS: Final = 5
 _BILINEAR: Final = FILTERS["bilinear"]
 
 
 @dataclass(frozen=True)
-class Speed:
-    """What a decoder takes for one image on one core: medians, in microseconds.
+class DecoderSpeed:
+    """How long a decoder takes for one image on one core: medians, in microseconds.
 
     Attributes:
-        decode: To decode a JPEG of `SIZE` pixels as a whole.
-        cut: To cut a rectangle out of a crop-ready record and decode it, the mean of all `BOXES`; None if no such
-            record can be made here.
-        resize: To resize it to `TARGET` x `TARGET` pixels.
+        decode: Time to decode a whole JPEG of 500 x 375 pixels.
+        cut: Time to cut a random crop out of a crop-ready record and decode it; None if crop-ready records cannot be
+            made here.
+        resize: Time to resize the crop to 224 x 224 pixels.
     """
 
     decode: float
@@ -54,22 +56,22 @@ class Speed:
 
     @property
     def images_per_second(self) -> float:
-        """Random crops per second and core, out of crop-ready records if there can be any."""
+        """Random crops per second on one core, from crop-ready records if they can be made here."""
         return 1e6 / ((self.cut or self.decode) + self.resize)
 
 
-def measure(decoder: Decoder, seconds: float = 0.2) -> Speed:
-    """Measures a decoder, for `seconds` on each of the three figures."""
-    jpeg = photograph()
-    record = crop_ready(jpeg)
+def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
+    """Measures a decoder, spending `seconds` on each of the three figures."""
+    jpeg = _photograph()
+    record = _crop_ready(jpeg)
     style = resizing.style() if decoder.pixels(jpeg) is not None else None
-    # What a dataset would do: packtrain resizes itself what the decoder gives as plain pixels.
+    # Like a dataset: where the decoder gives plain pixels, packtrain resizes them itself.
     decode: Callable[..., Any] = partial(decoder.decode, mode="RGB") if style is None else decoder.pixels
-    crops = [decode(jpeg, box=box) for box in BOXES]
+    crops = [decode(jpeg, box=box) for box in _BOXES]
 
     def cut_all() -> None:
         if record is not None:
-            for box in BOXES:
+            for box in _BOXES:
                 part = cut(record, box)
                 assert part is not None
                 decode(part.data, box=box._replace(left=box.left - part.left, top=box.top - part.top))
@@ -81,15 +83,15 @@ def measure(decoder: Decoder, seconds: float = 0.2) -> Speed:
             else:
                 array_resized(crop, Scale(TARGET, TARGET, _BILINEAR), style)
 
-    return Speed(
+    return DecoderSpeed(
         decode=_median(lambda: decode(jpeg), seconds),
-        cut=None if record is None else _median(cut_all, seconds) / len(BOXES),
-        resize=_median(resize_all, seconds) / len(BOXES),
+        cut=None if record is None else _median(cut_all, seconds) / len(_BOXES),
+        resize=_median(resize_all, seconds) / len(_BOXES),
     )
 
 
-def photograph() -> bytes:
-    """A JPEG that takes as long to decode as a photograph: detail of all sizes, a hundred kilobytes."""
+def _photograph() -> bytes:
+    """A JPEG that takes as long to decode as a photograph: detail at all scales, about 100 kB."""
     pillow = require_pillow()
     random = np.random.default_rng(0)
     total = np.zeros((SIZE[1], SIZE[0], 3))
@@ -102,16 +104,17 @@ def photograph() -> bytes:
     return buffer.getvalue()
 
 
-def crop_ready(jpeg: bytes) -> memoryview | None:
+def _crop_ready(jpeg: bytes) -> memoryview | None:
     """The JPEG as a crop-ready record; None without the C extension."""
     return None if native.extension is None else memoryview(native.extension.transcode(jpeg))
 
 
 def _median(call: Callable[[], object], seconds: float) -> float:
+    """Median duration of a call, in microseconds."""
     call()
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < _FEWEST_RUNS or time.perf_counter() < end:
+    while len(times) < _MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)

@@ -1,0 +1,146 @@
+"""What determines how fast this machine reads images: packages, decoders, cores and /dev/shm."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packtrain._codec.decoders import DECODERS, candidates, decoder
+from packtrain._codec.pillow import pillow_conflict, pillow_version
+from packtrain._core.cores import available_cores
+from packtrain._core.errors import MissingDependency
+
+from .decoder_speed import DecoderSpeed, measure_decoder
+
+COMPILER: Final = "gcc"
+"""Debian package of the C compiler."""
+HEADERS: Final = {"libjpeg-dev": "jpeglib.h", "zlib1g-dev": "zlib.h", "python3-dev": "Python.h"}
+"""Debian packages that compiling an extension needs, and a header of each."""
+_PACKAGES: Final = ("packtrain", "numpy", "torch")
+
+
+@dataclass(frozen=True)
+class DecoderFacts:
+    """A decoder on this machine.
+
+    Attributes:
+        name: Name of the decoder, as `open_dataset` takes it.
+        version: Library that decodes, with its version; None if it is not installed.
+        auto: True if ``decoder="auto"`` takes this decoder.
+        problem: Why ``"auto"`` would not take it; None if it could.
+        speed: How fast it is; None if it is not installed.
+    """
+
+    name: str
+    version: str | None
+    auto: bool
+    problem: str | None
+    speed: DecoderSpeed | None
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What determines how fast this machine reads images.
+
+    Attributes:
+        versions: Versions of Python, packtrain, numpy and torch; None for a package that is not installed.
+        pillow: Pillow or pillow-simd, with its version and libjpeg; None if neither can be imported.
+        pillow_problem: Why neither can be imported, or that both are installed; None if all is well.
+        avx2: True if the processor has AVX2, for which pillow-simd should be compiled.
+        to_install: Debian packages that are missing for compiling an extension.
+        cores: Cores that this process may use.
+        machine_cores: Cores of the machine.
+        shm_bytes: Size of /dev/shm in bytes; None if there is none.
+        shm_free: Free bytes in /dev/shm; None if there is none.
+        decoders: All decoders that packtrain knows, in its order; empty without Pillow, which all of them need.
+    """
+
+    versions: dict[str, str | None]
+    pillow: str | None
+    pillow_problem: str | None
+    avx2: bool
+    to_install: tuple[str, ...]
+    cores: int
+    machine_cores: int
+    shm_bytes: int | None
+    shm_free: int | None
+    decoders: tuple[DecoderFacts, ...]
+
+
+def find_facts(seconds: float) -> MachineFacts:
+    """Inspects this machine and measures its decoders, spending `seconds` on each of three figures per decoder."""
+    pillow, pillow_problem = None, pillow_conflict()
+    try:
+        pillow = pillow_version()
+    except MissingDependency as error:
+        pillow_problem = pillow_problem or str(error)
+    shm_bytes, shm_free = _shm(Path("/dev/shm"))
+    return MachineFacts(
+        versions={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        pillow=pillow,
+        pillow_problem=pillow_problem,
+        avx2=_has_avx2(Path("/proc/cpuinfo")),
+        to_install=tuple(_to_install()),
+        cores=available_cores(),
+        machine_cores=os.cpu_count() or 1,
+        shm_bytes=shm_bytes,
+        shm_free=shm_free,
+        decoders=tuple(_decoders(seconds)) if pillow else (),
+    )
+
+
+def _decoders(seconds: float) -> Iterator[DecoderFacts]:
+    problems = {name: problem for name, _, problem in candidates()}
+    auto = decoder("auto").name
+    for name in DECODERS:
+        if name == "auto":
+            continue
+        try:
+            found = decoder(name)
+        except MissingDependency as error:
+            yield DecoderFacts(name, None, False, str(error), None)
+        else:
+            speed = measure_decoder(found, seconds)
+            yield DecoderFacts(name, found.version, name == auto, problems.get(name), speed)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shm(path: Path) -> tuple[int, int] | tuple[None, None]:
+    """Total and free bytes."""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return None, None
+    return state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
+
+
+def _has_avx2(cpuinfo: Path) -> bool:
+    try:
+        return platform.machine() == "x86_64" and "avx2" in cpuinfo.read_text().split()
+    except OSError:
+        return False
+
+
+def _to_install() -> Iterator[str]:
+    """Debian packages that are missing for compiling an extension."""
+    if shutil.which("cc") is None:
+        yield COMPILER
+    folders = [Path("/usr/include"), Path("/usr/local/include"), Path(sysconfig.get_path("include"))]
+    if "CONDA_PREFIX" in os.environ:
+        folders.append(Path(os.environ["CONDA_PREFIX"], "include"))
+    for package, header in HEADERS.items():
+        if not any((folder / header).exists() for folder in folders):
+            yield package
