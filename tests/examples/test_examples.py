@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import demo
 import demo_images
 import numpy as np
@@ -250,11 +251,12 @@ def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest
 
 
 README = ROOT / "README.md"
+TRANSFORMS = ROOT / "docs/transforms.md"
 LENET_README = ROOT / "examples/lenet/README.md"
 RESNET_README = ROOT / "examples/resnet_ddp/README.md"
 
 
-@pytest.mark.parametrize("document", [README, LENET_README], ids=["README", "lenet"])
+@pytest.mark.parametrize("document", [README, TRANSFORMS, LENET_README], ids=["README", "transforms", "lenet"])
 def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: Path) -> None:
     pack(images, tmp_path / "out")
     blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
@@ -266,18 +268,36 @@ def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: 
         assert done.returncode == 0, done.stderr
 
 
-def test_the_verbs_in_the_readme_are_in_the_makefile() -> None:
-    verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z]+)$", README.read_text(), re.MULTILINE))
-    assert {"demo", "test"} <= named <= verbs
+def test_the_verbs_in_the_documents_are_in_the_makefile() -> None:
+    verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    documents = (README, ROOT / "CONTRIBUTING.md", ROOT / "docs/benchmarks.md")
+    text = "\n".join(document.read_text() for document in documents)
+    named = set(re.findall(r"(?:^|`|=\S* )make ([a-z-]+)", text, re.MULTILINE))
+    assert {"demo", "test", "setup", "bench-peers"} <= named <= verbs
 
 
-def test_the_options_in_the_readme_are_those_of_the_commands() -> None:
-    commands = (pack_command, verify_command, info_command, tune_command, stage_command)
-    known = {option for command in commands for parameter in command.params for option in parameter.opts}
-    spans = " ".join(re.findall(r"`([^`]*packtrain [^`]*|--[^`]*)`", README.read_text()))
-    named = set(re.findall(r"--[a-z][a-z-]+", spans))
-    assert {"--format", "--store", "--decode", "--seconds", "--budget"} <= named <= known
+def options_of(*commands: click.Command) -> set[str]:
+    """The long options of commands."""
+    return {
+        option
+        for command in commands
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+
+
+def options_in(document: Path) -> set[str]:
+    """The options that code spans and code blocks of a document name."""
+    spans = re.findall(r"`([^`\n]*packtrain [^`\n]*|--[^`\n]*)`|^(packtrain .*)$", document.read_text(), re.MULTILINE)
+    return {option for pair in spans for option in re.findall(r"--[a-z][a-z-]+", " ".join(pair))}
+
+
+def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
+    assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command)
+    assert options_in(ROOT / "docs/tuning.md") == options_of(tune_command)
+    every = options_of(pack_command, verify_command, info_command, tune_command, stage_command)
+    assert {"--format", "--store"} <= options_in(README) <= every
 
 
 def test_the_options_of_the_resnet_are_those_of_the_script() -> None:
@@ -285,9 +305,3 @@ def test_the_options_of_the_resnet_are_those_of_the_script() -> None:
     named = set(re.findall(r"--[a-z][a-z-]+", RESNET_README.read_text()))
     assert {"--checkpoint", "--batch-size"} <= named
     assert named - known == {"--format", "--help", "--standalone", "--nproc-per-node"}
-
-
-def test_the_links_in_the_readme_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
