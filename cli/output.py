@@ -23,7 +23,7 @@ from packtrain._core.sizes import size
 _LOG_SECONDS: Final = 10.0
 
 
-class Progress(Protocol):
+class ShowProgress(Protocol):
     """Shows how far a run is."""
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
@@ -31,7 +31,7 @@ class Progress(Protocol):
 
 
 @contextmanager
-def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[Progress]:
+def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[ShowProgress]:
     """A bar on a terminal, a plain line every ten seconds elsewhere, on standard error; nothing if `quiet`.
 
     Args:
@@ -49,7 +49,7 @@ def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[Progre
 
 
 @contextmanager
-def _bar(verb: str, unit: str) -> Iterator[Progress]:
+def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
     from tqdm import tqdm
 
     name, thousand = ("B", 1024) if unit == "bytes" else (f" {unit}", 1000)

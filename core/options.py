@@ -14,7 +14,7 @@ ORIENTATIONS: Final = ("ignore", "apply")
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeRule:
     """How an image's size is changed before it is stored.
 
     Attributes:
@@ -49,7 +49,7 @@ class Resize:
     def output_size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height of the result for an image of `width` x `height` pixels.
 
-        >>> Resize.parse("short=256").output_size(500, 375)
+        >>> ResizeRule.parse("short=256").output_size(500, 375)
         (341, 256)
         """
         if self.rule == "exact":
@@ -72,7 +72,7 @@ class StoreOptions:
         store: ``"crop-ready"``: JPEGs are transcoded without loss, so that readers decode only what they need; other
             files are kept. ``"verbatim"``: the file's bytes. ``"jpeg"``: resized and encoded anew. ``"raw"``: uint8
             pixels.
-        resize: See `Resize.parse`; None keeps the size.
+        resize: See `ResizeRule.parse`; None keeps the size.
         quality: JPEG quality, 1 to 100; of meaning for ``"jpeg"`` alone.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
         orientation: Whether an EXIF orientation is applied to the stored pixels; torchvision ignores it.
@@ -93,7 +93,7 @@ class StoreOptions:
         if not 1 <= self.quality <= 100:
             raise UsageError(f"quality {self.quality}: expected 1 to 100")
         if self.resize is not None:
-            Resize.parse(self.resize)
+            ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
             what = "--resize" if self.resize is not None else "--orientation apply"
             raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
@@ -113,7 +113,7 @@ class StoreOptions:
         """(height, width, channels) when every raw record has the same one, else None."""
         if self.store != "raw" or self.resize is None:
             return None
-        resize = Resize.parse(self.resize)
+        resize = ResizeRule.parse(self.resize)
         return (resize.height, resize.width, self.channels) if resize.rule == "exact" else None
 
 

@@ -21,18 +21,18 @@ from typing import Any, Generic, TypeVar
 from packtrain._core.errors import PacktrainError, ShardFailed
 
 Task = TypeVar("Task")
-Progress = TypeVar("Progress")
+Report = TypeVar("Report")
 Result = TypeVar("Result")
 
 _ATTEMPTS = 2
 
 
 def run_tasks(
-    function: Callable[[Task, Callable[[Progress], None]], Result],
+    function: Callable[[Task, Callable[[Report], None]], Result],
     tasks: Iterable[Task],
     *,
     workers: int,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[Report], None],
 ) -> Iterator[Result]:
     """Runs `function` on every task; yields results as they come.
 
@@ -54,14 +54,14 @@ def run_tasks(
         return
     pool = [_Worker(function) for _ in range(workers)]
     try:
-        yield from _Schedule(pool, iter(tasks), on_progress)
+        yield from _Dispatcher(pool, iter(tasks), on_progress)
     finally:
         for worker in pool:
             worker.stop()
 
 
 def _run_here(
-    function: Callable[[Task, Callable[[Progress], None]], Result], task: Task, on_progress: Callable[[Progress], None]
+    function: Callable[[Task, Callable[[Report], None]], Result], task: Task, on_progress: Callable[[Report], None]
 ) -> Result:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -82,11 +82,11 @@ class _Raised:
 
     Attributes:
         error: One of ours: those are known to survive the way.
-        again: Whether another attempt might succeed.
+        retry: Whether another attempt might succeed.
     """
 
     error: PacktrainError
-    again: bool
+    retry: bool
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(self._function, theirs), daemon=True)
-        with _ctrl_c_later():
+        with _postponed_ctrl_c():
             self._process.start()
         theirs.close()
 
@@ -142,7 +142,7 @@ class _Worker:
         self.pipe.close()
 
 
-class _Schedule:
+class _Dispatcher:
     """Hands tasks to free workers, and failed ones out once more."""
 
     def __init__(self, pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[Any], None]) -> None:
@@ -152,30 +152,30 @@ class _Schedule:
 
     def __iter__(self) -> Iterator[Any]:
         for worker in self._pool:
-            self._next(worker)
+            self._give_next(worker)
         while busy := {worker.pipe: worker for worker in self._pool if worker.attempt}:
             for pipe in wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    message = _Raised(ShardFailed(worker.replace()), again=True)
+                    message = _Raised(ShardFailed(worker.replace()), retry=True)
                 if isinstance(message, _Done):
-                    self._next(worker)
+                    self._give_next(worker)
                     yield message.value
                 elif isinstance(message, _Raised):
-                    self._again(worker, message)
+                    self._retry(worker, message)
                 else:
                     self._on_progress(message)
 
-    def _next(self, worker: _Worker) -> None:
+    def _give_next(self, worker: _Worker) -> None:
         worker.attempt = 0
         for task in self._tasks:
             worker.give(task, 1)
             break
 
-    def _again(self, worker: _Worker, raised: _Raised) -> None:
-        if not raised.again:
+    def _retry(self, worker: _Worker, raised: _Raised) -> None:
+        if not raised.retry:
             raise raised.error
         if worker.attempt >= _ATTEMPTS:
             raise _failure(worker.task, raised.error)
@@ -183,7 +183,7 @@ class _Schedule:
 
 
 @contextmanager
-def _ctrl_c_later() -> Iterator[None]:
+def _postponed_ctrl_c() -> Iterator[None]:
     """Puts Ctrl-C off for a while; processes started meanwhile never see it.
 
     It reaches the whole process group, also workers that are still importing; but the parent decides.
@@ -222,11 +222,11 @@ def _serve(function: Callable[..., Any], pipe: Connection) -> None:
         except BrokenPipeError:
             return
         except (ShardFailed, MemoryError) as error:
-            message = _Raised(ShardFailed(str(error) or "out of memory"), again=True)
+            message = _Raised(ShardFailed(str(error) or "out of memory"), retry=True)
         except PacktrainError as error:
-            message = _Raised(error, again=False)
+            message = _Raised(error, retry=False)
         except Exception:
-            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), again=False)
+            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), retry=False)
         try:
             pipe.send(message)
         except BrokenPipeError:

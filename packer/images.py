@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import pillow_version, require_pillow
 from packtrain._core.npy import npy_header
-from packtrain._core.options import Resize, StoreOptions
+from packtrain._core.options import ResizeRule, StoreOptions
 
-from .probe import Header, probe
+from .probe import ImageHeader, probe
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +50,7 @@ class StoredImage(NamedTuple):
     """
 
     payload: bytes
-    header: Header
+    header: ImageHeader
 
 
 def read_source(path: str) -> bytes:
@@ -102,20 +102,20 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
         header = None if options.check else probe(data)
         if header is None:
             image, suffix, orientation = _decode(data, "RGB")
-            header = Header(suffix, image.width, image.height, orientation)
+            header = ImageHeader(suffix, image.width, image.height, orientation)
         return StoredImage(_crop_ready(data, options) if options.store == "crop-ready" else data, header)
     image, _, orientation = _decode(data, options.mode, apply_orientation=options.orientation == "apply")
     if options.resize is not None:
-        size = Resize.parse(options.resize).output_size(image.width, image.height)
+        size = ResizeRule.parse(options.resize).output_size(image.width, image.height)
         if size != image.size:
             # Bilinear with antialiasing: what torchvision's Resize does to a PIL image by default.
             image = image.resize(size, require_pillow().Resampling.BILINEAR)
     if options.store == "raw":
-        return StoredImage(image.tobytes(), Header("npy", image.width, image.height, orientation))
+        return StoredImage(image.tobytes(), ImageHeader("npy", image.width, image.height, orientation))
     encoded = io.BytesIO()
     image.save(encoded, "JPEG", quality=options.quality)
     payload = encoded.getvalue() if extension is None else extension.transcode(encoded.getvalue())
-    return StoredImage(payload, Header("jpg", image.width, image.height, orientation))
+    return StoredImage(payload, ImageHeader("jpg", image.width, image.height, orientation))
 
 
 def as_npy(image: StoredImage, channels: int) -> bytes:

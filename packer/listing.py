@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.options import LabelSpec
-from packtrain._readers.formats import Label
+from packtrain._readers.formats import StoredLabel
 
 IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS."""
@@ -28,7 +28,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 
 
-class Entry(NamedTuple):
+class ListedImage(NamedTuple):
     """One line of the list.
 
     Attributes:
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
     line: int
     path: str
-    label: Label
+    label: StoredLabel
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ class ImageList:
         """Number of entries: lines that are neither blank nor rejected."""
         return len(self._starts)
 
-    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[Entry, ...]:
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedImage, ...]:
         """The entries with these ordinals."""
         places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
         return tuple(
-            Entry(number, os.fsdecode(self._text[start:end]), label)
+            ListedImage(number, os.fsdecode(self._text[start:end]), label)
             for (number, start, end), label in zip(places, self._labels(ordinals), strict=True)
         )
 
@@ -133,7 +133,7 @@ class ImageList:
         """Where to find the file of an entry."""
         return os.path.join(self.root, path)
 
-    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[Label]:
+    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[StoredLabel]:
         if self.labels.kind == "none":
             return repeat(None, len(ordinals))
         if self.labels.count is None:

@@ -82,11 +82,11 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
         note = ShardNote(facts["plan"], info, tuple(Reject(**item) for item in facts["rejects"]), columns)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    sound = note.plan_sha256 == plan.sha256 and info.name == name and is_in_place(folder, info)
+    sound = note.plan_sha256 == plan.sha256 and info.name == name and shard_is_present(folder, info)
     return note if sound else None
 
 
-def is_in_place(folder: Path, info: ShardInfo) -> bool:
+def shard_is_present(folder: Path, info: ShardInfo) -> bool:
     """Whether the shard and its sidecars are there, with the right sizes."""
     try:
         return all((folder / file.name).stat().st_size == file.bytes for file in (info, *info.sidecars))

@@ -33,7 +33,7 @@ _PNG_BYTES: Final = {b"IHDR": 13, b"IEND": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 
 _PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What a header says.
 
     Attributes:
@@ -49,7 +49,7 @@ class Header(NamedTuple):
     orientation: int
 
 
-def probe(data: bytes) -> Header | None:
+def probe(data: bytes) -> ImageHeader | None:
     """The header of an image that Pillow will decode, or None where that is not certain."""
     try:
         if data.startswith(b"\xff\xd8"):
@@ -70,7 +70,7 @@ def _expect(condition: bool) -> None:
         raise _Doubt
 
 
-def _probe_jpeg(data: bytes) -> Header:
+def _probe_jpeg(data: bytes) -> ImageHeader:
     _expect(data.endswith(_JPEG_END))
     last = len(data) - len(_JPEG_END)
     position, scans = 2, 0
@@ -104,7 +104,7 @@ def _probe_jpeg(data: bytes) -> Header:
             applications.append((marker, body))
     if frame is None or not scans:
         raise _Doubt
-    return Header("jpg", frame.width, frame.height, _application_data(applications))
+    return ImageHeader("jpg", frame.width, frame.height, _application_data(applications))
 
 
 def _end_of_scan(data: bytes, start: int, last: int) -> int:
@@ -252,7 +252,7 @@ def _orientation(tiff: bytes) -> int | None:
     return values.get(0x0112)
 
 
-def _probe_png(data: bytes) -> Header:
+def _probe_png(data: bytes) -> ImageHeader:
     _expect(data.endswith(_PNG_END) and len(data) <= _LARGEST_AREA)
     width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, 16)
     _expect(width > 0 and height > 0 and width * height <= _LARGEST_AREA and methods == [0, 0, 0])
@@ -271,4 +271,4 @@ def _probe_png(data: bytes) -> Header:
             kinds.append(kind)
         position += 12 + length
     _expect(kinds[0] == b"IHDR" and kinds[-1] == b"IEND" and len(set(kinds)) == len(kinds) and b"IDAT" in kinds)
-    return Header("png", width, height, 1)
+    return ImageHeader("png", width, height, 1)

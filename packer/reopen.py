@@ -13,7 +13,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 
 from .listing import ImageList, Reject
 from .merge import read_rejects
-from .notes import NOTE_COLUMNS, PARTS, ShardNote, is_in_place
+from .notes import NOTE_COLUMNS, PARTS, ShardNote, shard_is_present
 from .plan import Plan
 
 
@@ -34,7 +34,7 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
     rejects = {item.line: item for item in read_rejects(folder, manifest)}
     refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
     sound = [
-        is_in_place(folder, info) and not (retry_rejects and lines)
+        shard_is_present(folder, info) and not (retry_rejects and lines)
         for info, lines in zip(manifest.shards, refused, strict=True)
     ]
     if all(sound):

@@ -22,9 +22,9 @@ from packtrain._core.files import (
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
 
-from .formats import Record, ShardLayout, ShardWriter, shard_writer
+from .formats import NewRecord, RecordSpec, ShardWriter, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
-from .listing import Entry, Reject
+from .listing import ListedImage, Reject
 from .notes import ShardNote, note_columns
 from .plan import Plan
 
@@ -46,7 +46,7 @@ class ShardTask:
     folder: Path
     plan: Plan
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedImage, ...]
     paths: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -79,10 +79,10 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     _require_encoder(plan)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
-    layout = ShardLayout(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
+    spec = RecordSpec(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
     with output_errors(task.folder, ShardFailed):
         try:
-            writer = shard_writer(plan.format)(temporary, layout)
+            writer = shard_writer(plan.format)(temporary, spec)
             try:
                 rows, labels, rejects = _add_all(task, writer, report)
                 finished = writer.finish()
@@ -121,7 +121,7 @@ def _add_all(
             header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
             checksum = crc32c(payload)
             shape = (header.height, header.width, channels)
-            writer.add(Record(entry.line, entry.label, payload, header.extension, checksum, shape))
+            writer.add(NewRecord(entry.line, entry.label, payload, header.extension, checksum, shape))
             rows.append((entry.line, len(payload), checksum, header.width, header.height, header.orientation))
             labels.append(entry.label)
         if time.monotonic() - reported > _REPORT_SECONDS:
@@ -130,7 +130,7 @@ def _add_all(
     return rows, labels, rejects
 
 
-def _read(path: str, entry: Entry) -> bytes:
+def _read(path: str, entry: ListedImage) -> bytes:
     try:
         return read_source(path)
     except OSError as error:

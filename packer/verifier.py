@@ -150,14 +150,14 @@ def _verify(
             Problem(INDEX, "records were not checked one by one, since the index that finds them is damaged")
         )
         return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
-    book = _Journal(journal, manifest, decode_images)
-    checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in book.findings]
+    done = _Journal(journal, manifest, decode_images)
+    checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
     for findings in run_tasks(_check_shard, checks, workers=min(workers, len(checks)), on_progress=report):
-        book.add(findings)
+        done.add(findings)
         report(VerifyProgress(findings.number, findings.records))
-    for number in sorted(book.findings):
-        problems += book.findings[number].problems
-    records = sum(findings.records for findings in book.findings.values())
+    for number in sorted(done.findings):
+        problems += done.findings[number].problems
+    records = sum(findings.records for findings in done.findings.values())
     return VerifyReport(folder, records, len(manifest.shards), decode_images, tuple(problems))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from packtrain._core.options import LabelSpec
-from packtrain._readers.formats import Label, container
+from packtrain._readers.formats import StoredLabel, container
 
 
-class Record(NamedTuple):
+class NewRecord(NamedTuple):
     """A record on its way into a shard.
 
     Attributes:
@@ -24,7 +24,7 @@ class Record(NamedTuple):
     """
 
     line: int
-    label: Label
+    label: StoredLabel
     payload: bytes
     extension: str
     crc32c: int
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShardLayout:
+class RecordSpec:
     """What a writer has to know of the dataset.
 
     Attributes:
@@ -47,7 +47,7 @@ class ShardLayout:
 
 
 @dataclass(frozen=True)
-class Finished:
+class WrittenShard:
     """What a writer has written.
 
     Attributes:
@@ -67,13 +67,13 @@ class ShardWriter(Protocol):
     raw_as_npy: bool
     """Whether raw records are stored as `.npy` files, not as pixels alone."""
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
         """Creates the file at `path`, which must not exist."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: NewRecord) -> None:
         """Appends a record."""
 
-    def finish(self) -> Finished:
+    def finish(self) -> WrittenShard:
         """Completes and closes the file. The caller fsyncs it."""
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from packtrain._core.files import write_all
 from packtrain._readers.formats.hdf5 import ALIGNMENT
 
-from . import Finished, Record, ShardLayout
+from . import NewRecord, RecordSpec, WrittenShard
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
 
@@ -30,9 +30,9 @@ class Writer:
 
     raw_as_npy: Final = False
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._path = path
-        self._layout = layout
+        self._spec = spec
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._start = _data_start()
         os.lseek(self._descriptor, self._start, os.SEEK_SET)
@@ -42,7 +42,7 @@ class Writer:
         self._shapes: list[tuple[int, int, int]] = []
         self._labels: list[Any] = []
 
-    def add(self, record: Record) -> None:
+    def add(self, record: NewRecord) -> None:
         """Appends the record's bytes."""
         assert self._descriptor is not None, "the writer is closed"
         write_all(self._descriptor, [record.payload])
@@ -52,7 +52,7 @@ class Writer:
         self._shapes.append(record.shape)
         self._labels.append(record.label)
 
-    def finish(self) -> Finished:
+    def finish(self) -> WrittenShard:
         """Puts libhdf5's structures around the records."""
         assert self._descriptor is not None, "the writer is closed"
         writes = _Writes()
@@ -62,7 +62,7 @@ class Writer:
             write_all(self._descriptor, [data])
         os.ftruncate(self._descriptor, writes.size)
         self.close()
-        return Finished([self._start + offset for offset in self._offsets[:-1]])
+        return WrittenShard([self._start + offset for offset in self._offsets[:-1]])
 
     def close(self) -> None:
         """Closes the file."""
@@ -71,8 +71,8 @@ class Writer:
             self._descriptor = None
 
     def _describe_records(self, target: io.RawIOBase) -> None:
-        count, labels = len(self._lines), self._layout.labels
-        shape = (self._offsets[-1],) if self._layout.fixed_shape is None else (count, *self._layout.fixed_shape)
+        count, labels = len(self._lines), self._spec.labels
+        shape = (self._offsets[-1],) if self._spec.fixed_shape is None else (count, *self._spec.fixed_shape)
         with h5py.File(target, "w", **_FILE_OPTIONS) as file:
             start = _allocate(file, shape)
             if start not in (self._start, None):
@@ -83,9 +83,9 @@ class Writer:
             file["crc32c"] = np.array(self._crc32c, "<u4")
             if labels.kind != "none":
                 file["labels"] = np.array(self._labels, labels.dtype).reshape(labels.shape(count))
-            if self._layout.fixed_shape is None:
+            if self._spec.fixed_shape is None:
                 file["offsets"] = np.array(self._offsets, "<i8")
-                if self._layout.raw:
+                if self._spec.raw:
                     file["shapes"] = np.array(self._shapes, "<i4").reshape(count, 3)
 
 

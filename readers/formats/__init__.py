@@ -8,7 +8,6 @@ with.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec
+from packtrain._core.suggestions import did_you_mean
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
 
-Label = int | float | tuple[int, ...] | tuple[float, ...] | None
+StoredLabel = int | float | tuple[int, ...] | tuple[float, ...] | None
 
 
 class StoredRecord(NamedTuple):
@@ -35,7 +35,7 @@ class StoredRecord(NamedTuple):
     line: int
     offset: int
     length: int
-    label: Label
+    label: StoredLabel
 
 
 class Container(Protocol):
@@ -58,7 +58,5 @@ def container(name: str) -> Container:
         UsageError: There is none.
     """
     if name not in FORMATS:
-        near = difflib.get_close_matches(name, FORMATS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"format {name!r}: expected one of {', '.join(FORMATS)}{hint}")
+        raise UsageError(f"format {name!r}: expected one of {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
     return cast(Container, importlib.import_module(f"{__name__}.{name}"))

@@ -28,7 +28,7 @@ import numpy as np
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
 
-from . import Label, StoredRecord
+from . import StoredLabel, StoredRecord
 
 SUFFIX: Final = ".mdb"
 IMAGES: Final = b"images"
@@ -47,7 +47,7 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
             for key, record in transaction.cursor(images):
                 address = np.frombuffer(record, np.uint8).ctypes.data
                 base = _map_address(path, address) if base is None else base
-                label: Label = None
+                label: StoredLabel = None
                 if values is not None:
                     value = json.loads(bytes(transaction.get(key, db=values) or b""))
                     label = tuple(value) if isinstance(value, list) else value

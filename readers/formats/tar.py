@@ -26,7 +26,7 @@ from typing import Final
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
 
-from . import Label, StoredRecord
+from . import StoredLabel, StoredRecord
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
@@ -46,7 +46,7 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
             members = iter(archive)
             for member in members:
                 key, _, _ = member.name.partition(".")
-                label: Label = None
+                label: StoredLabel = None
                 if labels.kind != "none":
                     partner = next(members, None)
                     if partner is None or partner.name != f"{key}.{suffix}":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from packtrain import PackOptions
-from packtrain._core.options import LabelSpec, Resize, StoreOptions
+from packtrain._core.options import LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
 from packtrain._packer.options import reject_limit
 from packtrain.errors import UsageError
@@ -69,7 +69,7 @@ def test_other_limits_are_refused(text: str) -> None:
     [("short=256", "short", (256, 256)), ("long=1", "long", (1, 1)), ("320x200", "exact", (320, 200))],
 )
 def test_resize_reads_back_what_it_prints(text: str, rule: str, size: tuple[int, int]) -> None:
-    resize = Resize.parse(text)
+    resize = ResizeRule.parse(text)
     assert (resize.rule, (resize.width, resize.height), str(resize)) == (rule, size, text)
 
 
@@ -93,7 +93,7 @@ def test_resize_reads_back_what_it_prints(text: str, rule: str, size: tuple[int,
 )
 def test_other_resizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected short=256, long=500 or 256x256 \(width x height\)"):
-        Resize.parse(text)
+        ResizeRule.parse(text)
 
 
 @pytest.mark.parametrize(
