@@ -42,7 +42,7 @@ def test_every_public_name_resolves(name: str) -> None:
 
 def test_an_unknown_name_is_pythons_own_error() -> None:
     with pytest.raises(AttributeError, match="module 'packtrain' has no attribute 'open_datasets'"):
-        packtrain.open_datasets  # type: ignore[attr-defined]  # noqa: B018
+        packtrain.open_datasets  # noqa: B018
 
 
 def test_dir_lists_the_public_names() -> None:
