@@ -1,6 +1,6 @@
 """What all commands share: progress, JSON, errors and exit codes.
 
-Exit codes: 0 done; 1 it failed, or `verify` found damage; 2 wrong usage; 130 Ctrl-C.
+Exit codes: 0 success; 1 failure, or damage found by `verify`; 2 wrong usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LOG_SECONDS: Final = 10.0
 
 
 class ShowProgress(Protocol):
-    """Shows how far a run is."""
+    """Shows the progress of a run."""
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
-        """Shows that `done` of `total` images or bytes are dealt with, `resumed` of them before this run."""
+        """Shows that `done` of `total` images or bytes are done, `resumed` of them before this run."""
 
 
 @contextmanager
 def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[ShowProgress]:
-    """A bar on a terminal, a plain line every ten seconds elsewhere, on standard error; nothing if `quiet`.
+    """Shows progress on standard error: as a bar on a terminal, elsewhere as a plain line every ten seconds.
 
     Args:
-        verb: What is being done.
-        quiet: Show nothing.
+        verb: What is being done, such as ``"pack"``.
+        quiet: True to show nothing.
         unit: What is counted: ``"images"`` or ``"bytes"``.
     """
     if quiet:
@@ -57,7 +57,7 @@ def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
 
         def show(done: int, total: int, resumed: int, note: str = "") -> None:
             bar.total, bar.initial = total, resumed
-            # What was done before this run says nothing about its rate.
+            # What was done before this run must not count towards its rate.
             bar.n = bar.last_print_n = max(bar.n, resumed)
             bar.set_postfix_str(note, refresh=False)
             bar.update(done - bar.n)
@@ -87,7 +87,7 @@ class _Lines:
 
 
 def print_json(value: Any) -> None:
-    """Prints a dataclass or plain value as one JSON document."""
+    """Prints a dataclass or a plain value as one JSON document."""
     click.echo(json.dumps(value, default=_plain, indent=2))
 
 
@@ -98,8 +98,8 @@ def warn(message: str | None) -> None:
 
 
 def run(command: click.Command) -> NoReturn:
-    """Runs a command and ends the process: errors in one line, exit codes as above."""
-    # What follows -- is for somebody else.
+    """Runs a command and ends the process, with one line for an error and the exit codes above."""
+    # Arguments after -- are for another program.
     as_json = "--json" in sys.argv[: sys.argv.index("--") if "--" in sys.argv else None]
     try:
         code = command.main(standalone_mode=False)
@@ -108,7 +108,7 @@ def run(command: click.Command) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; run the same command to go on", err=True)
+        click.echo("stopped; run the same command to continue", err=True)
         sys.exit(130)
     except PacktrainError as error:
         if as_json:
@@ -116,7 +116,7 @@ def run(command: click.Command) -> NoReturn:
         click.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); nothing is left to be said to it.
+        # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""One shard, one task: read, check, store, publish, note."""
+"""Packs one shard: reads, checks and stores its images, gives the file its final name, and leaves a note."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class ShardTask:
     """Everything a worker needs to pack one shard.
 
     Attributes:
-        folder: The dataset.
-        plan: Its plan.
-        number: The shard's.
-        entries: Its entries, in place order.
-        paths: Where to find each entry's file.
+        folder: Folder of the dataset.
+        plan: Plan of the dataset.
+        number: Number of the shard.
+        entries: Lines of the shard, in place order.
+        paths: Path of the file of each entry.
     """
 
     folder: Path
@@ -55,12 +55,12 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardProgress:
-    """How far a shard is.
+    """Progress of one shard.
 
     Attributes:
-        number: The shard's.
-        lines: Lines dealt with so far.
-        rejects: Those of them that were refused.
+        number: Number of the shard.
+        lines: Number of lines that are done.
+        rejects: Lines refused so far.
     """
 
     number: int
@@ -69,11 +69,12 @@ class ShardProgress:
 
 
 def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
-    """Packs one shard and leaves its note. Doing it again gives the same bytes.
+    """Packs one shard and leaves its note. Packing it again gives the same bytes.
 
     Raises:
-        ShardFailed: A source file cannot be read, for a reason that is not its content, or the shard cannot be written.
-        NoSpace: The output's file system is full.
+        ShardFailed: A source file cannot be read, for a reason other than its content; or the shard cannot be written;
+            or the libraries that decide the stored bytes are not those of the plan.
+        NoSpace: The file system of the dataset is full.
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
     _require_encoder(plan)
@@ -106,7 +107,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 def _add_all(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
 ) -> tuple[list[tuple[Any, ...]], list[Any], list[Reject]]:
-    """Feeds every entry to the writer. Returns the note's rows without offsets, the labels, and the rejects."""
+    """Adds every entry to the writer. Returns the rows of the note (without offsets), the labels, and the rejects."""
     store, channels = task.plan.store, task.plan.store.channels
     rows: list[tuple[Any, ...]] = []
     labels: list[Any] = []
@@ -135,7 +136,7 @@ def _read(path: str, entry: ListedImage) -> bytes:
         return read_source(path)
     except OSError as error:
         raise ShardFailed(
-            f"cannot read {path} (line {entry.line}): {error.strerror}. This is no fault of the image: mend it and run "
+            f"cannot read {path} (line {entry.line}): {error.strerror}. The image is not at fault: fix this and run "
             "the same command again"
         ) from error
 
@@ -153,6 +154,6 @@ def _require_encoder(plan: Plan) -> None:
     here = encoder(plan.store)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan's pixels come from {plan.encoder}, this environment has {here}: the same images would give "
-            "other bytes. Pack in the same environment, or start anew in another folder"
+            f"the plan was made with {plan.encoder}, but this environment has {here}: the same images would give "
+            "other bytes. Pack in the same environment, or start again in another folder"
         )

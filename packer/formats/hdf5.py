@@ -1,10 +1,10 @@
 """Writes HDF5 shards, as `packtrain._readers.formats.hdf5` specifies them.
 
-A contiguous dataset needs its size before its first byte is written, and the size is known only after the last record.
-So records are streamed into a plain file; then libhdf5 writes a file in memory, whose `images` has its place but is
-never filled, and what it writes is put around the records. Where `images` begins is asked of libhdf5 beforehand: with
-everything aligned, that does not depend on its size. libhdf5 never writes to the disk itself: it crashes when it meets
-a full one while closing a file.
+A contiguous dataset needs its size before its first byte is written, but the size is known only after the last record.
+So records are streamed into a plain file. Then libhdf5 writes an HDF5 file in memory, in which space for `images` is
+allocated but never filled, and everything libhdf5 wrote is copied into the plain file around the records. The offset of
+`images` is asked of libhdf5 beforehand; with everything aligned, it does not depend on the size of `images`. libhdf5
+never writes to the disk itself, because it crashes if the disk is full while it closes a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignme
 
 
 class Writer:
-    """Streams records into what becomes the `images` of an HDF5 file."""
+    """Streams records into what becomes the dataset `images` of an HDF5 file."""
 
     raw_as_npy: Final = False
 
@@ -53,7 +53,7 @@ class Writer:
         self._labels.append(record.label)
 
     def finish(self) -> WrittenShard:
-        """Puts libhdf5's structures around the records."""
+        """Writes libhdf5's structures around the records."""
         assert self._descriptor is not None, "the writer is closed"
         writes = _Writes()
         self._describe_records(writes)
@@ -90,11 +90,11 @@ class Writer:
 
 
 class _Writes(io.RawIOBase):
-    """A file in memory, kept as what was written where.
+    """A file in memory, kept as a list of the writes to it.
 
     Attributes:
-        pieces: Offset and bytes of each write.
-        size: Of the file.
+        pieces: Offset and bytes of each write, in the order of the writes.
+        size: Size of the file in bytes.
     """
 
     def __init__(self) -> None:
@@ -103,23 +103,23 @@ class _Writes(io.RawIOBase):
         self._position = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to an offset from the start, or with SEEK_END from the end."""
+        """Moves to an offset from the start of the file, or from its end with SEEK_END."""
         self._position = offset + (self.size if whence == os.SEEK_END else 0)
         return self._position
 
     def tell(self) -> int:
-        """The current offset."""
+        """Returns the current offset."""
         return self._position
 
     def write(self, data: Any) -> int:
-        """Remembers a write."""
+        """Records a write."""
         self.pieces.append((self._position, bytes(data)))
         self._position += len(data)
         self.size = max(self.size, self._position)
         return len(data)
 
     def readinto(self, buffer: Any) -> int:
-        """Reads what was written; zeros elsewhere."""
+        """Reads what was written, and zeros where nothing was."""
         content, start = bytearray(min(len(buffer), max(0, self.size - self._position))), self._position
         for offset, data in self.pieces:
             first, last = max(offset, start), min(offset + len(data), start + len(content))
@@ -130,7 +130,7 @@ class _Writes(io.RawIOBase):
         return len(content)
 
     def truncate(self, size: int | None = None) -> int:
-        """Sets the size."""
+        """Sets the size of the file."""
         self.size = self._position if size is None else size
         return self.size
 
@@ -138,17 +138,17 @@ class _Writes(io.RawIOBase):
 def _data_start() -> int:
     with h5py.File("probe", "w", driver="core", backing_store=False, **_FILE_OPTIONS) as file:
         start = _allocate(file, (1,))
-        assert start is not None, "libhdf5 gives every early allocated dataset its place at once"
+        assert start is not None, "libhdf5 places a dataset with early allocation at once"
         return start
 
 
 def _allocate(file: Any, shape: tuple[int, ...]) -> int | None:
-    """Creates `images`, contiguous, with its place in the file but never written. Returns that place."""
+    """Creates the contiguous dataset `images`, allocated but never filled. Returns its offset in the file."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    creation.set_obj_track_times(False)  # or the bytes would depend on the time
+    creation.set_obj_track_times(False)  # otherwise the bytes would depend on the time
     dataset = h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation)
     offset: int | None = dataset.get_offset()
     return offset

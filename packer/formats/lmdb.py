@@ -21,7 +21,7 @@ _LEAST_ROOM: Final = MiB // 16
 
 
 class Writer:
-    """Puts records into an LMDB environment, some megabytes per transaction: LMDB keeps a transaction in memory."""
+    """Writes records to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
 
     raw_as_npy: Final = True
 
@@ -29,7 +29,7 @@ class Writer:
         self._path = path
         self._spec = spec
         try:
-            # meminit stays on: without it, what the heap held before would end up in the file.
+            # meminit stays on: without it, stale heap content would end up in the file.
             self._environment: Any = lmdb.open(
                 os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
             )
@@ -43,7 +43,7 @@ class Writer:
         self._lines: list[int] = []
 
     def add(self, record: NewRecord) -> None:
-        """Appends a record, to be written with its batch."""
+        """Appends a record; it is written together with its batch."""
         self._batch.append(record)
         self._batch_bytes += len(record.payload)
         self._lines.append(record.line)
@@ -51,7 +51,7 @@ class Writer:
             self._write_batch()
 
     def finish(self) -> WrittenShard:
-        """Writes what is left and looks up where LMDB has put each value."""
+        """Writes the last batch and looks up where LMDB has put each value."""
         self._write_batch()
         self.close()
         offsets = {record.line: record.offset for record in walk(self._path, self._spec.labels)}
@@ -81,7 +81,11 @@ class Writer:
 
 
 def _as_os_error(error: Any, path: Path, size: int) -> OSError:
-    """The error's number, which liblmdb gives as text; and not even that where a full disk has cut a write short."""
+    """Returns `error` as an OSError.
+
+    liblmdb gives the error number only as text, and not at all if a full disk cut a write short. In that case this
+    tries to allocate `size` more bytes, to see whether the disk is full.
+    """
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
         if os.strerror(number) in str(error):
             return OSError(number, os.strerror(number))

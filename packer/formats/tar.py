@@ -45,7 +45,7 @@ class Writer:
         self._lines: list[str] = []
 
     def add(self, record: NewRecord) -> None:
-        """Appends the record's member, and its label's."""
+        """Appends the member of the record and that of its label."""
         name, size = f"{record.line:0{KEY_DIGITS}d}.{record.extension}", len(record.payload)
         offset = self._position + BLOCK
         buffers = [ustar_header(name, size), record.payload, _padding(size)]
@@ -80,11 +80,11 @@ class Writer:
 
 
 def ustar_header(name: str, size: int) -> bytes:
-    """A 512-byte ustar header of a regular file with mode 0644 and owner, group and time 0.
+    """Returns the 512-byte ustar header of a regular file with mode 0644 and owner, group and time 0.
 
     Args:
-        name: ASCII, at most 100 bytes.
-        size: Bytes of content, below 8 GiB.
+        name: Name of the member: ASCII, at most 100 bytes.
+        size: Size of the content in bytes, below 8 GiB.
     """
     encoded, digits = name.encode("ascii"), b"%011o" % size
     if len(encoded) > 100 or len(digits) > 11:

@@ -36,7 +36,7 @@ def test_it_packs_what_the_library_packs(run: Run, images: Path, tmp_path: Path,
 
 
 def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:
-    for expected in ("12 records", "complete already: 12 records in 1 shard(s)"):
+    for expected in ("12 records", "already complete: 12 records in 1 shard(s)"):
         outcome = run("pack", images, tmp_path / "out", "--format", "tar")
         assert outcome.code == 0
         assert expected in outcome.out
@@ -155,7 +155,7 @@ class TestJson:
         ("--format tar --store raw --resize 8", "resize '8': expected short=256"),
         ("--format tar --quality 0", "0 is not in the range 1<=x<=100"),
         ("--format tar --workers 0", "0 is not in the range x>=1"),
-        ("--format tar --labels none --classes {images}", "class names belong to labels int, not none"),
+        ("--format tar --labels none --classes {images}", "class names need labels int, not none"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_touches_nothing(

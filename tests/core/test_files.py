@@ -52,7 +52,7 @@ class TestWriteFile:
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     write = os.write
     monkeypatch.setattr(os, "writev", lambda descriptor, buffers: write(descriptor, b"".join(buffers)[:step]))
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:step]))
@@ -96,7 +96,7 @@ class TestLocked:
                 with files.locked(path, shared=shared):
                     return False
             except OutputConflict as error:
-                return "another packer is at work in" in str(error)
+                return "another packer is working in" in str(error)
 
         with files.locked(path):
             assert refused(shared=True)

@@ -189,7 +189,7 @@ def temporaries(out: Path) -> list[Path]:
 
 
 def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
-    """The same command goes on from here, keeps what is finished, and ends with the same bytes."""
+    """The same command continues from here, keeps what is finished, and ends with the same bytes."""
     finished = finished_shards(run.out)
     with Run(run.listing, run.out, run.format) as again:
         status, stdout, stderr = again.end()
@@ -332,7 +332,7 @@ def test_ctrl_c_leaves_nothing_behind(
         (os.killpg if whole_group else os.kill)(run.process.pid, signal.SIGINT)
         status, stdout, stderr = run.end()
         assert (status, stdout) == (130, "")
-        assert stderr.strip() == "stopped; run the same command to go on"
+        assert stderr.strip() == "stopped; run the same command to continue"
         run.assert_nothing_left()
         assert temporaries(run.out) == []
     assert_completed(run, expected("tar"))
@@ -357,7 +357,7 @@ def test_ctrl_c_at_any_time(
             # Python's own end is not protected.
             assert status in (0, 130, -signal.SIGINT), stderr
         else:
-            assert (status, stderr.strip()) == (130, "stopped; run the same command to go on")
+            assert (status, stderr.strip()) == (130, "stopped; run the same command to continue")
             stopped += 1
         assert temporaries(out) == []
         assert_completed(run, expected("tar"))

@@ -80,7 +80,7 @@ def test_a_finished_dataset_has_no_notes_and_no_column_of_an_earlier_merge(folde
 def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None:
     plan = plan_of(image_list(6), 2)
     (folder / plan.shards[1].name).unlink()
-    with pytest.raises(PackError, match=rf"shard {plan.shards[1].name} is missing from .*: run the same pack command"):
+    with pytest.raises(PackError, match=rf"shard {plan.shards[1].name} is missing from .*\. Run the same pack command"):
         merge(folder, plan, image_list(6))
     assert not (folder / "manifest.json").exists()
 

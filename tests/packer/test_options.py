@@ -35,7 +35,7 @@ def test_sizes(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1iB", "1 2", "1PB", "1e9", "1,5GB", "nan"])
 def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected a number with a unit, as 512MiB or 2GB"):
+    with pytest.raises(UsageError, match="expected a number with a unit, such as 512MiB or 2GB"):
         parse_bytes(text)
 
 
@@ -60,7 +60,7 @@ def test_how_many_rejects_a_text_allows(text: str, lines: int, allowed: int) -> 
 
 @pytest.mark.parametrize("text", ["", "%", "-1", "0.5", "5 %", "1e3", "all", "1%%"])
 def test_other_limits_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected a percentage or a count, as 0\.1% or 20"):
+    with pytest.raises(UsageError, match=r"expected a percentage or a count, such as 0\.1% or 20"):
         reject_limit(text, 100)
 
 
@@ -147,7 +147,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"format": "tra"}, "format 'tra': expected one of tar, hdf5, lmdb; did you mean 'tar'?"),
         ({"format": "zip"}, "format 'zip': expected one of tar, hdf5, lmdb$"),
         ({"shard_bytes": 0}, "shard size 0: expected at least one byte"),
-        ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"class names belong to labels int, not int\*2"),
+        ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"class names need labels int, not int\*2"),
     ],
 )
 def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:

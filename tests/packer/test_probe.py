@@ -37,7 +37,7 @@ def orientation(data: bytes) -> int:
 
 
 def by_pillow(data: bytes) -> ImageHeader | None:
-    """The header that Pillow alone gives; without extension."""
+    """The header that Pillow itself gives, without the extension."""
     image = decoded(data)
     return None if image is None else ImageHeader("", *image.size, orientation(data))
 

@@ -1,4 +1,4 @@
-"""Laws of refused lines: how many are allowed, what is kept of them, how a run goes on after they are mended."""
+"""Laws of refused lines: how many are allowed, what is kept of them, how a run continues after they are fixed."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
         "  line 3: 'missing 2.jpg': No such file or directory",
         "  line 4: 'missing 3.jpg': empty file",
         "  line 5: 'missing 4.jpg': No such file or directory",
-        "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects",
+        "Finished shards are kept. Fix the list or the files and run again, or allow more with --max-rejects",
     ]
 
 

@@ -122,7 +122,7 @@ def test_an_environment_with_other_libraries_is_refused_before_anything_is_writt
 ) -> None:
     task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("jpeg")))
     other = replace(task, plan=replace(task.plan, encoder="Pillow 1.0"))
-    with pytest.raises(ShardFailed, match=r"come from Pillow 1\.0, this environment has .*transcoder"):
+    with pytest.raises(ShardFailed, match=r"made with Pillow 1\.0, but this environment has .*transcoder"):
         pack_shard(other, nothing)
     assert tree(tmp_path) == {}
 
@@ -149,7 +149,7 @@ class TestUnreadable:
 
     def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
         options = PackOptions(store=StoreOptions("verbatim"), seed=None)
-        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* mend it and run"):
+        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* fix this and run"):
             pack(listing, out, options, max_rejects="100%")
         assert not (out / "manifest.json").exists()
         assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
