@@ -73,8 +73,10 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     records: dict[int, Stored] = {}
     for number in range(len(plan.shards)):
-        random, rows, rejects = np.random.default_rng(number), [], []
+        random = np.random.default_rng(number)
+        rows: list[tuple[int, ...]] = []
         labels: list[Any] = []
+        rejects: list[Reject] = []
         for entry in images.entries(plan.ordinals(number)):
             if entry.line in refused:
                 rejects.append(Reject(entry.line, entry.path, "empty file"))

@@ -12,7 +12,7 @@ from helpers.support import image_set, tree
 from packtrain import PackOptions, PackProgress, pack
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
-from packtrain._packer import runner
+from packtrain._packer.engine import run_tasks
 from packtrain._packer.plan import Plan
 from packtrain.errors import TooManyRejects
 
@@ -102,7 +102,6 @@ def test_no_more_workers_are_started_than_shards_are_missing(
 ) -> None:
     pack_until(listing, tmp_path, 1)
     asked: list[int] = []
-    run_tasks = runner.run_tasks
 
     def run_here(
         function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
@@ -110,7 +109,7 @@ def test_no_more_workers_are_started_than_shards_are_missing(
         asked.append(workers)
         return run_tasks(function, tasks, workers=1, on_progress=on_progress)
 
-    monkeypatch.setattr(runner, "run_tasks", run_here)
+    monkeypatch.setattr("packtrain._packer.runner.run_tasks", run_here)
     pack(listing, tmp_path, OPTIONS, workers=workers)
     assert asked == [started]
 
