@@ -3,8 +3,8 @@
     from packtrain import Loader, open_dataset
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-What users import is on this page and in `packtrain.transforms`, `packtrain.staging` and `packtrain.errors`. Whatever
-begins with an underscore may change in any version. A name is imported when it is first used, so that
+The public interface is this page together with `packtrain.transforms`, `packtrain.staging` and `packtrain.errors`.
+Anything whose name begins with an underscore may change in any version. Names are imported when they are first used, so
 ``import packtrain`` loads neither torch nor numpy.
 """
 
@@ -13,26 +13,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import errors as errors
+
 if TYPE_CHECKING:
-    from packtrain._packer import PackOptions, PackProgress, PackReport, Problem, VerifyProgress, VerifyReport
+    from packtrain._packer import PackOptions as PackOptions
+    from packtrain._packer import PackProgress as PackProgress
+    from packtrain._packer import PackReport as PackReport
+    from packtrain._packer import Problem as Problem
+    from packtrain._packer import VerifyProgress as VerifyProgress
+    from packtrain._packer import VerifyReport as VerifyReport
     from packtrain._packer import pack as pack
     from packtrain._packer import verify as verify
-    from packtrain._readers.dataset.image_dataset import ImageDataset, PackedDataset, concat, open_dataset
-    from packtrain._readers.loader import BlockShuffled, Loader, Order, Sequential, Shuffled, Weighted
-    from packtrain._readers.monitoring.monitor import watch
-    from packtrain._readers.tuning import TuneOptions, TuneResult, tune
-    from packtrain._staging import Staged, StageOptions, StageProgress, stage
+    from packtrain._readers.dataset.image_dataset import ImageDataset as ImageDataset
+    from packtrain._readers.dataset.image_dataset import PackedDataset as PackedDataset
+    from packtrain._readers.dataset.image_dataset import concat as concat
+    from packtrain._readers.dataset.image_dataset import open_dataset as open_dataset
+    from packtrain._readers.loader import BlockShuffled as BlockShuffled
+    from packtrain._readers.loader import Loader as Loader
+    from packtrain._readers.loader import Order as Order
+    from packtrain._readers.loader import Sequential as Sequential
+    from packtrain._readers.loader import Shuffled as Shuffled
+    from packtrain._readers.loader import Weighted as Weighted
+    from packtrain._readers.monitoring.monitor import watch as watch
+    from packtrain._readers.tuning import TuneOptions as TuneOptions
+    from packtrain._readers.tuning import TuneResult as TuneResult
+    from packtrain._readers.tuning import tune as tune
+    from packtrain._staging import Staged as Staged
+    from packtrain._staging import StageOptions as StageOptions
+    from packtrain._staging import StageProgress as StageProgress
+    from packtrain._staging import stage as stage
 
-    from . import errors, staging, transforms
+    from . import staging as staging
+    from . import transforms as transforms
 
     __version__: str
 
+# What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
-    "._readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
-    "._readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),
-    "._readers.monitoring.monitor": ("watch",),
-    "._readers.tuning": ("TuneOptions", "TuneResult", "tune"),
-    "._packer": (
+    "_packer": (
         "PackOptions",
         "PackProgress",
         "PackReport",
@@ -42,55 +60,28 @@ _HOMES = {
         "pack",
         "verify",
     ),
-    "._staging": ("StageOptions", "StageProgress", "Staged", "stage"),
+    "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
+    "_readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),
+    "_readers.monitoring.monitor": ("watch",),
+    "_readers.tuning": ("TuneOptions", "TuneResult", "tune"),
+    "_staging": ("StageOptions", "StageProgress", "Staged", "stage"),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("errors", "staging", "transforms")
 
-__all__ = [
-    "BlockShuffled",
-    "ImageDataset",
-    "Loader",
-    "Order",
-    "PackOptions",
-    "PackProgress",
-    "PackReport",
-    "PackedDataset",
-    "Problem",
-    "Sequential",
-    "Shuffled",
-    "StageOptions",
-    "StageProgress",
-    "Staged",
-    "TuneOptions",
-    "TuneResult",
-    "VerifyProgress",
-    "VerifyReport",
-    "Weighted",
-    "__version__",
-    "concat",
-    "errors",
-    "open_dataset",
-    "pack",
-    "stage",
-    "staging",
-    "transforms",
-    "tune",
-    "verify",
-    "watch",
-]
+__all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
     if name == "__version__":
         from importlib import metadata
 
         return metadata.version(__name__)
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

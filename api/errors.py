@@ -43,3 +43,7 @@ __all__ = [
     "UnsupportedVersion",
     "UsageError",
 ]
+
+# Tracebacks and pickles give the name that users import: packtrain.errors.CorruptRecord.
+for _name in __all__:
+    globals()[_name].__module__ = __name__

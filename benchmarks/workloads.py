@@ -30,7 +30,7 @@ from benchmarks.crops import file_paths, pack_images
 from benchmarks.measure import describe_list, repeated_list
 from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
 from packtrain import open_dataset
-from packtrain._core.options import Resize, StoreOptions
+from packtrain._core.options import ResizeRule, StoreOptions
 
 LINES: Final = 4000
 """A short list is repeated to about this length, so that no cache of the processor holds all images."""
@@ -54,7 +54,7 @@ class Workload:
         store: How packtrain stores the images; raw pixels go to the others as they are stored.
         contestants: Who competes.
         least: By what factor packtrain should be faster than whom.
-        shrink: What becomes of the loose files' size, see `Resize.parse`; None keeps them.
+        shrink: What becomes of the loose files' size, see `ResizeRule.parse`; None keeps them.
         crops: Whether a crop of 224 x 224 is taken as it is, so that smaller images are left out.
         cold: Whether each round is a single pass over files that lie on a disk and not in memory.
     """
@@ -163,14 +163,14 @@ def _write_files(folder: Path, sources: Sequence[tuple[str, int]], shrink: str |
             shutil.copyfile(shrunk[source], folder / name)
         else:
             shrunk[source] = folder / name
-            _shrink(source, folder / name, Resize.parse(shrink))
+            _shrink(source, folder / name, ResizeRule.parse(shrink))
         pairs.append((name, label))
         size += (folder / name).stat().st_size
     _write_list(folder / "train.txt", pairs)
     return size
 
 
-def _shrink(source: str, out: Path, resize: Resize) -> None:
+def _shrink(source: str, out: Path, resize: ResizeRule) -> None:
     with Image.open(source) as file:
         image = file.convert("RGB")
     size = resize.output_size(*image.size)

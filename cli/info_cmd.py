@@ -20,9 +20,9 @@ _BAR: Final = 30
 
 @click.command("info", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path, as_json: bool) -> None:
-    """Say what is in DATASET: counts, bytes, store mode, labels, image sizes, what wrote it."""
+    """Show what is in DATASET: counts, bytes, store mode, labels, image sizes, and what wrote it."""
     from packtrain._readers.dataset.summary import summarise
 
     summary = summarise(dataset)

@@ -1,4 +1,4 @@
-"""The group of all commands. A command's module is imported when it is needed, and its libraries when it runs."""
+"""The group of all commands. The module of a command is imported when it is needed; its libraries, when it runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .output import run
 COMMANDS: Final = {
     "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
     "verify": "Check everything in a dataset.",
-    "info": "Say what is in a dataset.",
-    "stage": "Copy a dataset to fast storage of this machine, once for all who read it.",
-    "staged": "Look after what was staged: list, evict, pin, unpin, repair.",
-    "doctor": "Say what would make reading faster here.",
-    "tune": "Find the fastest loader setting for a dataset on this host.",
+    "info": "Show what is in a dataset.",
+    "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",
+    "staged": "Manage staged copies: list, evict, pin, unpin, repair.",
+    "doctor": "Show what would make reading faster on this machine.",
+    "tune": "Find the fastest loader setting for a dataset on this machine.",
 }
 
 
@@ -42,5 +42,5 @@ def group() -> None:
 
 
 def main() -> None:
-    """Entry point of `packtrain`."""
+    """Entry point of the command `packtrain`."""
     run(group)

@@ -1,6 +1,6 @@
 """What all commands share: progress, JSON output, errors and exit codes.
 
-Exit codes: 0 for success; 1 for failure, or damage found by `verify`; 2 for wrong usage; 130 for Ctrl-C.
+Exit codes: 0 success; 1 failure, or damage found by `verify`; 2 wrong usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from packtrain._core.sizes import size
 _LOG_SECONDS: Final = 10.0
 
 
-class Progress(Protocol):
-    """Shows how far a run has got."""
+class ShowProgress(Protocol):
+    """Shows the progress of a run."""
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
-        """Shows that `done` of `total` images or bytes are finished, `resumed` of them by earlier runs."""
+        """Shows that `done` of `total` images or bytes are done, `resumed` of them before this run."""
 
 
 @contextmanager
-def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[Progress]:
-    """Shows progress on standard error: a bar on a terminal, otherwise a plain line every ten seconds.
+def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[ShowProgress]:
+    """Shows progress on standard error: as a bar on a terminal, elsewhere as a plain line every ten seconds.
 
     Args:
         verb: What is being done, such as ``"pack"``.
-        quiet: True shows nothing.
+        quiet: True to show nothing.
         unit: What is counted: ``"images"`` or ``"bytes"``.
     """
     if quiet:
@@ -49,7 +49,7 @@ def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[Progre
 
 
 @contextmanager
-def _bar(verb: str, unit: str) -> Iterator[Progress]:
+def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
     from tqdm import tqdm
 
     name, thousand = ("B", 1024) if unit == "bytes" else (f" {unit}", 1000)
@@ -57,7 +57,7 @@ def _bar(verb: str, unit: str) -> Iterator[Progress]:
 
         def show(done: int, total: int, resumed: int, note: str = "") -> None:
             bar.total, bar.initial = total, resumed
-            # Images finished by earlier runs must not count towards the rate of this one.
+            # What was done before this run must not count towards its rate.
             bar.n = bar.last_print_n = max(bar.n, resumed)
             bar.set_postfix_str(note, refresh=False)
             bar.update(done - bar.n)
@@ -98,8 +98,8 @@ def warn(message: str | None) -> None:
 
 
 def run(command: click.Command) -> NoReturn:
-    """Runs a command and ends the process. Errors take one line; the exit codes are those of this module."""
-    # What follows `--` is the command line of another program.
+    """Runs a command and ends the process, with one line for an error and the exit codes above."""
+    # Arguments after -- are for another program.
     as_json = "--json" in sys.argv[: sys.argv.index("--") if "--" in sys.argv else None]
     try:
         code = command.main(standalone_mode=False)
@@ -116,7 +116,7 @@ def run(command: click.Command) -> NoReturn:
         click.secho(f"error: {error}", fg="red", err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:
-        # The reader of the output has closed it (`| head`). Python must not fail again when it flushes the output.
+        # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -24,33 +24,44 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="TRAIN_TXT", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True, help="Container of the shards.")
-@click.option("--root", type=click.Path(path_type=Path), help="Where relative paths start; default: the list's folder.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Folder that relative paths start from; default: the folder of the list.",
+)
 @click.option("--labels", default="int", metavar="int|int*K|float*K|none", help="What follows the path on each line.")
-@click.option("--classes", type=click.Path(exists=True, path_type=Path), help="Class names, one per line, by label.")
+@click.option(
+    "--classes", type=click.Path(exists=True, path_type=Path), help="File of class names, one per line, in label order."
+)
 @click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
-@click.option("--resize", metavar="short=256|long=500|256x256", help="New size; short and long never enlarge.")
-@click.option("--quality", type=click.IntRange(1, 100), default=90, help="Of JPEGs with --store jpeg.")
+@click.option(
+    "--resize", metavar="short=256|long=500|256x256", help="New size of the images; short and long never enlarge."
+)
+@click.option("--quality", type=click.IntRange(1, 100), default=90, help="Quality of the JPEGs with --store jpeg.")
 @click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
 @click.option(
-    "--orientation", type=click.Choice(ORIENTATIONS), default="ignore", help="What to do about EXIF orientation."
+    "--orientation", type=click.Choice(ORIENTATIONS), default="ignore", help="What to do with an EXIF orientation."
 )
-@click.option("--shard-size", default="512MiB", metavar="SIZE", help="Size that shards aim at.")
-@click.option("--seed", type=int, help="Of the order in which records are placed.  [default: 0]")
-@click.option("--keep-order", is_flag=True, help="Place records in the list's order.")
-@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: the cores this process may use]")
+@click.option("--shard-size", default="512MiB", metavar="SIZE", help="Target size of a shard.")
+@click.option("--seed", type=int, help="Seed that shuffles the order of the records.  [default: 0]")
+@click.option("--keep-order", is_flag=True, help="Keep the order of the list.")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option(
-    "--max-rejects", default="0.1%", metavar="N|P%", help="How many lines may be refused; a share allows one."
+    "--max-rejects",
+    default="0.1%",
+    metavar="N|P%",
+    help="How many lines may be refused; a percentage allows at least one.",
 )
-@click.option("--retry-rejects", is_flag=True, help="Pack shards with refused lines again.")
-@click.option("--check", is_flag=True, help="Decode every image before it is stored, not suspects alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@click.option("--retry-rejects", is_flag=True, help="Pack shards that have refused lines again.")
+@click.option("--check", is_flag=True, help="Decode every image before it is stored, not only suspects.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     source: Path, out: Path, workers: int | None, max_rejects: str, retry_rejects: bool, as_json: bool, **choices: Any
 ) -> None:
     """Pack the images that TRAIN_TXT lists (`path label` per line), or an image folder (class/name.jpg), into OUT.
 
-    Stopped at any point, the same command goes on where it stopped. Lines that cannot be packed are listed in
-    OUT/rejects.jsonl.
+    If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
+    in OUT/rejects.jsonl.
     """
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer import PackProgress, pack
@@ -108,17 +119,17 @@ def _options(
 def _describe(report: PackReport, seconds: float) -> str:
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
     if report.complete_before:
-        text = f"{report.dataset}: complete already: {what}"
+        text = f"{report.dataset}: already complete: {what}"
     else:
         again = f", {report.resumed} shard(s) from before" if report.resumed else ""
         text = f"{report.dataset}: {what} in {seconds:.1f} s{again}"
     if report.rejects:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:
-        text += f"\n{report.duplicates} line(s) repeat an earlier one (kept)"
+        text += f"\n{report.duplicates} line(s) repeat an earlier one (they were packed too)"
     return text
 
 
 def main() -> None:
-    """Entry point of `pack`."""
+    """Entry point of the command `pack`."""
     run(command)

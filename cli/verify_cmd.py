@@ -13,14 +13,16 @@ from .output import print_json, progress
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--decode", is_flag=True, help="Decode every image, too.")
-@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: the cores this process may use]")
-@click.option("--journal", type=click.Path(path_type=Path), help="File that lets a run that was stopped go on.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+@click.option("--decode", is_flag=True, help="Also decode every image.")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
+@click.option(
+    "--journal", type=click.Path(path_type=Path), help="File that lets the next run continue if this one is stopped."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
-    """Check everything in DATASET against what was written; name each damaged file and record. Changes nothing.
+    """Check everything in DATASET against what was written, and name each damaged file and record. Changes nothing.
 
-    Exit code 1 says that something is damaged.
+    The exit code is 1 if something is damaged.
     """
     from packtrain._core.manifest import Manifest
     from packtrain._packer import VerifyProgress, verify
@@ -51,6 +53,6 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
         click.echo(
-            f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'all is well'}"
+            f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}"
         )
     return 1 if report.problems else 0

@@ -1,4 +1,4 @@
 """The on-disk contract of packtrain: errors, durable files, manifest, index.
 
-Ground floor of the project: imports numpy, crc32c and the standard library, nothing else.
+The lowest room of the project: it imports numpy, crc32c and the standard library, and nothing else.
 """

@@ -1,8 +1,8 @@
-"""JSON documents that carry a checksum of themselves.
+"""JSON documents that hold their own checksum.
 
 A document is the UTF-8 text of `json.dumps(body, indent=1)` and a newline, where the last key of `body` is
 `"checksum": "crc32c:<8 hex digits>"`, computed over the same text without that key. A reader re-serialises what it
-parsed and compares bytes, so that no change to the file goes unnoticed.
+parsed and compares the bytes, so that no change to the file goes unnoticed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _END: Final = b"\n}\n"
 
 
 def dump_document(body: dict[str, Any]) -> bytes:
-    """Serialises `body` and its checksum."""
-    # What `_text` gives with that key on top, without the price of serialising twice: opening a dataset comes here.
+    """Serialises `body` together with its checksum."""
+    # The same as `_text` of a body with the checksum, but serialised only once: this is on the way to every dataset.
     text = _text(body)
     return text.removesuffix(_END) + b',\n "checksum": "crc32c:%08x"' % crc32c(text) + _END
 
@@ -34,16 +34,16 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
     """Reads and checks a document.
 
     Args:
-        path: The file.
-        newest: Highest value of the document's `version` that the caller understands.
+        path: Path of the document.
+        newest: Highest `version` of a document that the caller understands.
 
     Returns:
         The body, without its checksum.
 
     Raises:
         FileNotFoundError: There is no such file.
-        UnsupportedVersion: Its version is higher than `newest`.
-        CorruptFile: Anything else is wrong with it.
+        UnsupportedVersion: The version of the document is higher than `newest`.
+        CorruptFile: Anything else is wrong with the document.
     """
     data = path.read_bytes()
     try:

@@ -1,18 +1,18 @@
-"""Every error packtrain raises on purpose, by who can mend it.
+"""Every error that packtrain raises on purpose, grouped by where it can be fixed.
 
     PacktrainError
     ├── UsageError              the call contradicts itself or names something unknown
     ├── MissingDependency       a package this call needs is not installed
-    ├── PackError               packing cannot start or go on
+    ├── PackError               packing cannot start or continue
     │   ├── ListError           the list itself is unusable
-    │   ├── OutputConflict      the output folder holds something else, or another packer is at work in it
+    │   ├── OutputConflict      the output folder holds something else, or another packer is working in it
     │   ├── TooManyRejects      more lines were refused than --max-rejects allows
-    │   ├── ShardFailed         a shard failed for a reason that is not its images' content
+    │   ├── ShardFailed         a shard failed for a reason other than the content of its images
     │   └── NoSpace             the file system is full
-    ├── StagingError            a dataset cannot be staged, or a staged one not be used
+    ├── StagingError            a dataset cannot be staged, or a staged copy cannot be used
     │   ├── NoRoom              it does not fit: budget, file system, memory or cgroup
-    │   └── Leased              somebody reads the entry that is to be evicted
-    ├── LoaderError             a loader cannot go on: a worker died, a transform failed, memory ran out
+    │   └── Leased              the entry that is to be evicted is in use
+    ├── LoaderError             a loader cannot continue: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
         ├── UnsupportedVersion  written by a newer packtrain
@@ -20,8 +20,8 @@
         │   └── SourceChanged   found while the dataset was being copied
         └── CorruptRecord       one record differs from what was written
 
-A row outside the dataset is Python's own ``IndexError``. Errors carry one message that already holds the facts, so
-that they survive a ``DataLoader`` worker, which re-raises ``type(message)``; further facts are optional attributes.
+For a row outside the dataset, Python's own ``IndexError`` is raised. The message of an error holds all the facts, and
+its other attributes are optional, so that it survives a ``DataLoader`` worker, which raises ``type(message)`` again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MissingDependency(PacktrainError):
 
 
 class PackError(PacktrainError):
-    """Packing cannot start or go on."""
+    """Packing cannot start or continue."""
 
 
 class ListError(PackError):
@@ -48,7 +48,7 @@ class ListError(PackError):
 
 
 class OutputConflict(PackError):
-    """The output folder holds something else, or another packer is at work in it."""
+    """The output folder holds something else, or another packer is working in it."""
 
 
 class TooManyRejects(PackError):
@@ -56,7 +56,7 @@ class TooManyRejects(PackError):
 
 
 class ShardFailed(PackError):
-    """A shard failed for a reason that is not the content of its images."""
+    """A shard failed for a reason other than the content of its images."""
 
 
 class NoSpace(PackError):
@@ -64,11 +64,11 @@ class NoSpace(PackError):
 
 
 class StagingError(PacktrainError):
-    """A dataset cannot be staged, or a staged one cannot be used."""
+    """A dataset cannot be staged, or a staged copy cannot be used."""
 
 
 class NoRoom(StagingError):
-    """A dataset does not fit where it is to be staged."""
+    """A dataset does not fit where it is to be staged: budget, file system, memory or cgroup."""
 
 
 class Leased(StagingError):
@@ -76,14 +76,14 @@ class Leased(StagingError):
 
 
 class LoaderError(PacktrainError):
-    """A loader cannot go on: a worker died, a transform failed, or memory for its batches ran out."""
+    """A loader cannot continue: a worker died, a transform failed, or memory for its batches ran out."""
 
 
 class DatasetError(PacktrainError):
     """What lies on disk is not a sound dataset.
 
     Attributes:
-        file: Name of the damaged file relative to the dataset, where one is known.
+        file: Name of the damaged file, relative to the dataset; None if unknown.
     """
 
     def __init__(self, message: str, *, file: str | None = None) -> None:
@@ -111,8 +111,8 @@ class CorruptRecord(DatasetError):
     """A record differs from what was written.
 
     Attributes:
-        row: Row of the record, where known.
-        line: 0-based line of the record in the list, where known.
+        row: Row of the record; None if unknown.
+        line: 0-based line of the record in the list; None if unknown.
     """
 
     def __init__(

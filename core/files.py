@@ -1,4 +1,4 @@
-"""Files that are either whole and on the medium, or not there.
+"""Writes files that are either complete and on the medium, or not there.
 
 A file is written under a temporary name in its own folder, fsynced, renamed, and the folder is fsynced. A crash leaves
 at worst a temporary file, whose name says which file it was for (`remove_temporaries`). This cannot help against a disk
@@ -24,21 +24,21 @@ from .locks import Lock
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-"""How file systems say that there is no room, or not for this user or file."""
+"""Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
 
 def temporary_path(final: Path) -> Path:
-    """A fresh name beside `final`; unique, so that two writers of one file never share a temporary file."""
+    """Returns a new name in the folder of `final`; unique, so that two writers never share a temporary file."""
     return final.with_name(f".{final.name}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether `path` has the form that `temporary_path` gives."""
+    """Returns True if `path` has the form that `temporary_path` gives."""
     return path.name.startswith(".") and _TEMPORARY in path.name
 
 
 def remove_temporaries(folder: Path, name: str = "*") -> None:
-    """Removes what crashed writers of `name` (a glob; default: of any file) left in `folder`."""
+    """Removes what crashed writers left in `folder`: of files called `name` (a glob), by default of any file."""
     for path in folder.glob(f".{name}{_TEMPORARY}*"):
         path.unlink(missing_ok=True)
 
@@ -53,7 +53,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Makes the content of `path` durable, whoever wrote it."""
+    """Makes the content of `path` durable, whichever process wrote it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -62,7 +62,7 @@ def fsync_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and its parents where they are missing, durably."""
+    """Makes a folder and its missing parents, durably."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -70,13 +70,13 @@ def make_folder(folder: Path) -> None:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Gives a finished, fsynced temporary file its name, durably."""
+    """Renames a complete, fsynced temporary file to its final name, durably."""
     os.rename(temporary, final)
     fsync_folder(final.parent)
 
 
 def write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> int:
-    """`writev` that goes on after a short write. Returns the number of bytes written."""
+    """Like `os.writev`, but continues after a short write. Returns the number of bytes written."""
     total = sum(len(buffer) for buffer in buffers)
     written = os.writev(descriptor, buffers)
     if written < total:
@@ -90,12 +90,12 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: b
     """Writes a whole file durably and atomically.
 
     Args:
-        path: Final name.
-        chunks: Its content.
-        exclusive: Refuse to replace an existing file, atomically.
+        path: Final name of the file.
+        chunks: Content of the file, in pieces.
+        exclusive: True to refuse, atomically, to replace an existing file.
 
     Raises:
-        FileExistsError: `exclusive`, and `path` exists.
+        FileExistsError: `exclusive` is True and `path` exists.
     """
     temporary = temporary_path(path)
     try:
@@ -116,7 +116,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: b
 
 
 def checksum_file(path: Path) -> int:
-    """crc32c of a whole file, read in pieces that stay in the processor's cache."""
+    """Returns the crc32c of a whole file, read in pieces small enough for the processor's cache."""
     checksum = 0
     buffer = bytearray(MiB)
     view = memoryview(buffer)
@@ -137,7 +137,7 @@ def locked(path: Path) -> Iterator[None]:
         lock = Lock(path, wait=False, flags=os.O_RDWR)
     except BlockingIOError as error:
         raise OutputConflict(
-            f"another packer is at work in {path.parent}; wait for it, or stop it, then run the command again"
+            f"another packer is working in {path.parent}. Wait for it or stop it, then run the command again"
         ) from error
     with lock:
         yield

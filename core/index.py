@@ -1,13 +1,13 @@
-"""The index: one `.npy` file per column, memory-mapped, so that a reader's memory does not grow with the dataset.
+"""The index: one memory-mapped `.npy` file per column, so that a reader's memory does not grow with the dataset.
 
 Row columns hold one entry per row, in list order (`by_place` is the exception: entry p is the row at place p). A text
 column is a pair: ``<name>_bytes`` (uint8, all texts one after the other) and ``<name>_offsets`` (int64, rows + 1).
 
-``blocks.npy`` (uint32) holds one checksum per block of `ROWS_PER_BLOCK` rows. That of block b is the crc32c of the
-concatenation, over the columns in the manifest's order, of the bytes of the block's entries: entries
-[b * R, (b + 1) * R) of a row column, entries [b * R, (b + 1) * R] of an offsets column, and the bytes between the first
-and the last of these offsets for a bytes column. A block is checked when a row of it is first used, so that opening
-costs nothing per row and damage is never taken for data.
+``blocks.npy`` (uint32) holds one checksum per block of R = `ROWS_PER_BLOCK` rows. The checksum of block b is the crc32c
+of the bytes of its entries, concatenated over the columns in the order of the manifest: entries [b * R, (b + 1) * R) of
+a row column, entries [b * R, (b + 1) * R] of an offsets column, and for a bytes column the bytes between the first and
+the last of these offsets. A block is checked when one of its rows is first used, so that opening costs nothing per row
+and damage is never taken for data.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ ROW_COLUMNS: Final = {
     "orientation": "|u1",
     "by_place": "<i8",
 }
-"""Columns of every index and their dtypes. ``label`` and the text column ``path`` come on top."""
+"""Columns of every index and their dtypes. There are also the text column ``path`` and, with labels, ``label``."""
 
 Array = npt.NDArray[Any]
 
 
 class IndexWriter:
-    """Writes the columns of an index one after the other, so that one at a time is in memory.
+    """Writes the columns of an index one after the other, so that only one at a time is in memory.
 
     Args:
-        folder: The ``index`` folder; must exist.
+        folder: The ``index`` folder; it must exist.
         rows: Number of rows.
     """
 
@@ -81,7 +81,7 @@ class IndexWriter:
             self._chain(block, data[int(offsets[start]) : int(offsets[stop])])
 
     def finish(self) -> tuple[ColumnInfo, ...]:
-        """Writes the checksums of the blocks and returns what the manifest says of the columns."""
+        """Writes the checksums of the blocks. Returns what the manifest has to say about the columns."""
         self._write(BLOCKS, self._blocks)
         return tuple(self._columns)
 
@@ -96,15 +96,15 @@ class IndexWriter:
 
 
 class Index:
-    """The columns of a dataset, mapped and checked as they are used.
+    """The columns of a dataset, memory-mapped and checked as they are used.
 
     Args:
         folder: The ``index`` folder.
-        columns: What the manifest says of it.
+        columns: What the manifest says about the columns.
         rows: Number of rows.
 
     Raises:
-        CorruptFile: A column is missing, or has another size or header than the manifest says.
+        CorruptFile: A column is missing, or its size or header differs from what the manifest says.
     """
 
     def __init__(self, folder: Path, columns: Sequence[ColumnInfo], rows: int) -> None:
@@ -134,7 +134,7 @@ class Index:
         return name in self._arrays
 
     def __getitem__(self, name: str) -> Array:
-        """The column `name`, mapped, read-only and unchecked: call `check` before using a row of it.
+        """Returns the column `name`, mapped read-only and not checked: call `check` before you use a row of it.
 
         Raises:
             CorruptFile: There is no such column.
@@ -145,7 +145,7 @@ class Index:
             raise CorruptFile(f"{self._folder} has no column {name!r}", file=f"index/{name}.npy") from None
 
     def check(self, row: int) -> None:
-        """Checks the block that holds `row`, unless that has been done.
+        """Checks the block that holds `row`, unless it has been checked before.
 
         Raises:
             CorruptFile: The block differs from what was written.
@@ -155,12 +155,16 @@ class Index:
             self._check_block(block)
 
     def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Checks the blocks of several rows; see `check`."""
+        """Checks the blocks that hold `rows`, int64 [n].
+
+        Raises:
+            CorruptFile: A block differs from what was written.
+        """
         for block in np.unique(rows // ROWS_PER_BLOCK).tolist():
             self.check(block * ROWS_PER_BLOCK)
 
     def check_all(self) -> None:
-        """Checks every block; for use before a whole column is read.
+        """Checks every block. Call it before you read whole columns.
 
         Raises:
             CorruptFile: A block differs from what was written.
@@ -169,7 +173,7 @@ class Index:
             self.check(block * ROWS_PER_BLOCK)
 
     def text(self, name: str, row: int) -> str:
-        """Entry `row` of a text column, bytes that are not UTF-8 as surrogate escapes (`os.fsdecode`)."""
+        """Returns entry `row` of a text column. Bytes that are not UTF-8 become surrogate escapes (`os.fsdecode`)."""
         self.check(row)
         offsets = self[name + _OFFSETS]
         return os.fsdecode(self[name + _BYTES][offsets[row] : offsets[row + 1]].tobytes())
@@ -194,7 +198,7 @@ class Index:
                 yield _byte_view(array[start : stop + 1])
             elif name.endswith(_BYTES):
                 offsets = self[name.removesuffix(_BYTES) + _OFFSETS]
-                # Offsets are not yet known to be sound here; a slice outside the array is merely empty.
+                # The offsets may be damaged. If they are, the slice is cut at the end of the array or empty.
                 yield _byte_view(array[max(0, int(offsets[start])) : max(0, int(offsets[stop]))])
             else:
                 yield _byte_view(array[start:stop])

@@ -1,4 +1,4 @@
-"""manifest.json: what a finished dataset consists of. Written last; without it there is no dataset."""
+"""manifest.json: what a finished dataset consists of. It is written last; without it there is no dataset."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class FileInfo:
     """A file of the dataset.
 
     Attributes:
-        name: Plain file name.
-        bytes: Its size.
-        crc32c: Checksum of all its bytes.
+        name: Plain name of the file, without a folder.
+        bytes: Size of the file.
+        crc32c: crc32c of the whole file.
     """
 
     name: str
@@ -35,11 +35,11 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class ShardInfo(FileInfo):
-    """A container file and what belongs to it.
+    """A shard and the files that belong to it.
 
     Attributes:
-        records: Number of records in it.
-        sidecars: Files beside it that other tools read (DALI's index of a tar shard).
+        records: Number of records in the shard.
+        sidecars: Files beside the shard for other tools: DALI's index of a tar shard.
     """
 
     records: int
@@ -48,10 +48,10 @@ class ShardInfo(FileInfo):
 
 @dataclass(frozen=True)
 class ColumnInfo(FileInfo):
-    """A column of the index, in ``index/<name>.npy``; here `name` is without the suffix.
+    """A column of the index, in ``index/<name>.npy``. Its `name` has no suffix.
 
     Attributes:
-        dtype: numpy type string.
+        dtype: numpy type string, such as ``"<i8"``.
         shape: Shape of the array.
     """
 
@@ -61,22 +61,22 @@ class ColumnInfo(FileInfo):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole of manifest.json.
+    """The content of manifest.json.
 
     Attributes:
         name: Prefix of the shard names.
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
         store: How pixels are stored.
-        labels: What a label is.
+        labels: Type of the labels.
         classes: Class names by label, or None.
-        records: Number of rows.
-        lines: Number of lines of the list that were not blank.
-        rejects: Number of lines refused.
-        duplicates: Number of lines that repeat an earlier one word for word; they are kept.
-        plan_sha256: Hash of plan.json.
-        written_by: Name and version of the programs that wrote it.
-        rejects_file: rejects.jsonl.
-        columns: The index.
+        records: Number of records, and so of rows.
+        lines: Number of lines of the list that are not blank.
+        rejects: Number of refused lines.
+        duplicates: Number of lines that repeat an earlier line exactly; they are packed as well.
+        plan_sha256: SHA-256 of plan.json, in hexadecimal digits.
+        written_by: Names and versions of the programs that wrote the dataset.
+        rejects_file: The file rejects.jsonl.
+        columns: The columns of the index.
         shards: The shards, by number.
     """
 

@@ -1,6 +1,6 @@
 """The header of an `.npy` file, version 1.0, always 128 bytes long.
 
-numpy's own writer has changed its padding between releases; files that must be reproducible byte for byte cannot
+numpy's own writer has changed its padding between releases, so files that must be reproducible byte for byte cannot
 depend on it. Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
 
@@ -14,11 +14,11 @@ HEADER_BYTES: Final = 128
 
 @functools.lru_cache(maxsize=1024)
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Header for a C-ordered array.
+    """Returns the header of a C-ordered array.
 
     Args:
-        dtype: numpy type string, as ``"<i8"`` or ``"|u1"``.
-        shape: Its shape.
+        dtype: numpy type string, such as ``"<i8"`` or ``"|u1"``.
+        shape: Shape of the array.
 
     >>> len(npy_header("<i8", (10, 3)))
     128

@@ -1,4 +1,4 @@
-"""Options that decide what a dataset holds. They land verbatim in its plan and manifest."""
+"""Options that decide what a dataset holds. They are written verbatim to its plan and manifest."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ORIENTATIONS: Final = ("ignore", "apply")
 
 
 @dataclass(frozen=True)
-class Resize:
+class ResizeRule:
     """How an image's size is changed before it is stored.
 
     Attributes:
-        rule: ``"short"``: the short side becomes `width`, as torchvision's ``Resize(width)``; ``"long"``: the long
-            side does. Neither enlarges an image: a reader can do that, and the bytes would carry nothing. ``"exact"``:
-            the image becomes `width` x `height`, whatever its aspect ratio.
-        width: Pixels.
-        height: Pixels; equal to `width` unless the rule is ``"exact"``.
+        rule: ``"short"``: the short side becomes `width`, as with torchvision's ``Resize(width)``. ``"long"``: the long
+            side becomes `width`. Neither of these enlarges an image: that would add bytes but no information, and a
+            reader can do it. ``"exact"``: the image becomes `width` x `height`, whatever its aspect ratio.
+        width: Target width, or length of the named side, in pixels.
+        height: Target height in pixels; equal to `width` unless the rule is ``"exact"``.
     """
 
     rule: Literal["short", "long", "exact"]
@@ -34,7 +34,7 @@ class Resize:
         """Reads ``short=256``, ``long=500`` or ``256x192`` (width x height).
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: `text` is none of these.
         """
         if found := re.fullmatch(r"(short|long)=([1-9]\d{0,4})", text):
             side = int(found[2])
@@ -47,9 +47,9 @@ class Resize:
         return f"{self.width}x{self.height}" if self.rule == "exact" else f"{self.rule}={self.width}"
 
     def output_size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of the result for an image of `width` x `height` pixels.
+        """Returns width and height of the result for an image of `width` x `height` pixels.
 
-        >>> Resize.parse("short=256").output_size(500, 375)
+        >>> ResizeRule.parse("short=256").output_size(500, 375)
         (341, 256)
         """
         if self.rule == "exact":
@@ -70,13 +70,15 @@ class StoreOptions:
 
     Attributes:
         store: ``"crop-ready"``: JPEGs are transcoded without loss, so that readers decode only what they need; other
-            files are kept. ``"verbatim"``: the file's bytes. ``"jpeg"``: resized and encoded anew. ``"raw"``: uint8
-            pixels.
-        resize: See `Resize.parse`; None keeps the size.
-        quality: JPEG quality, 1 to 100; of meaning for ``"jpeg"`` alone.
+            files are stored unchanged. ``"verbatim"``: files are stored unchanged. ``"jpeg"``: images are decoded,
+            resized and encoded as JPEG. ``"raw"``: images are stored as uint8 pixels.
+        resize: New size, such as ``"short=256"``, ``"long=500"`` or ``"256x192"`` (see `ResizeRule`); None keeps it.
+        quality: JPEG quality, 1 to 100; used only with ``"jpeg"``.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
-        orientation: Whether an EXIF orientation is applied to the stored pixels; torchvision ignores it.
-        check: Decode every image before it is stored, not suspects alone; and every transcoded one, to compare them.
+        orientation: ``"apply"`` to turn stored pixels upright by their EXIF orientation; ``"ignore"`` to leave them as
+            they are, as torchvision does.
+        check: True to decode every image before it is stored, not only suspects, and every transcoded image, to compare
+            the pixels.
     """
 
     store: str = "crop-ready"
@@ -93,14 +95,14 @@ class StoreOptions:
         if not 1 <= self.quality <= 100:
             raise UsageError(f"quality {self.quality}: expected 1 to 100")
         if self.resize is not None:
-            Resize.parse(self.resize)
+            ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
             what = "--resize" if self.resize is not None else "--orientation apply"
             raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether pixels are stored as they come, in about as many bytes as the file has."""
+        """True if the pixels of each file are kept, so that a record is about as large as its file."""
         return self.store in ("crop-ready", "verbatim")
 
     @property
@@ -110,20 +112,20 @@ class StoreOptions:
 
     @property
     def fixed_shape(self) -> tuple[int, int, int] | None:
-        """(height, width, channels) when every raw record has the same one, else None."""
+        """(height, width, channels) if every raw record has the same shape, else None."""
         if self.store != "raw" or self.resize is None:
             return None
-        resize = Resize.parse(self.resize)
+        resize = ResizeRule.parse(self.resize)
         return (resize.height, resize.width, self.channels) if resize.rule == "exact" else None
 
 
 @dataclass(frozen=True)
 class LabelSpec:
-    """What follows the path on each line.
+    """Type of the labels: what follows the path on each line.
 
     Attributes:
         kind: ``"int"``, ``"float"`` or ``"none"``.
-        count: Number of values per line where the label is a vector, None where it is a scalar.
+        count: Number of values if the label is a vector; None if it is a scalar.
     """
 
     kind: Literal["int", "float", "none"] = "int"
@@ -134,7 +136,7 @@ class LabelSpec:
         """Reads ``int``, ``float``, ``int*K``, ``float*K`` or ``none``.
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: `text` is none of these.
         """
         found = re.fullmatch(r"(int|float)(?:\*([1-9]\d{0,5}))?|none", text)
         if not found:
@@ -157,7 +159,7 @@ class LabelSpec:
         return 0 if self.kind == "none" else self.count or 1
 
     def shape(self, records: int) -> tuple[int, ...]:
-        """Shape of the label column of `records` records."""
+        """Returns the shape of the label column for this number of records."""
         return (records,) if self.count is None else (records, self.count)
 
 

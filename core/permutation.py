@@ -1,10 +1,10 @@
 """A keyed bijection on [0, n): a shuffle that needs no memory.
 
-A Feistel network permutes the smallest even number of bits that covers n; values that fall outside are sent through
-again until they fall inside (cycle walking), which keeps it a bijection. The round function is the finaliser of
+A Feistel network permutes the smallest even number of bits that covers n. Values that fall outside [0, n) go through it
+again until they fall inside (cycle walking), so the mapping remains a bijection. The round function is the finaliser of
 splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Cycle walking: Black and
 Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002. The mapping is part of the on-disk contract (a plan states
-the seed alone) and must never change.
+only the seed) and must never change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Permutation:
 
     Args:
         n: Size of the range, at least 1, below 2**62.
-        seed: Any integer; only its low 64 bits count.
+        seed: Any integer; only its lowest 64 bits are used.
 
     >>> p = Permutation(5, seed=0)
     >>> sorted(p[i] for i in range(5))
@@ -70,7 +70,7 @@ class Permutation:
                 return index
 
     def range(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The images of start, start + 1, ..., stop - 1, as int64 [stop - start]."""
+        """Returns elements start, start + 1, ..., stop - 1 of the permutation, int64 [stop - start]."""
         if not 0 <= start <= stop <= self._n:
             raise IndexError(f"[{start}, {stop}) is outside [0, {self._n})")
         half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)

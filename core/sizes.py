@@ -1,4 +1,4 @@
-"""Numbers of bytes, as people read and write them."""
+"""Numbers of bytes as people read and write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def size(count: float) -> str:
-    """A number of bytes for people: ``"1.5 GiB"``."""
+    """Formats a number of bytes for people, as in ``"1.5 GiB"``."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -24,10 +24,10 @@ def parse_bytes(text: str) -> int:
     """Reads ``512MiB``, ``1.5GB`` or ``1000`` as a number of bytes.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: `text` is not a number of bytes.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if not found or (found[3] and not found[2]):
-        raise UsageError(f"size {text!r}: expected a number with a unit, as 512MiB or 2GB")
+        raise UsageError(f"size {text!r}: expected a number with a unit, such as 512MiB or 2GB")
     unit = found[2].upper()
     return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))

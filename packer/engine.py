@@ -1,7 +1,7 @@
-"""Runs independent tasks in this process or in several.
+"""Runs independent tasks in this process or in several worker processes.
 
-Every worker is a spawned process with a pipe of its own: it inherits no lock, no descriptor and no thread, the parent
-knows which task died with it, and a worker whose parent is gone ends at its next word on the pipe.
+Every worker is a spawned process with its own pipe. It inherits no lock, no descriptor and no thread. If it dies, the
+parent knows which task died with it. If the parent dies, the worker ends the next time it uses the pipe.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from typing import Any, Generic, TypeVar
 from packtrain._core.errors import PacktrainError, ShardFailed
 
 Task = TypeVar("Task")
-Progress = TypeVar("Progress")
+Report = TypeVar("Report")
 Result = TypeVar("Result")
 
 _ATTEMPTS = 2
 
 
 def run_tasks(
-    function: Callable[[Task, Callable[[Progress], None]], Result],
+    function: Callable[[Task, Callable[[Report], None]], Result],
     tasks: Iterable[Task],
     *,
     workers: int,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[Report], None],
 ) -> Iterator[Result]:
-    """Runs `function` on every task; yields results as they come.
+    """Runs `function` on every task and yields the results in the order in which they arrive.
 
-    A task that raises `ShardFailed` or MemoryError, or that dies with its worker, is tried once more.
+    A task is tried a second time if it raises `ShardFailed` or MemoryError, or if its worker dies.
 
     Args:
-        function: Importable by name; gets a task and a callable for reports on the way.
-        tasks: Taken one by one as workers become free.
-        workers: Processes; 1 runs everything in this one.
-        on_progress: Called here with every report.
+        function: Takes a task and a callable to which it passes its reports. Workers import it by name.
+        tasks: Tasks; the next one is taken when a worker becomes free.
+        workers: Number of worker processes; with 1, everything runs in this process.
+        on_progress: Called in this process with every report.
 
     Raises:
         ShardFailed: A task failed twice.
-        PacktrainError: A task raised it; the others are stopped.
+        PacktrainError: A task raised it; the other workers are stopped.
     """
     if workers <= 1:
         for task in tasks:
@@ -54,14 +54,14 @@ def run_tasks(
         return
     pool = [_Worker(function) for _ in range(workers)]
     try:
-        yield from _Schedule(pool, iter(tasks), on_progress)
+        yield from _Dispatcher(pool, iter(tasks), on_progress)
     finally:
         for worker in pool:
             worker.stop()
 
 
 def _run_here(
-    function: Callable[[Task, Callable[[Progress], None]], Result], task: Task, on_progress: Callable[[Progress], None]
+    function: Callable[[Task, Callable[[Report], None]], Result], task: Task, on_progress: Callable[[Report], None]
 ) -> Result:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -78,26 +78,32 @@ def _failure(task: Any, error: BaseException) -> ShardFailed:
 
 @dataclass(frozen=True)
 class _Raised:
-    """A failure on its way from a worker to the parent.
+    """A failure, sent from a worker to the parent.
 
     Attributes:
-        error: One of ours: those are known to survive the way.
-        again: Whether another attempt might succeed.
+        error: The error. Only packtrain's own errors are sent, because they are known to pickle.
+        retry: True if a second attempt might succeed.
     """
 
     error: PacktrainError
-    again: bool
+    retry: bool
 
 
 @dataclass(frozen=True)
 class _Done(Generic[Result]):
-    """A result on that way."""
+    """A result, sent from a worker to the parent."""
 
     value: Result
 
 
 class _Worker:
-    """A process, its pipe, and what it is at work on."""
+    """A worker process and the task it is working on.
+
+    Attributes:
+        task: The current task, or the last one.
+        attempt: Number of the current attempt at `task`, from 1; 0 while the worker has nothing to do.
+        pipe: The parent's end of the pipe.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -111,21 +117,21 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(self._function, theirs), daemon=True)
-        with _ctrl_c_later():
+        with _postponed_ctrl_c():
             self._process.start()
         theirs.close()
 
     def give(self, task: Any, attempt: int) -> None:
-        """Starts on a task."""
+        """Sends a task to the process."""
         self.task, self.attempt = task, attempt
         try:
             self.pipe.send(task)
         except BrokenPipeError:
-            # It died while idle; whoever waits on the pipe sees that and starts the task anew.
+            # The process died while it was idle. The dispatcher sees that on the pipe and retries the task.
             return
 
     def replace(self) -> str:
-        """Starts a new process for one that died. Returns how that one ended."""
+        """Starts a new process in place of one that died. Returns how the old one ended."""
         self._process.join()
         code = self._process.exitcode or 0
         self.pipe.close()
@@ -142,8 +148,8 @@ class _Worker:
         self.pipe.close()
 
 
-class _Schedule:
-    """Hands tasks to free workers, and failed ones out once more."""
+class _Dispatcher:
+    """Gives tasks to free workers, and retries those that failed."""
 
     def __init__(self, pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[Any], None]) -> None:
         self._pool = pool
@@ -152,30 +158,30 @@ class _Schedule:
 
     def __iter__(self) -> Iterator[Any]:
         for worker in self._pool:
-            self._next(worker)
+            self._give_next(worker)
         while busy := {worker.pipe: worker for worker in self._pool if worker.attempt}:
             for pipe in wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    message = _Raised(ShardFailed(worker.replace()), again=True)
+                    message = _Raised(ShardFailed(worker.replace()), retry=True)
                 if isinstance(message, _Done):
-                    self._next(worker)
+                    self._give_next(worker)
                     yield message.value
                 elif isinstance(message, _Raised):
-                    self._again(worker, message)
+                    self._retry(worker, message)
                 else:
                     self._on_progress(message)
 
-    def _next(self, worker: _Worker) -> None:
+    def _give_next(self, worker: _Worker) -> None:
         worker.attempt = 0
         for task in self._tasks:
             worker.give(task, 1)
             break
 
-    def _again(self, worker: _Worker, raised: _Raised) -> None:
-        if not raised.again:
+    def _retry(self, worker: _Worker, raised: _Raised) -> None:
+        if not raised.retry:
             raise raised.error
         if worker.attempt >= _ATTEMPTS:
             raise _failure(worker.task, raised.error)
@@ -183,31 +189,32 @@ class _Schedule:
 
 
 @contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Puts Ctrl-C off for a while; processes started meanwhile never see it.
+def _postponed_ctrl_c() -> Iterator[None]:
+    """Holds Ctrl-C back until the block ends. Processes started inside the block never receive it.
 
-    It reaches the whole process group, also workers that are still importing; but the parent decides.
+    The terminal sends Ctrl-C to the whole process group, including workers that are still importing. Only the parent is
+    to act on it.
     """
-    # To start it, as the first worker would, would unblock the signal.
+    # The first worker would start the resource tracker, and starting it unblocks the signal.
     resource_tracker.ensure_running()
-    came: list[int] = []
+    received: list[int] = []
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # A thread that does not block it may get it all the same, and then Python raises KeyboardInterrupt in the main one.
+    # A thread that does not block the signal may still receive it; Python then raises KeyboardInterrupt in this one.
     handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
     if handler is not None:
-        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+        signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
 def _serve(function: Callable[..., Any], pipe: Connection) -> None:
-    """A worker's life: tasks in, reports and results out, until the parent is gone."""
+    """Main loop of a worker: receives tasks and sends reports and results until the parent is gone."""
     parent = multiprocessing.parent_process()
     while True:
         try:
@@ -215,18 +222,18 @@ def _serve(function: Callable[..., Any], pipe: Connection) -> None:
         except EOFError:
             return
         if parent is None or not parent.is_alive():
-            # The task has outlived it in the pipe; by now another run may be at work on it.
+            # The parent died while this task was in the pipe. Another run may be working on it by now.
             return
         try:
             message: Any = _Done(function(task, pipe.send))
         except BrokenPipeError:
             return
         except (ShardFailed, MemoryError) as error:
-            message = _Raised(ShardFailed(str(error) or "out of memory"), again=True)
+            message = _Raised(ShardFailed(str(error) or "out of memory"), retry=True)
         except PacktrainError as error:
-            message = _Raised(error, again=False)
+            message = _Raised(error, retry=False)
         except Exception:
-            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), again=False)
+            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), retry=False)
         try:
             pipe.send(message)
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""From a source file to the bytes of a record, per store mode. Refuses what cannot be trained on."""
+"""Turns a source file into the bytes of a record, for each store mode. Refuses files that cannot be trained on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import pillow_version, require_pillow
 from packtrain._core.npy import npy_header
-from packtrain._core.options import Resize, StoreOptions
+from packtrain._core.options import ResizeRule, StoreOptions
 
-from .probe import Header, probe
+from .probe import ImageHeader, probe
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,38 +30,41 @@ _UPRIGHT: Final = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }
-"""What turns an image of each EXIF orientation upright, as PIL.ImageOps.exif_transpose does."""
+"""Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
 _MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _LARGEST: Final = 1 << 31
-# Grows when the same image gives other bytes.
+# The number is raised whenever the transcoder gives other bytes for the same image.
 _TRANSCODER: Final = "transcoder 1"
 
 
 class Refused(Exception):
-    """A source file cannot become a record; the message says why, without anything that differs between runs."""
+    """A source file cannot become a record.
+
+    The message says why. It ends up in rejects.jsonl, so it holds nothing that differs between runs.
+    """
 
 
 class StoredImage(NamedTuple):
     """An image as it is stored.
 
     Attributes:
-        payload: The record's bytes; of a raw image, its pixels (uint8, height x width x channels) alone.
-        header: Extension, width, height (of what is stored) and EXIF orientation (of the source).
+        payload: Bytes of the record; for store mode raw, only the pixels (uint8, height x width x channels).
+        header: Extension, width and height of the stored image, and EXIF orientation of the source file.
     """
 
     payload: bytes
-    header: Header
+    header: ImageHeader
 
 
 def read_source(path: str) -> bytes:
     """Reads a source file.
 
     Raises:
-        Refused: It is missing, empty, or not a regular file.
-        OSError: Anything else goes wrong: not the image's fault.
+        Refused: The file is missing, empty, too large, or not a regular file.
+        OSError: Reading fails for another reason, which is not the fault of the image.
     """
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for ever.
+        # Without O_NONBLOCK, opening a FIFO would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in _MISSING:
@@ -89,45 +92,45 @@ def read_source(path: str) -> bytes:
 
 
 def store_image(data: bytes, options: StoreOptions) -> StoredImage:
-    """Turns the bytes of a source file into what is stored.
+    """Converts the bytes of a source file to the image that is stored.
 
     Args:
-        data: The whole file.
+        data: Content of the whole file.
         options: How pixels are stored.
 
     Raises:
-        Refused: Pillow refuses to decode it.
+        Refused: Pillow cannot decode the file.
     """
     if options.keeps_pixels:
         header = None if options.check else probe(data)
         if header is None:
             image, suffix, orientation = _decode(data, "RGB")
-            header = Header(suffix, image.width, image.height, orientation)
+            header = ImageHeader(suffix, image.width, image.height, orientation)
         return StoredImage(_crop_ready(data, options) if options.store == "crop-ready" else data, header)
     image, _, orientation = _decode(data, options.mode, apply_orientation=options.orientation == "apply")
     if options.resize is not None:
-        size = Resize.parse(options.resize).output_size(image.width, image.height)
+        size = ResizeRule.parse(options.resize).output_size(image.width, image.height)
         if size != image.size:
-            # Bilinear with antialiasing: what torchvision's Resize does to a PIL image by default.
+            # Bilinear with antialiasing is what torchvision's Resize does to a PIL image by default.
             image = image.resize(size, require_pillow().Resampling.BILINEAR)
     if options.store == "raw":
-        return StoredImage(image.tobytes(), Header("npy", image.width, image.height, orientation))
+        return StoredImage(image.tobytes(), ImageHeader("npy", image.width, image.height, orientation))
     encoded = io.BytesIO()
     image.save(encoded, "JPEG", quality=options.quality)
     payload = encoded.getvalue() if extension is None else extension.transcode(encoded.getvalue())
-    return StoredImage(payload, Header("jpg", image.width, image.height, orientation))
+    return StoredImage(payload, ImageHeader("jpg", image.width, image.height, orientation))
 
 
 def as_npy(image: StoredImage, channels: int) -> bytes:
-    """A raw image as the bytes of an `.npy` file, uint8 [height, width, channels]."""
+    """Returns a raw image as the bytes of an `.npy` file, uint8 [height, width, channels]."""
     return npy_header("|u1", (image.header.height, image.header.width, channels)) + image.payload
 
 
 def encoder(options: StoreOptions) -> str | None:
-    """What the stored bytes depend on here, but the files' own; None for store mode verbatim.
+    """Names the libraries that, apart from the source files, decide the stored bytes; None for store mode verbatim.
 
     Raises:
-        MissingDependency: What the store mode needs is not installed.
+        MissingDependency: A package that the store mode needs is not installed.
     """
     if options.store == "verbatim":
         return None
@@ -140,14 +143,14 @@ def encoder(options: StoreOptions) -> str | None:
 
 
 def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
-    """The record of a JPEG that can be transcoded, else the data as they are."""
+    """Returns the crop-ready record of a JPEG that can be transcoded; any other data is returned unchanged."""
     if not data.startswith(b"\xff\xd8"):
         return data
     try:
         record: bytes = require_extension("Store mode crop-ready").transcode(data)
     except ValueError:
-        # It is of a kind that has no crop-ready form, or libjpeg would have to guess at a part of it. That it is an
-        # image all the same, for Pillow, was found out before.
+        # This kind of JPEG has no crop-ready form, or libjpeg would have to guess a part of it. The caller has already
+        # made sure that Pillow reads it as an image.
         return data
     if options.check and _decode(record, "RGB")[0].tobytes() != _decode(data, "RGB")[0].tobytes():
         return data
@@ -155,18 +158,18 @@ def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
 
 
 def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple[Image, str, int]:
-    """The decoded image in `mode`, its usual extension, and its EXIF orientation."""
+    """Returns the decoded image in `mode`, the usual extension of its format, and its EXIF orientation."""
     pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
-            # A picture that Pillow merely warns of is one that training code can read.
+            # Training code can read a picture that Pillow only warns about.
             warnings.simplefilter("ignore")
             image = pillow.open(io.BytesIO(data))
             suffix = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}.get(image.format, image.format.lower())
-            # First of all: a TIFF file is turned upright while it loads, and getexif() loads a PNG file, after which a
-            # second attempt would take a broken one for sound.
+            # Load first. A TIFF file is turned upright while it loads. And getexif() loads a PNG file: if that fails, a
+            # second attempt to load the broken file would succeed.
             image.load()
             orientation = _orientation(image)
             image = image.convert(mode)
@@ -175,7 +178,7 @@ def _decode(data: bytes, mode: str, *, apply_orientation: bool = False) -> tuple
     except MemoryError:
         raise
     except Exception as error:
-        # Pillow's plugins raise whatever their parsers run into; the data is in memory, so it is the content's fault.
+        # Pillow's plugins raise any kind of error. The data is in memory, so the content must be at fault.
         reason = re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error))
         raise Refused(f"Pillow refuses it: {type(error).__name__}: {reason}") from error
     if apply_orientation and orientation in _UPRIGHT:
@@ -187,6 +190,6 @@ def _orientation(image: Image) -> int:
     try:
         value = image.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:
-        # Broken EXIF data is no reason to refuse an image: training code does not look at it.
+        # Broken EXIF data is no reason to refuse an image, since training code does not read it.
         return 1
     return value if value in range(1, 9) else 1

@@ -1,4 +1,4 @@
-"""The list of images: `path label` per line, or a folder of class folders."""
+"""The list of images: a file with `path label` on each line, or a folder of class folders."""
 
 from __future__ import annotations
 
@@ -19,32 +19,38 @@ import numpy.typing as npt
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.options import LabelSpec
-from packtrain._readers.formats import Label
+from packtrain._readers.formats import StoredLabel
 
 IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision.datasets.folder.IMG_EXTENSIONS."""
+"""The same as torchvision.datasets.folder.IMG_EXTENSIONS."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 
 
-class Entry(NamedTuple):
+class ListedImage(NamedTuple):
     """One line of the list.
 
     Attributes:
         line: 0-based number of the line.
-        path: As the list gives it; bytes that are not UTF-8 as surrogate escapes.
-        label: Its label, None without labels.
+        path: Path as the list gives it; bytes that are not UTF-8 are surrogate escapes.
+        label: Label on the line; None if the list has no labels.
     """
 
     line: int
     path: str
-    label: Label
+    label: StoredLabel
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A line that could not be packed, and why."""
+    """A line that could not be packed.
+
+    Attributes:
+        line: 0-based number of the line.
+        path: Path as the list gives it, or the whole line if it could not be parsed.
+        reason: Why it was refused.
+    """
 
     line: int
     path: str
@@ -52,27 +58,33 @@ class Reject:
 
 
 class BadLine(ValueError):
-    """A line does not have the form that the list should have."""
+    """A line does not have the form `path label`; the message says why."""
 
 
 class ImageList:
-    """A parsed list. Holds the text and some bytes per line, not an object per line.
+    """A parsed list. It holds the text and a few bytes per line, not an object per line.
+
+    The lines that could be parsed are the *entries* of the list. Their ordinals count them from 0, in list order.
 
     Args:
-        text: The list's bytes.
-        labels: What follows the path on each line.
-        name: For the dataset's file names.
+        text: Content of the list.
+        labels: Type of the labels on each line.
+        name: Name of the list; becomes the prefix of the shard names.
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
 
     Attributes:
-        rejects: The lines that cannot be parsed. They are not among the entries.
+        labels: Type of the labels on each line.
+        name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
+        root: Folder that relative paths start from.
+        classes: Class names by label, or None.
+        rejects: The lines that could not be parsed.
         lines: Number of lines that are not blank.
-        duplicates: Number of lines that repeat an earlier one word for word.
-        sha256: Hash of the text.
+        duplicates: Number of lines that repeat an earlier line exactly.
+        sha256: SHA-256 of the text, in hexadecimal digits.
 
     Raises:
-        ListError: No line is left.
+        ListError: No line could be parsed.
     """
 
     def __init__(
@@ -108,32 +120,32 @@ class ImageList:
             raise ListError(f"{name}: none of {self.lines} lines can be used{first}")
 
     def __len__(self) -> int:
-        """Number of entries: lines that are neither blank nor rejected."""
+        """Number of entries: lines that are neither blank nor refused."""
         return len(self._starts)
 
-    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[Entry, ...]:
-        """The entries with these ordinals."""
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedImage, ...]:
+        """Returns the entries with these ordinals."""
         places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
         return tuple(
-            Entry(number, os.fsdecode(self._text[start:end]), label)
+            ListedImage(number, os.fsdecode(self._text[start:end]), label)
             for (number, start, end), label in zip(places, self._labels(ordinals), strict=True)
         )
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The line numbers of entries."""
+        """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
         numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
         return numbers
 
     def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """The paths on the given lines (ascending numbers of lines that have an entry), as the list gives them."""
+        """Yields the paths on these lines as the list gives them. The lines must ascend, and each must be an entry."""
         for ordinal in np.searchsorted(self._numbers, lines).tolist():
             yield self._text[self._starts[ordinal] : self._ends[ordinal]]
 
     def resolve(self, path: str) -> str:
-        """Where to find the file of an entry."""
+        """Returns the path under which the file of an entry is found."""
         return os.path.join(self.root, path)
 
-    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[Label]:
+    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[StoredLabel]:
         if self.labels.kind == "none":
             return repeat(None, len(ordinals))
         if self.labels.count is None:
@@ -142,7 +154,7 @@ class ImageList:
         return map(tuple, self._values.reshape(-1, self.labels.count)[ordinals].tolist())
 
     def _parse(self, line: bytes) -> tuple[int, tuple[int, ...] | tuple[float, ...]]:
-        """The length of the path on a line, and the values of its label."""
+        """Returns the length of the path on a line, and the values of its label."""
         fields = line.rsplit(None, self.labels.fields) if self.labels.fields else [line]
         if len(fields) <= self.labels.fields:
             raise BadLine(f"expected a path and {self.labels.fields} label value(s), separated by blanks")
@@ -160,14 +172,14 @@ def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, clas
     """Reads a list file, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
 
     Args:
-        source: The list or the folder.
-        labels: What follows the path on each line; int for a folder.
-        root: Folder that relative paths start from; default: the list's own folder.
-        classes: File with one class name per line, in label order; a folder brings its own.
+        source: The list file or the image folder.
+        labels: Type of the labels on each line; must be int for a folder.
+        root: Folder that relative paths start from; None for the folder of the list.
+        classes: File with one class name per line, in label order; None for an image folder, which names its classes.
 
     Raises:
-        ListError: `source` cannot be read, or holds nothing to pack.
-        UsageError: `labels` or `classes` do not go with a folder.
+        ListError: `source` cannot be read or has nothing to pack.
+        UsageError: `source` is a folder, and `labels`, `root` or `classes` was given.
     """
     try:
         if source.is_dir():
@@ -193,7 +205,7 @@ def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, clas
 
 
 def _lines(text: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each line that is not blank, without BOM, line end and trailing blanks."""
+    """Yields number, start and end of each line that is not blank. BOM, line end and trailing blanks are left out."""
     start = len(_BOM) if text.startswith(_BOM) else 0
     number = 0
     while start < len(text):
@@ -206,7 +218,7 @@ def _lines(text: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _list_folder(folder: Path) -> tuple[tuple[str, ...], bytes]:
-    """Class names, and the folder's images as the text of a list."""
+    """Returns the class names, and a list of the images in the folder as text."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     lines = []
     for label, name in enumerate(names):

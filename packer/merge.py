@@ -1,4 +1,4 @@
-"""From the notes of all shards to index, rejects and manifest."""
+"""Merges the notes of all shards into the index, rejects.jsonl and manifest.json."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .plan import Plan
 
 
 def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
-    """Writes the index, rejects.jsonl and, last, manifest.json; then removes the notes.
+    """Writes the index, rejects.jsonl and, last, manifest.json. Then removes the notes.
 
     Raises:
-        PackError: A shard is missing or holds other lines than planned, or no line could be packed at all.
+        PackError: A shard is missing, a shard holds other lines than planned, or no line could be packed.
     """
     notes = [_sound_note(folder, plan, images, number) for number in range(len(plan.shards))]
     rejects = sorted([*images.rejects, *(item for note in notes for item in note.rejects)], key=lambda item: item.line)
@@ -58,7 +58,7 @@ def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
 
 
 def remove_notes(folder: Path) -> None:
-    """Removes the notes, which a finished dataset does not need."""
+    """Removes the notes; a finished dataset does not need them."""
     shutil.rmtree(folder / PARTS, ignore_errors=True)
     fsync_folder(folder)
 
@@ -67,11 +67,13 @@ def _sound_note(folder: Path, plan: Plan, images: ImageList, number: int) -> Sha
     note = load_note(folder, plan, number)
     name = plan.shards[number].name
     if note is None:
-        raise PackError(f"shard {name} is missing from {folder}: run the same pack command again")
+        raise PackError(f"shard {name} is missing from {folder}. Run the same pack command again")
     lines = np.concatenate([note.columns["line"], np.array([item.line for item in note.rejects], np.int64)])
     planned = images.line_numbers(plan.ordinals(number))
-    if len(lines) != len(planned) or not np.array_equal(np.sort(lines), np.sort(planned)):
-        raise PackError(f"shard {name} in {folder} holds other lines than planned; remove it and run again")
+    if not np.array_equal(np.sort(lines), np.sort(planned)):
+        raise PackError(
+            f"shard {name} in {folder} holds other lines than planned. Remove it and run the same command again"
+        )
     return note
 
 
@@ -80,7 +82,7 @@ def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, re
         shutil.rmtree(folder)
     make_folder(folder)
     lines = np.concatenate([note.columns["line"] for note in notes])
-    # Rows are in list order: place_of[row] is where the row's record lies.
+    # Rows are in list order; place_of[row] is the place of the row's record.
     place_of = np.argsort(lines)
     writer = IndexWriter(folder, records)
     writer.add("line", lines[place_of])
@@ -97,7 +99,7 @@ def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, re
 
 
 def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Offsets [count + 1] and the bytes of all texts one after the other."""
+    """Returns offsets, int64 [count + 1], and the bytes of all texts one after the other, uint8."""
     data, offsets = bytearray(), np.zeros(count + 1, "<i8")
     for row, text in enumerate(texts):
         data += text
@@ -113,7 +115,7 @@ def _write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
 
 
 def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
-    """The lines that a finished dataset refused.
+    """Returns the refused lines of a finished dataset, in line order.
 
     Raises:
         CorruptFile: rejects.jsonl is missing or differs from what was written.

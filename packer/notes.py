@@ -1,7 +1,7 @@
-"""Completion notes: what a finished shard holds. A shard with a note is not packed again.
+"""Completion notes: each says what a finished shard holds. A shard that has a note is not packed again.
 
-A note is an `.npz` file of the shard's columns in place order and a JSON text, ``parts/<shard>.npz``, and behind it
-the crc32c of it all. The merge turns all notes into the index and removes them.
+A note, ``parts/<shard>.npz``, is an `.npz` file of the shard's columns, in place order, and of a JSON text, followed by
+the crc32c of the `.npz` file in 4 bytes. The merge turns the notes into the index and removes them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .plan import Plan
 PARTS: Final = "parts"
 _CHECKSUM_BYTES: Final = 4
 NOTE_COLUMNS: Final = ("line", "offset", "length", "crc32c", "width", "height", "orientation")
-"""Columns that every note has; ``label`` comes on top where there are labels."""
+"""Columns of every note; if the dataset has labels, there is also ``label``."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class ShardNote:
     """What a finished shard holds.
 
     Attributes:
-        plan_sha256: The plan it was packed by.
-        info: For the manifest.
-        rejects: The lines that were refused.
-        columns: Arrays [records, ...] in place order, by name.
+        plan_sha256: SHA-256 of the plan that the shard was packed by.
+        info: What the manifest will say about the shard.
+        rejects: Lines of the shard that were refused.
+        columns: Arrays [records, ...] in place order, by the name of their column.
     """
 
     plan_sha256: str
@@ -61,14 +61,15 @@ class ShardNote:
 
 
 def note_path(folder: Path, shard: str) -> Path:
-    """Where the note of `shard` lies."""
+    """Returns the path of the note of `shard`."""
     return folder / PARTS / f"{shard}.npz"
 
 
 def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
-    """The note of shard `number`, or None where the shard has to be packed.
+    """Returns the note of shard `number`, or None if the shard has to be packed.
 
-    That is: there is no note, it cannot be read, it belongs to another plan, or its shard is not there as it says.
+    It has to be packed if there is no note, if the note is damaged or belongs to another plan, or if a file of the
+    shard is missing or has another size than the note says.
     """
     name = plan.shards[number].name
     try:
@@ -82,12 +83,12 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
         note = ShardNote(facts["plan"], info, tuple(Reject(**item) for item in facts["rejects"]), columns)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    sound = note.plan_sha256 == plan.sha256 and info.name == name and is_in_place(folder, info)
+    sound = note.plan_sha256 == plan.sha256 and info.name == name and shard_is_present(folder, info)
     return note if sound else None
 
 
-def is_in_place(folder: Path, info: ShardInfo) -> bool:
-    """Whether the shard and its sidecars are there, with the right sizes."""
+def shard_is_present(folder: Path, info: ShardInfo) -> bool:
+    """Returns True if the shard and its sidecars exist and have the right sizes."""
     try:
         return all((folder / file.name).stat().st_size == file.bytes for file in (info, *info.sidecars))
     except OSError:
@@ -95,7 +96,13 @@ def is_in_place(folder: Path, info: ShardInfo) -> bool:
 
 
 def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-    """The columns of a note from tuples in the order of `NOTE_COLUMNS`, and labels."""
+    """Makes the columns of a note.
+
+    Args:
+        plan: Plan of the dataset.
+        rows: One tuple per record, with its values in the order of `NOTE_COLUMNS`.
+        labels: One label per record; ignored if the dataset has no labels.
+    """
     transposed = zip(*rows, strict=True) if rows else ((),) * len(NOTE_COLUMNS)
     columns = {name: np.array(values, ROW_COLUMNS[name]) for name, values in zip(NOTE_COLUMNS, transposed, strict=True)}
     if plan.labels.kind != "none":

@@ -1,4 +1,4 @@
-"""What a caller may choose when packing."""
+"""Options of packing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from packtrain._readers.formats import container
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Options of one dataset; all of them are part of its plan, but for `root`.
+    """Options of a dataset. All of them except `root` are part of its plan.
 
     Attributes:
-        format: Container: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
+        format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
         store: How pixels are stored.
-        labels: What follows the path on each line.
-        classes: File with one class name per line, in label order, or None.
-        root: Folder that relative paths start from; None: the list's own folder. Not part of the plan, so that nodes
-            which mount the images at different places can share one.
-        shard_bytes: Size that shards aim at.
-        seed: Of the order in which records are placed; None keeps the list's order.
+        labels: Type of the labels that follow the path on each line.
+        classes: File with one class name per line, in label order; None for a dataset without class names.
+        root: Folder that relative paths start from; None for the folder of the list. It is not part of the plan, so
+            that machines that mount the images at different paths can share one plan.
+        shard_bytes: Target size of a shard in bytes.
+        seed: Seed that shuffles the order of the records; None keeps the order of the list.
     """
 
     format: str = "tar"
@@ -40,20 +40,20 @@ class PackOptions:
         if self.shard_bytes < 1:
             raise UsageError(f"shard size {self.shard_bytes}: expected at least one byte")
         if self.classes is not None and str(self.labels) != "int":
-            raise UsageError(f"class names belong to labels int, not {self.labels}")
+            raise UsageError(f"class names need labels int, not {self.labels}")
 
 
 def reject_limit(text: str, lines: int) -> int:
-    """How many of `lines` lines may be refused under ``"0.1%"`` or ``"20"``.
+    """Returns how many of `lines` lines may be refused under a limit such as ``"0.1%"`` or ``"20"``.
 
-    A percentage above zero allows at least one.
+    A percentage above zero allows at least one line.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: `text` is neither a percentage nor a count.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
-        raise UsageError(f"max rejects {text!r}: expected a percentage or a count, as 0.1% or 20")
+        raise UsageError(f"max rejects {text!r}: expected a percentage or a count, such as 0.1% or 20")
     if not found[2]:
         return int(found[1])
     percent = float(found[1])

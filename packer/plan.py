@@ -1,7 +1,7 @@
-"""plan.json: which lines go to which shard. Fixed before the first byte is packed, obeyed by every run and part.
+"""plan.json: which lines go to which shard. It is written before the first shard, and every later run follows it.
 
-A plan is arithmetic: place p holds entry ``Permutation(entries, seed)[p]`` of the list (or entry p, with seed null),
-and each shard holds a range of places. So it stays small for any number of lines.
+A plan is arithmetic: place p holds entry ``Permutation(entries, seed)[p]`` of the list (entry p if the seed is null),
+and each shard holds a range of places. So a plan stays small for any number of lines.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SAMPLE_SEED: Final = 0x5A3D
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """A shard to come.
+    """A shard that is to be packed.
 
     Attributes:
-        name: Its file name.
-        first: Its first place.
-        count: Number of places in it.
+        name: File name of the shard.
+        first: First place in the shard.
+        count: Number of places in the shard.
     """
 
     name: str
@@ -51,21 +51,21 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole of plan.json.
+    """The content of plan.json.
 
     Attributes:
         name: Prefix of the shard names.
-        format: Container format.
+        format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
         store: How pixels are stored.
-        labels: What follows the path on each line.
+        labels: Type of the labels that follow the path on each line.
         classes: Class names by label, or None.
-        list_sha256: Hash of the list.
+        list_sha256: SHA-256 of the list, in hexadecimal digits.
         lines: Number of lines that are not blank.
-        entries: Number of them that could be parsed; these have places.
-        seed: Of the order of places; None: the list's order.
-        shard_bytes: Size that shards aim at.
-        encoder: What the stored bytes depend on but the files'; None where these are stored verbatim.
-        written_by: What made the plan.
+        entries: Number of lines that could be parsed; only these have places.
+        seed: Seed that shuffles the order of places; None for the order of the list.
+        shard_bytes: Target size of a shard in bytes.
+        encoder: Libraries that, apart from the source files, decide the stored bytes; None with store mode verbatim.
+        written_by: Program and version that made the plan.
         shards: The shards, by number.
     """
 
@@ -84,7 +84,7 @@ class Plan:
     shards: tuple[PlannedShard, ...]
 
     def dump(self) -> bytes:
-        """The bytes of plan.json."""
+        """Returns the content of plan.json."""
         return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
 
     @classmethod
@@ -92,9 +92,9 @@ class Plan:
         """Reads and checks the plan in `folder`.
 
         Raises:
-            FileNotFoundError: There is none.
-            UnsupportedVersion: It was written by a newer packtrain.
-            CorruptFile: It is damaged.
+            FileNotFoundError: There is no plan.
+            UnsupportedVersion: The plan was written by a newer packtrain.
+            CorruptFile: The plan is damaged.
         """
         body = load_document(folder / PLAN, newest=VERSION)
         try:
@@ -112,21 +112,23 @@ class Plan:
 
     @property
     def sha256(self) -> str:
-        """Hash of plan.json."""
+        """SHA-256 of plan.json, in hexadecimal digits."""
         return hashlib.sha256(self.dump()).hexdigest()
 
     def ordinals(self, number: int) -> npt.NDArray[np.int64]:
-        """The entries of shard `number`, in place order."""
+        """Returns the ordinals, int64 [count], of the entries in shard `number`, in place order."""
         shard = self.shards[number]
         if self.seed is None:
             return np.arange(shard.first, shard.first + shard.count)
         return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)
 
     def require_same(self, other: Plan) -> None:
-        """Compares what the two are plans for; how many records a shard holds was settled when the first was made.
+        """Compares this plan, which lies on disk, with the plan that is asked for.
+
+        The division into shards is not compared: it was decided when this plan was made.
 
         Raises:
-            OutputConflict: They differ; the message says in what.
+            OutputConflict: They differ; the message says how.
         """
         mine, theirs = self._terms(), other._terms()
         differing = [
@@ -136,7 +138,7 @@ class Plan:
         ]
         if differing:
             raise OutputConflict(
-                f"the folder holds a pack by another plan ({'; '.join(differing)}). Choose another folder, or remove it"
+                f"the folder was packed by another plan ({'; '.join(differing)}). Choose another folder, or remove it"
             )
 
     def _terms(self) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class Plan:
 
 
 def outline_plan(images: ImageList, options: PackOptions) -> Plan:
-    """What a pack is asked for: its plan without the shards."""
+    """Makes a plan without its shards: what is to be packed, and how."""
     return Plan(
         name=images.name,
         format=options.format,
@@ -166,7 +168,7 @@ def outline_plan(images: ImageList, options: PackOptions) -> Plan:
 
 
 def plan_shards(outline: Plan, images: ImageList) -> Plan:
-    """Completes a plan. Reads a seeded sample of the files to learn how large records are.
+    """Completes a plan with its shards. Reads a sample of the files, always the same one, to estimate the record size.
 
     Raises:
         ListError: None of the sampled files can be read.
@@ -183,7 +185,7 @@ def plan_shards(outline: Plan, images: ImageList) -> Plan:
 
 
 def _record_bytes(images: ImageList, store: StoreOptions) -> int:
-    """Mean size of a record, at least 1."""
+    """Estimates the mean size of a record in bytes; at least 1."""
     if store.fixed_shape is not None:
         return math.prod(store.fixed_shape)
     wanted = min(len(images), _SAMPLED_FILES if store.keeps_pixels else _SAMPLED_IMAGES)

@@ -1,7 +1,7 @@
-"""A quick look at an encoded image: is it beyond doubt, and what are its dimensions?
+"""A quick check of an encoded image: is it certainly sound, and what are its dimensions?
 
-Decoding every file would make packing ten times slower. `probe` reads headers alone and vouches only for what it fully
-understands; everything else is a suspect, which the caller decodes.
+Decoding every file would make packing ten times slower. `probe` reads only the headers, and vouches only for what it
+fully understands. Everything else is a suspect, which the caller decodes.
 
 JPEG: ITU-T T.81, annex B. PNG: ISO/IEC 15948. EXIF orientation: CIPA DC-008, tag 0x0112.
 """
@@ -20,11 +20,11 @@ _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26
 _SOF: Final = (0xC0, 0xC1, 0xC2)
 _JPEG_END: Final = b"\xff\xd9"
-# What ends a scan: a marker that is neither a stuffed zero nor a restart.
+# A scan ends at a marker that is neither a stuffed zero nor a restart marker.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7]")
 _XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_ORIENTATION: Final = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
-# Application segments of which Pillow reads fixed fields, and how long they must be for that.
+# Application segments from which Pillow reads fixed fields, and the least length that this takes.
 _APPLICATION_BYTES: Final = {(0xE0, b"JFIF"): 7, (0xE2, b"ICC_PROFILE\0"): 14, (0xEE, b"Adobe"): 7}
 _PNG_MAGIC: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"\0\0\0\0IEND\xae\x42\x60\x82"
@@ -33,14 +33,14 @@ _PNG_BYTES: Final = {b"IHDR": 13, b"IEND": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 
 _PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 
 
-class Header(NamedTuple):
-    """What a header says.
+class ImageHeader(NamedTuple):
+    """What the header of an image says.
 
     Attributes:
         extension: Usual file extension, without the dot.
-        width: Pixels, as stored (before any orientation).
-        height: Pixels.
-        orientation: EXIF orientation, 1 to 8; 1 where there is none.
+        width: Width in pixels, as stored (before any EXIF orientation is applied).
+        height: Height in pixels, as stored.
+        orientation: EXIF orientation, 1 to 8; 1 if the file has none.
     """
 
     extension: str
@@ -49,8 +49,8 @@ class Header(NamedTuple):
     orientation: int
 
 
-def probe(data: bytes) -> Header | None:
-    """The header of an image that Pillow will decode, or None where that is not certain."""
+def probe(data: bytes) -> ImageHeader | None:
+    """Returns the header of an image that Pillow will certainly decode; None if that is not certain."""
     try:
         if data.startswith(b"\xff\xd8"):
             return _probe_jpeg(data)
@@ -70,7 +70,7 @@ def _expect(condition: bool) -> None:
         raise _Doubt
 
 
-def _probe_jpeg(data: bytes) -> Header:
+def _probe_jpeg(data: bytes) -> ImageHeader:
     _expect(data.endswith(_JPEG_END))
     last = len(data) - len(_JPEG_END)
     position, scans = 2, 0
@@ -95,22 +95,22 @@ def _probe_jpeg(data: bytes) -> Header:
             if frame is None or not set(frame.quantisers.values()) <= quantisers:
                 raise _Doubt
             (_progressive_scan if frame.progressive else _whole_scan)(body, frame, huffman)
-            # Coded data may be anything but a marker: what they stand for is a picture, if perhaps not a pretty one.
+            # Coded data may be anything except a marker: they always decode to some picture.
             position = _end_of_scan(data, position, last)
             _expect(frame.progressive or position == last)
         else:
-            # Application data and comments; anything else (arithmetic coding, lossless, hierarchical) is a suspect.
+            # Application data and comments are fine; anything else (arithmetic, lossless, hierarchical) is a suspect.
             _expect(0xE0 <= marker <= 0xEF or marker == 0xFE)
             applications.append((marker, body))
     if frame is None or not scans:
         raise _Doubt
-    return Header("jpg", frame.width, frame.height, _application_data(applications))
+    return ImageHeader("jpg", frame.width, frame.height, _application_data(applications))
 
 
 def _end_of_scan(data: bytes, start: int, last: int) -> int:
-    """Where the marker lies that ends the coded data from `start` on; `last` is that of the file's end."""
+    """Returns the offset of the marker that ends the coded data at `start`. `last` is the offset of the EOI marker."""
     coded = np.frombuffer(data, np.uint8, last + 1 - start, start)
-    # Most files have no marker before the last one. To see that this way takes half the time of a search.
+    # Most files have no marker before the last one. This test for it takes half the time of a search.
     marked = coded[:-1] == 0xFF
     marked &= coded[1:] != 0
     if not marked.any():
@@ -120,7 +120,7 @@ def _end_of_scan(data: bytes, start: int, last: int) -> int:
 
 
 def _segment(data: bytes, position: int) -> tuple[int, bytes]:
-    """The marker at `position` and the content of its segment."""
+    """Returns the marker at `position` and the content of its segment."""
     _expect(data[position] == 0xFF)
     (length,) = struct.unpack_from(">H", data, position + 2)
     body = data[position + 4 : position + 2 + length]
@@ -129,7 +129,7 @@ def _segment(data: bytes, position: int) -> tuple[int, bytes]:
 
 
 class _Frame(NamedTuple):
-    """What a frame header says; `quantisers` gives the number of each component's quantisation table."""
+    """What a frame header says; `quantisers` has the number of the quantisation table of each component."""
 
     width: int
     height: int
@@ -181,7 +181,10 @@ def _huffman(body: bytes) -> frozenset[int]:
 
 
 def _prefix_code(counts: bytes) -> bool:
-    """Whether codes of these lengths (1 to 16 bits) fit, all-ones codes left free (T.81, annex C)."""
+    """Returns True if a prefix code can have `counts[n]` codes of n + 1 bits.
+
+    The code of only ones must stay free (T.81, annex C).
+    """
     free = 1
     for count in counts:
         free = 2 * free - count
@@ -191,7 +194,7 @@ def _prefix_code(counts: bytes) -> bool:
 
 
 def _scan(body: bytes, frame: _Frame) -> tuple[dict[int, int], tuple[int, int, int, int]]:
-    """The tables of each component in a scan, and its parameters Ss, Se, Ah, Al."""
+    """Returns the Huffman tables of each component in a scan, and the parameters Ss, Se, Ah and Al."""
     count = body[0]
     _expect(len(body) == 4 + 2 * count and 1 <= count <= len(frame.quantisers))
     tables = dict(struct.iter_unpack("BB", body[1:-3]))
@@ -215,18 +218,18 @@ def _progressive_scan(body: bytes, frame: _Frame, huffman: set[int]) -> None:
 
 
 def _application_data(segments: list[tuple[int, bytes]]) -> int:
-    """Looks at what Pillow reads of application segments. Returns the orientation."""
+    """Checks what Pillow reads from application segments. Returns the EXIF orientation."""
     exif: int | None = None
     xmp: int | None = None
     metadata = [body for marker, body in segments if marker == 0xE1 and body.startswith(b"Exif\0\0")]
-    # Pillow joins several.
+    # Pillow joins several EXIF segments.
     _expect(len(metadata) <= 1)
     for body in metadata:
         exif = _orientation(body[6:])
     for marker, body in segments:
         for (kind, name), least in _APPLICATION_BYTES.items():
             _expect(marker != kind or not body.startswith(name) or len(body) >= least)
-        # A second picture in the file; a resource that breaks off where Pillow does not expect it.
+        # A second picture in the file; a truncated resource, which Pillow does not expect.
         _expect(not (marker == 0xE2 and body.startswith(b"MPF\0")))
         _expect(not (marker == 0xED and body[-6:-2] == b"8BIM"))
         if marker == 0xE1 and body.startswith(_XMP):
@@ -237,7 +240,7 @@ def _application_data(segments: list[tuple[int, bytes]]) -> int:
 
 
 def _orientation(tiff: bytes) -> int | None:
-    """Tag 0x0112 of the first directory, if it is there."""
+    """Returns tag 0x0112 of the first directory, or None if it is not there."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     _expect(order is not None)
     (start,) = struct.unpack_from(f"{order}I", tiff, 4)
@@ -245,14 +248,14 @@ def _orientation(tiff: bytes) -> int | None:
     values: dict[int, int] = {}
     for number in range(entries):
         tag, kind, count, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * number)
-        _expect(tag not in values)  # which of the two counts is up to the version of Pillow
+        _expect(tag not in values)  # which of the two counts depends on the version of Pillow
         values[tag] = value
-        # The only tags whose values Pillow looks at: orientation, resolution and its unit.
+        # Pillow reads the values of only these tags: orientation, resolution and its unit.
         _expect((kind, count) == {0x0112: (3, 1), 0x011A: (5, 1), 0x0128: (3, 1)}.get(tag, (kind, count)))
     return values.get(0x0112)
 
 
-def _probe_png(data: bytes) -> Header:
+def _probe_png(data: bytes) -> ImageHeader:
     _expect(data.endswith(_PNG_END) and len(data) <= _LARGEST_AREA)
     width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, 16)
     _expect(width > 0 and height > 0 and width * height <= _LARGEST_AREA and methods == [0, 0, 0])
@@ -265,10 +268,10 @@ def _probe_png(data: bytes) -> Header:
         (checksum,) = struct.unpack_from(">I", data, position + 8 + length)
         _expect(zlib.crc32(body, zlib.crc32(kind)) == checksum)
         _expect(length == _PNG_BYTES[kind] if kind in _PNG_BYTES else kind in _PNG_ANY_BYTES)
-        # Tools hide EXIF and XMP in texts, and Pillow looks for them there.
+        # Some tools put EXIF and XMP into text chunks, and Pillow looks for them there.
         _expect(kind != b"tEXt" or not re.search(b"exif|xmp", body, re.IGNORECASE))
         if kinds[-1:] != [kind]:
             kinds.append(kind)
         position += 12 + length
     _expect(kinds[0] == b"IHDR" and kinds[-1] == b"IEND" and len(set(kinds)) == len(kinds) and b"IDAT" in kinds)
-    return Header("png", width, height, 1)
+    return ImageHeader("png", width, height, 1)

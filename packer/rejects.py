@@ -1,4 +1,4 @@
-"""How many lines may be refused."""
+"""The limit on the number of refused lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from .listing import Reject
 
 
 class RejectGuard:
-    """Counts rejects by shard and stops the run when there are too many."""
+    """Counts the refused lines of each shard and stops the run when there are too many.
+
+    Args:
+        limit: Number of lines that may be refused.
+        lines: Number of lines in the list, for messages.
+    """
 
     def __init__(self, limit: int, lines: int) -> None:
         self._limit = limit
@@ -20,15 +25,18 @@ class RejectGuard:
 
     @property
     def total(self) -> int:
-        """Lines refused so far."""
+        """Number of lines refused so far."""
         return sum(map(len, self._by_shard.values()))
 
     def accept(self, rejects: int) -> None:
-        """Raises the limit to what a finished dataset has been allowed before, so that no later run unmakes it."""
+        """Raises the limit to at least `rejects`.
+
+        A finished dataset has had this many refused lines before, so no later run may fail because of them.
+        """
         self._limit = max(self._limit, rejects)
 
     def count(self, shard: int, rejects: Sequence[Reject]) -> None:
-        """Takes note of all rejects of a shard so far.
+        """Sets the refused lines of a shard so far.
 
         Raises:
             TooManyRejects: The limit is exceeded.
@@ -42,11 +50,11 @@ class RejectGuard:
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
         raise TooManyRejects(
             f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
-            "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects"
+            "Finished shards are kept. Fix the list or the files and run again, or allow more with --max-rejects"
         )
 
 
 def _short(path: str) -> str:
-    # A list that is no list at all may hold anything, terminal controls included.
+    # A file that is not a list at all may hold anything, even terminal control codes.
     text = repr(path)
     return text if len(text) <= 120 else text[:117] + "..."

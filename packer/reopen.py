@@ -1,4 +1,4 @@
-"""Going on with a dataset that was finished before."""
+"""Reopens a finished dataset, so that missing shards can be packed again."""
 
 from __future__ import annotations
 
@@ -13,28 +13,34 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 
 from .listing import ImageList, Reject
 from .merge import read_rejects
-from .notes import NOTE_COLUMNS, PARTS, ShardNote, is_in_place
+from .notes import NOTE_COLUMNS, PARTS, ShardNote, shard_is_present
 from .plan import Plan
 
 
 def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> Manifest | None:
-    """Turns a finished dataset into an unfinished one where shards are missing or are to be packed again.
+    """Turns a finished dataset into an unfinished one if shards are missing or are to be packed again.
 
-    Notes of the sound shards come before the manifest goes, so that a crash loses nothing.
+    The notes of the sound shards are written before the manifest is removed, so a crash loses nothing.
+
+    Args:
+        folder: Folder of the dataset.
+        plan: Plan of the dataset.
+        images: The list.
+        retry_rejects: True if shards with refused lines are to be packed again.
 
     Returns:
-        The manifest, where there was nothing to do; else None.
+        The manifest if no shard has to be packed; None if the dataset was reopened.
 
     Raises:
-        CorruptFile: Manifest, index or rejects.jsonl is damaged, or belongs to another plan.
+        CorruptFile: Manifest, index or rejects.jsonl is damaged, or the manifest belongs to another plan.
     """
     manifest = Manifest.load(folder)
     if manifest.plan_sha256 != plan.sha256:
-        raise CorruptFile(f"{folder}: manifest and plan do not belong together; pack into another folder", file=PLAN)
+        raise CorruptFile(f"{folder}: manifest and plan do not belong together. Pack into another folder", file=PLAN)
     rejects = {item.line: item for item in read_rejects(folder, manifest)}
     refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
     sound = [
-        is_in_place(folder, info) and not (retry_rejects and lines)
+        shard_is_present(folder, info) and not (retry_rejects and lines)
         for info, lines in zip(manifest.shards, refused, strict=True)
     ]
     if all(sound):
@@ -56,7 +62,7 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
 
 
 def _refused(plan: Plan, images: ImageList, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:
-    """Those of `rejects`, by line, that shard `number` was to hold."""
+    """Returns those of `rejects`, which are by line, that were planned for shard `number`."""
     if not rejects:
         return ()
     lines = np.sort(images.line_numbers(plan.ordinals(number))).tolist()

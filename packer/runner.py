@@ -1,4 +1,4 @@
-"""Packing a list, told as a story: list, plan, shards, merge."""
+"""Packs a list step by step: read the list, agree on a plan, pack the missing shards, merge."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .shard import ShardProgress, ShardTask, pack_shard
 
 @dataclass(frozen=True)
 class PackProgress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        done: Lines dealt with, those of earlier runs included.
-        total: Lines to deal with.
-        resumed: Lines that earlier runs have dealt with.
-        rejects: Lines refused so far.
+        done: Number of lines that are done, including those of earlier runs.
+        total: Number of lines to pack.
+        resumed: Number of lines that earlier runs have done.
+        rejects: Number of lines refused so far.
     """
 
     done: int
@@ -50,17 +50,17 @@ class PackProgress:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        dataset: The folder.
-        complete_before: The dataset was complete already; nothing was done.
-        packed: Shards packed by this run.
-        resumed: Shards finished by earlier runs.
-        records: Rows of the dataset.
-        bytes: Size of its shards.
-        rejects: Lines that were refused.
-        duplicates: Lines that repeat an earlier one.
+        dataset: Folder of the dataset.
+        complete_before: True if the dataset was already complete, so that nothing was done.
+        packed: Number of shards packed by this run.
+        resumed: Number of shards finished by earlier runs.
+        records: Number of records in the dataset.
+        bytes: Total size of the shards in bytes.
+        rejects: Number of refused lines.
+        duplicates: Number of lines that repeat an earlier line; they are packed as well.
     """
 
     dataset: Path
@@ -85,23 +85,31 @@ def pack(
 ) -> PackReport:
     """Packs a list of images, or an image folder, into a dataset.
 
-    Stopped at any point, by whatever, the same call goes on where it stopped and gives the same bytes.
+    If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
     Args:
-        source: The list (``path label`` per line), or a folder with one folder per class.
-        out: The dataset's folder: new, empty, or holding an unfinished or finished pack by the same plan.
-        options: What to store and how.
-        workers: Processes; with more than one, the calling script needs the usual ``if __name__ == "__main__"``.
-        max_rejects: How many lines may be refused: a percentage or a count.
-        retry_rejects: Pack shards with refused lines again.
-        on_progress: Called now and then.
+        source: The list (``path label`` on each line), or a folder with one folder of images per class.
+        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan.
+        options: What to store, and how; None for the defaults.
+        workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
+            command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
+            script needs the usual ``if __name__ == "__main__"``.
+        max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"``). A percentage above
+            zero allows at least one.
+        retry_rejects: True to pack shards that have refused lines again.
+        on_progress: Called in the calling process, about five times a second per worker and after each shard.
+
+    Returns:
+        What was done, and what the dataset holds.
 
     Raises:
         ListError: The list is unusable.
-        OutputConflict: `out` holds something else, or another packer is at work there.
-        TooManyRejects: The limit is exceeded. Finished shards stay.
-        ShardFailed: A shard failed twice for a reason that is not its images' content.
-        NoSpace: The file system is full.
+        UsageError: `max_rejects` is neither a percentage nor a count, or the options do not fit the list.
+        OutputConflict: `out` holds something else, or another packer is working there.
+        CorruptFile: `out` holds a dataset or plan that is damaged.
+        TooManyRejects: More lines were refused than allowed. Finished shards are kept.
+        ShardFailed: A shard failed twice for a reason other than the content of its images.
+        NoSpace: The file system of `out` is full. Finished shards are kept.
     """
     options = options or PackOptions()
     folder = Path(out)
@@ -127,12 +135,12 @@ def pack(
 
 
 def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
-    """The plan in `folder`, which must be the one asked for; made and written if there is none."""
+    """Returns the plan in `folder`, which must be the one asked for. Makes and writes it if there is none."""
     wanted = outline_plan(images, options)
     if not (folder / PLAN).exists():
         plan = plan_shards(wanted, images)
         make_folder(folder)
-        # Another packer may have been faster, and may have cleaned up after the slower one.
+        # Another packer may have been faster, and may have removed our temporary file.
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
@@ -142,10 +150,10 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
 
 def _require_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file; packtrain writes a folder")
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder")
     if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
-        # In this order: a packer that starts at the same time makes its plan before all else.
+        # Look for the plan last: a packer that starts at the same time writes its plan first.
         if strangers and not (folder / PLAN).exists():
             raise OutputConflict(
                 f"{folder} holds no {PLAN} but {', '.join(sorted(strangers)[:3])}: packtrain writes into a new or "
@@ -154,7 +162,7 @@ def _require_usable(folder: Path) -> None:
 
 
 def _missing_shards(folder: Path, plan: Plan, guard: RejectGuard, retry_rejects: bool) -> list[int]:
-    """The shards that are to be packed; the rejects of the others are counted."""
+    """Returns the numbers of the shards that have to be packed. Counts the refused lines of the others."""
     (folder / PARTS).mkdir(exist_ok=True)
     remove_temporaries(folder / PARTS)
     missing = []
@@ -192,7 +200,7 @@ def _pack_shards(
         for result in run_tasks(pack_shard, tasks, workers=min(workers, len(missing)), on_progress=advance):
             advance(result)
     finally:
-        # Workers that were stopped had no time to clean up.
+        # Workers that were stopped could not clean up.
         remove_temporaries(folder)
 
 

@@ -1,4 +1,4 @@
-"""One shard, one task: read, check, store, publish, note."""
+"""Packs one shard: reads, checks and stores its images, gives the file its final name, and leaves a note."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from packtrain._core.files import (
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
 
-from .formats import Record, ShardLayout, ShardWriter, shard_writer
+from .formats import NewRecord, RecordSpec, ShardWriter, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
-from .listing import Entry, Reject
+from .listing import ListedImage, Reject
 from .notes import ShardNote, note_columns
 from .plan import Plan
 
@@ -36,17 +36,17 @@ class ShardTask:
     """Everything a worker needs to pack one shard.
 
     Attributes:
-        folder: The dataset.
-        plan: Its plan.
-        number: The shard's.
-        entries: Its entries, in place order.
-        paths: Where to find each entry's file.
+        folder: Folder of the dataset.
+        plan: Plan of the dataset.
+        number: Number of the shard.
+        entries: Lines of the shard, in place order.
+        paths: Path of the file of each entry.
     """
 
     folder: Path
     plan: Plan
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedImage, ...]
     paths: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -55,12 +55,12 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardProgress:
-    """How far a shard is.
+    """Progress of one shard.
 
     Attributes:
-        number: The shard's.
-        lines: Lines dealt with so far.
-        rejects: Those of them that were refused.
+        number: Number of the shard.
+        lines: Number of lines that are done.
+        rejects: Lines refused so far.
     """
 
     number: int
@@ -69,20 +69,21 @@ class ShardProgress:
 
 
 def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
-    """Packs one shard and leaves its note. Doing it again gives the same bytes.
+    """Packs one shard and leaves its note. Packing it again gives the same bytes.
 
     Raises:
-        ShardFailed: A source file cannot be read, for a reason that is not its content, or the shard cannot be written.
-        NoSpace: The output's file system is full.
+        ShardFailed: A source file cannot be read, for a reason other than its content; or the shard cannot be written;
+            or the libraries that decide the stored bytes are not those of the plan.
+        NoSpace: The file system of the dataset is full.
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
     _require_encoder(plan)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
-    layout = ShardLayout(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
+    spec = RecordSpec(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
     with file_errors(task.folder, ShardFailed):
         try:
-            writer = shard_writer(plan.format)(temporary, layout)
+            writer = shard_writer(plan.format)(temporary, spec)
             try:
                 rows, labels, rejects = _add_all(task, writer, report)
                 finished = writer.finish()
@@ -106,7 +107,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 def _add_all(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
 ) -> tuple[list[tuple[Any, ...]], list[Any], list[Reject]]:
-    """Feeds every entry to the writer. Returns the note's rows without offsets, the labels, and the rejects."""
+    """Adds every entry to the writer. Returns the rows of the note (without offsets), the labels, and the rejects."""
     store, channels = task.plan.store, task.plan.store.channels
     rows: list[tuple[Any, ...]] = []
     labels: list[Any] = []
@@ -121,7 +122,7 @@ def _add_all(
             header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
             checksum = crc32c(payload)
             shape = (header.height, header.width, channels)
-            writer.add(Record(entry.line, entry.label, payload, header.extension, checksum, shape))
+            writer.add(NewRecord(entry.line, entry.label, payload, header.extension, checksum, shape))
             rows.append((entry.line, len(payload), checksum, header.width, header.height, header.orientation))
             labels.append(entry.label)
         if time.monotonic() - reported > _REPORT_SECONDS:
@@ -130,12 +131,12 @@ def _add_all(
     return rows, labels, rejects
 
 
-def _read(path: str, entry: Entry) -> bytes:
+def _read(path: str, entry: ListedImage) -> bytes:
     try:
         return read_source(path)
     except OSError as error:
         raise ShardFailed(
-            f"cannot read {path} (line {entry.line}): {error.strerror}. This is no fault of the image: mend it and run "
+            f"cannot read {path} (line {entry.line}): {error.strerror}. The image is not at fault: fix this and run "
             "the same command again"
         ) from error
 
@@ -153,6 +154,6 @@ def _require_encoder(plan: Plan) -> None:
     here = encoder(plan.store)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan's pixels come from {plan.encoder}, this environment has {here}: the same images would give "
-            "other bytes. Pack in the same environment, or start anew in another folder"
+            f"the plan was made with {plan.encoder}, but this environment has {here}: the same images would give "
+            "other bytes. Pack in the same environment, or start again in another folder"
         )

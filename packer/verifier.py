@@ -1,4 +1,4 @@
-"""Re-reads a dataset and names everything in it that differs from what was written. Changes nothing."""
+"""Reads a dataset again and names everything that differs from what was written. Changes nothing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Problem:
     """Something that differs from what was written.
 
     Attributes:
-        file: Name relative to the dataset.
+        file: Name of the file, relative to the dataset.
         message: What is wrong.
-        row: Row of the damaged record, where it is one.
-        line: Its line in the list.
+        row: Row of the damaged record; None if it is not about one record.
+        line: 0-based line of that record in the list; None if it is not about one record.
     """
 
     file: str
@@ -50,7 +50,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyProgress:
-    """How far a run is: records of shard `number` checked so far."""
+    """Progress of one shard.
+
+    Attributes:
+        number: Number of the shard.
+        records: Number of its records checked so far.
+    """
 
     number: int
     records: int
@@ -58,14 +63,14 @@ class VerifyProgress:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a run found.
+    """Result of a run.
 
     Attributes:
-        dataset: The folder.
-        records: Records that were checked, those in the journal of an earlier run included.
-        shards: Shards that were.
-        decoded: Whether every image was decoded.
-        problems: Everything that is wrong; empty when all is well.
+        dataset: Folder of the dataset.
+        records: Number of records checked, including those that the journal of an earlier run lists.
+        shards: Number of shards checked.
+        decoded: True if every image was decoded.
+        problems: Everything that is wrong; empty if the dataset is sound.
     """
 
     dataset: Path
@@ -77,7 +82,7 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class _ShardCheck:
-    """The task of checking one shard."""
+    """A task: check one shard."""
 
     folder: Path
     number: int
@@ -89,7 +94,7 @@ class _ShardCheck:
 
 @dataclass(frozen=True)
 class _ShardFindings:
-    """What came of it."""
+    """What checking one shard has found."""
 
     number: int
     records: int
@@ -104,25 +109,30 @@ def verify(
     journal: Path | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
-    """Checks a dataset: plan, rejects, index, every shard and every record, and the containers through their libraries.
+    """Checks everything in a dataset against what was written.
+
+    That is the plan, rejects.jsonl, the index, every shard and every record. Each container is also read by the library
+    of its own format and compared with the index.
 
     Args:
-        path: The dataset's folder.
-        decode_images: Decode every image, too.
-        workers: Processes.
-        journal: File that keeps what has been checked, so that a run that was stopped can go on; it is taken up again
-            only for the very same dataset and kind of check.
-        on_progress: Called now and then.
+        path: Folder of the dataset.
+        decode_images: True to decode every image as well.
+        workers: Number of worker processes. The default, 1, checks in the calling process and uses only one core; the
+            command ``packtrain verify`` uses all available cores. Workers are spawned, so with more than one the
+            calling script needs the usual ``if __name__ == "__main__"``.
+        journal: File that records which shards have been checked, so that a run that was stopped can continue. It is
+            used only for the same dataset and the same `decode_images`; otherwise it is written from the start.
+        on_progress: Called in the calling process, after every 256 records and after each shard.
 
     Returns:
         What was found. Damage is reported, not raised.
 
     Raises:
         NotADataset: There is no manifest.
-        UnsupportedVersion: A newer packtrain wrote it.
+        UnsupportedVersion: The dataset was written by a newer packtrain.
     """
     folder = Path(path)
-    # A staged copy is not evicted meanwhile.
+    # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(folder) or nullcontext():
         return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))
 
@@ -147,17 +157,17 @@ def _verify(
         for shard in manifest.shards:
             problems += [problem for file in (shard, *shard.sidecars) for problem in _check_file(folder, file)]
         problems.append(
-            Problem(INDEX, "records were not checked one by one, since the index that finds them is damaged")
+            Problem(INDEX, "records were not checked one by one, because the index that locates them is damaged")
         )
         return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
-    book = _Journal(journal, manifest, decode_images)
-    checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in book.findings]
+    done = _Journal(journal, manifest, decode_images)
+    checks = [_ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
     for findings in run_tasks(_check_shard, checks, workers=min(workers, len(checks)), on_progress=report):
-        book.add(findings)
+        done.add(findings)
         report(VerifyProgress(findings.number, findings.records))
-    for number in sorted(book.findings):
-        problems += book.findings[number].problems
-    records = sum(findings.records for findings in book.findings.values())
+    for number in sorted(done.findings):
+        problems += done.findings[number].problems
+    records = sum(findings.records for findings in done.findings.values())
     return VerifyReport(folder, records, len(manifest.shards), decode_images, tuple(problems))
 
 
@@ -168,7 +178,7 @@ def _check_plan(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(PLAN, f"cannot be read: {error.strerror}")
         return
     if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:
-        yield Problem(PLAN, "differs from the plan that the manifest was made by")
+        yield Problem(PLAN, "differs from the plan that the manifest names")
 
 
 def _check_file(folder: Path, info: FileInfo, name: str | None = None) -> Iterator[Problem]:
@@ -209,13 +219,13 @@ def _check_shard(check: _ShardCheck, report: Callable[[VerifyProgress], None]) -
             replace(problem, message=f"{problem.message}; its {info.records} records are lost") for problem in whole
         ]
     if not whole:
-        # liblmdb may crash on a damaged file; the checksum has told us already that this one is sound.
+        # Only for a sound file: liblmdb may crash on a damaged one.
         problems += shard.check_container()
     return _ShardFindings(check.number, info.records, tuple(problems))
 
 
 class _ShardRows:
-    """The rows of one shard, as the index has them."""
+    """The rows of one shard, according to the index."""
 
     def __init__(self, folder: Path, manifest: Manifest, number: int) -> None:
         self._path = folder / manifest.shards[number].name
@@ -277,7 +287,7 @@ class _ShardRows:
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
-            # As in packing: Pillow's plugins raise whatever their parsers run into.
+            # As in packing: Pillow's plugins raise any kind of error.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
         if has_table(record) and cut(record, Box(0, 0, width, height)) is None:
             return "its table of restart intervals does not fit it"
@@ -289,7 +299,10 @@ class _ShardRows:
 
 
 class _Journal:
-    """Findings by shard, kept in a file if one is given: a line that names the dataset, then one line per shard."""
+    """The findings so far, by shard; also kept in a file if one is given.
+
+    The first line of the file names the dataset and the kind of check. Then comes one line per shard.
+    """
 
     def __init__(self, path: Path | None, manifest: Manifest, decode_images: bool) -> None:
         self._path = path
@@ -308,7 +321,7 @@ class _Journal:
             path.write_text(json.dumps(head) + "\n", encoding="utf-8")
 
     def add(self, findings: _ShardFindings) -> None:
-        """Keeps the findings of a shard."""
+        """Adds the findings of a shard."""
         self.findings[findings.number] = findings
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
@@ -321,5 +334,5 @@ def _parse_findings(line: str) -> _ShardFindings | None:
         problems = tuple(Problem(**problem) for problem in facts["problems"])
         return _ShardFindings(facts["number"], facts["records"], problems)
     except (ValueError, KeyError, TypeError):
-        # The last line of a run that was killed while it wrote.
+        # The run was killed while it wrote this line.
         return None

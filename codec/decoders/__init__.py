@@ -7,13 +7,13 @@ with Pillow's on this machine (`packtrain._codec.decoders.selfcheck`).
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.suggestions import did_you_mean
 
 from ..geometry import Box
 from ..native import BUILD_COMMAND
@@ -103,9 +103,7 @@ def decoder(name: str = "auto") -> Decoder:
         MissingDependency: The decoder is not installed.
     """
     if name not in DECODERS:
-        near = difflib.get_close_matches(name, DECODERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"decoder {name!r}: expected one of {', '.join(DECODERS)}{hint}")
+        raise UsageError(f"decoder {name!r}: expected one of {', '.join(DECODERS)}{did_you_mean(name, DECODERS)}")
     if name == "auto":
         return _fastest_exact()
     try:

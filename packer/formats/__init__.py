@@ -1,4 +1,4 @@
-"""One writer per container format; the twin module in `packtrain._readers.formats` specifies the bytes."""
+"""One writer per container format. The module of the same name in `packtrain._readers.formats` specifies the bytes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from packtrain._core.options import LabelSpec
-from packtrain._readers.formats import Label, container
+from packtrain._readers.formats import StoredLabel, container
 
 
-class Record(NamedTuple):
-    """A record on its way into a shard.
+class NewRecord(NamedTuple):
+    """A record to be written to a shard.
 
     Attributes:
-        line: Its key.
-        label: Its label, None without labels.
-        payload: Its bytes.
-        extension: Names the encoding: ``"jpg"``, ``"npy"``, ...
-        crc32c: Checksum of `payload`.
+        line: Key of the record: the 0-based number of its line in the list.
+        label: Label of the record; None if the dataset has no labels.
+        payload: Bytes of the record.
+        extension: File extension that names the encoding, without the dot: ``"jpg"``, ``"npy"``, ...
+        crc32c: crc32c of `payload`.
         shape: Height, width and channels of the image.
     """
 
     line: int
-    label: Label
+    label: StoredLabel
     payload: bytes
     extension: str
     crc32c: int
@@ -32,13 +32,13 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShardLayout:
-    """What a writer has to know of the dataset.
+class RecordSpec:
+    """What all records of a dataset have in common; a writer needs to know it beforehand.
 
     Attributes:
-        labels: What a label is.
-        raw: Whether records are raw pixels.
-        fixed_shape: (height, width, channels) where all raw records have the same, else None.
+        labels: Type of the labels.
+        raw: True if records are raw pixels.
+        fixed_shape: (height, width, channels) if all raw records have the same shape, else None.
     """
 
     labels: LabelSpec
@@ -47,13 +47,13 @@ class ShardLayout:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What a writer has written.
+class WrittenShard:
+    """What a writer returns when its shard is complete.
 
     Attributes:
-        offsets: Offset of each record's bytes in the file, in the order in which they were added.
-        sidecars: Content of further files, by suffix, which replaces the shard's.
-        crc32c: Checksum of the whole file, where the writer knows it; else the file has to be read once more.
+        offsets: Byte offset of each record in the file, in the order in which the records were added.
+        sidecars: Content of the files that belong beside the shard, by the suffix that replaces the shard's own.
+        crc32c: crc32c of the whole file; None if the writer does not know it, so that the file has to be read again.
     """
 
     offsets: list[int]
@@ -62,29 +62,29 @@ class Finished:
 
 
 class ShardWriter(Protocol):
-    """Writes one container file. Its memory does not grow with the file, but for some bytes per record."""
+    """Writes one container file. Apart from a few bytes per record, its memory does not grow with the file."""
 
     raw_as_npy: bool
-    """Whether raw records are stored as `.npy` files, not as pixels alone."""
+    """True if raw records are stored as `.npy` files, False if only their pixels are stored."""
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
-        """Creates the file at `path`, which must not exist."""
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
+        """Creates the file at `path`, which must not exist yet."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: NewRecord) -> None:
         """Appends a record."""
 
-    def finish(self) -> Finished:
+    def finish(self) -> WrittenShard:
         """Completes and closes the file. The caller fsyncs it."""
 
     def close(self) -> None:
-        """Lets go of the file, finished or not; leaves no other file behind."""
+        """Closes the file, whether it is complete or not, and leaves no other file behind."""
 
 
 def shard_writer(name: str) -> type[ShardWriter]:
-    """The writer of the format called `name`.
+    """Returns the writer of the format called `name`.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such format.
     """
     container(name)
     return cast("type[ShardWriter]", importlib.import_module(f"{__name__}.{name}").Writer)

@@ -1,10 +1,10 @@
 """Writes HDF5 shards, as `packtrain._readers.formats.hdf5` specifies them.
 
-A contiguous dataset needs its size before its first byte is written, and the size is known only after the last record.
-So records are streamed into a plain file; then libhdf5 writes a file in memory, whose `images` has its place but is
-never filled, and what it writes is put around the records. Where `images` begins is asked of libhdf5 beforehand: with
-everything aligned, that does not depend on its size. libhdf5 never writes to the disk itself: it crashes when it meets
-a full one while closing a file.
+A contiguous dataset needs its size before its first byte is written, but the size is known only after the last record.
+So records are streamed into a plain file. Then libhdf5 writes an HDF5 file in memory, in which space for `images` is
+allocated but never filled, and everything libhdf5 wrote is copied into the plain file around the records. The offset of
+`images` is asked of libhdf5 beforehand; with everything aligned, it does not depend on the size of `images`. libhdf5
+never writes to the disk itself, because it crashes if the disk is full while it closes a file.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import numpy as np
 from packtrain._core.files import write_all
 from packtrain._readers.formats.hdf5 import ALIGNMENT
 
-from . import Finished, Record, ShardLayout
+from . import NewRecord, RecordSpec, WrittenShard
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
 
 
 class Writer:
-    """Streams records into what becomes the `images` of an HDF5 file."""
+    """Streams records into what becomes the dataset `images` of an HDF5 file."""
 
     raw_as_npy: Final = False
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._path = path
-        self._layout = layout
+        self._spec = spec
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._start = _data_start()
         os.lseek(self._descriptor, self._start, os.SEEK_SET)
@@ -42,7 +42,7 @@ class Writer:
         self._shapes: list[tuple[int, int, int]] = []
         self._labels: list[Any] = []
 
-    def add(self, record: Record) -> None:
+    def add(self, record: NewRecord) -> None:
         """Appends the record's bytes."""
         assert self._descriptor is not None, "the writer is closed"
         write_all(self._descriptor, [record.payload])
@@ -52,8 +52,8 @@ class Writer:
         self._shapes.append(record.shape)
         self._labels.append(record.label)
 
-    def finish(self) -> Finished:
-        """Puts libhdf5's structures around the records."""
+    def finish(self) -> WrittenShard:
+        """Writes libhdf5's structures around the records."""
         assert self._descriptor is not None, "the writer is closed"
         writes = _Writes()
         self._describe_records(writes)
@@ -62,7 +62,7 @@ class Writer:
             write_all(self._descriptor, [data])
         os.ftruncate(self._descriptor, writes.size)
         self.close()
-        return Finished([self._start + offset for offset in self._offsets[:-1]])
+        return WrittenShard([self._start + offset for offset in self._offsets[:-1]])
 
     def close(self) -> None:
         """Closes the file."""
@@ -71,8 +71,8 @@ class Writer:
             self._descriptor = None
 
     def _describe_records(self, target: io.RawIOBase) -> None:
-        count, labels = len(self._lines), self._layout.labels
-        shape = (self._offsets[-1],) if self._layout.fixed_shape is None else (count, *self._layout.fixed_shape)
+        count, labels = len(self._lines), self._spec.labels
+        shape = (self._offsets[-1],) if self._spec.fixed_shape is None else (count, *self._spec.fixed_shape)
         with h5py.File(target, "w", **_FILE_OPTIONS) as file:
             start = _allocate(file, shape)
             if start not in (self._start, None):
@@ -83,18 +83,18 @@ class Writer:
             file["crc32c"] = np.array(self._crc32c, "<u4")
             if labels.kind != "none":
                 file["labels"] = np.array(self._labels, labels.dtype).reshape(labels.shape(count))
-            if self._layout.fixed_shape is None:
+            if self._spec.fixed_shape is None:
                 file["offsets"] = np.array(self._offsets, "<i8")
-                if self._layout.raw:
+                if self._spec.raw:
                     file["shapes"] = np.array(self._shapes, "<i4").reshape(count, 3)
 
 
 class _Writes(io.RawIOBase):
-    """A file in memory, kept as what was written where.
+    """A file in memory, kept as a list of the writes to it.
 
     Attributes:
-        pieces: Offset and bytes of each write.
-        size: Of the file.
+        pieces: Offset and bytes of each write, in the order of the writes.
+        size: Size of the file in bytes.
     """
 
     def __init__(self) -> None:
@@ -103,23 +103,23 @@ class _Writes(io.RawIOBase):
         self._position = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves to an offset from the start, or with SEEK_END from the end."""
+        """Moves to an offset from the start of the file, or from its end with SEEK_END."""
         self._position = offset + (self.size if whence == os.SEEK_END else 0)
         return self._position
 
     def tell(self) -> int:
-        """The current offset."""
+        """Returns the current offset."""
         return self._position
 
     def write(self, data: Any) -> int:
-        """Remembers a write."""
+        """Records a write."""
         self.pieces.append((self._position, bytes(data)))
         self._position += len(data)
         self.size = max(self.size, self._position)
         return len(data)
 
     def readinto(self, buffer: Any) -> int:
-        """Reads what was written; zeros elsewhere."""
+        """Reads what was written, and zeros where nothing was."""
         content, start = bytearray(min(len(buffer), max(0, self.size - self._position))), self._position
         for offset, data in self.pieces:
             first, last = max(offset, start), min(offset + len(data), start + len(content))
@@ -130,7 +130,7 @@ class _Writes(io.RawIOBase):
         return len(content)
 
     def truncate(self, size: int | None = None) -> int:
-        """Sets the size."""
+        """Sets the size of the file."""
         self.size = self._position if size is None else size
         return self.size
 
@@ -138,17 +138,17 @@ class _Writes(io.RawIOBase):
 def _data_start() -> int:
     with h5py.File("probe", "w", driver="core", backing_store=False, **_FILE_OPTIONS) as file:
         start = _allocate(file, (1,))
-        assert start is not None, "libhdf5 gives every early allocated dataset its place at once"
+        assert start is not None, "libhdf5 places a dataset with early allocation at once"
         return start
 
 
 def _allocate(file: Any, shape: tuple[int, ...]) -> int | None:
-    """Creates `images`, contiguous, with its place in the file but never written. Returns that place."""
+    """Creates the contiguous dataset `images`, allocated but never filled. Returns its offset in the file."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    creation.set_obj_track_times(False)  # or the bytes would depend on the time
+    creation.set_obj_track_times(False)  # otherwise the bytes would depend on the time
     dataset = h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation)
     offset: int | None = dataset.get_offset()
     return offset

@@ -13,7 +13,7 @@ import lmdb
 from packtrain._core.files import MiB
 from packtrain._readers.formats.lmdb import IMAGES, LABELS, walk
 
-from . import Finished, Record, ShardLayout
+from . import NewRecord, RecordSpec, WrittenShard
 
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB
@@ -21,41 +21,41 @@ _LEAST_ROOM: Final = MiB // 16
 
 
 class Writer:
-    """Puts records into an LMDB environment, some megabytes per transaction: LMDB keeps a transaction in memory."""
+    """Writes records to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
 
     raw_as_npy: Final = True
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._path = path
-        self._layout = layout
+        self._spec = spec
         try:
-            # meminit stays on: without it, what the heap held before would end up in the file.
+            # meminit stays on: without it, stale heap content would end up in the file.
             self._environment: Any = lmdb.open(
                 os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
             )
             self._images = self._environment.open_db(IMAGES)
-            self._labels = self._environment.open_db(LABELS) if layout.labels.kind != "none" else None
+            self._labels = self._environment.open_db(LABELS) if spec.labels.kind != "none" else None
         except lmdb.Error as error:
             raise _as_os_error(error, path, _LEAST_ROOM) from error
         self._map_bytes = _FIRST_MAP_BYTES
-        self._batch: list[Record] = []
+        self._batch: list[NewRecord] = []
         self._batch_bytes = 0
         self._lines: list[int] = []
 
-    def add(self, record: Record) -> None:
-        """Appends a record, to be written with its batch."""
+    def add(self, record: NewRecord) -> None:
+        """Appends a record; it is written together with its batch."""
         self._batch.append(record)
         self._batch_bytes += len(record.payload)
         self._lines.append(record.line)
         if self._batch_bytes >= _BATCH_BYTES:
             self._write_batch()
 
-    def finish(self) -> Finished:
-        """Writes what is left and looks up where LMDB has put each value."""
+    def finish(self) -> WrittenShard:
+        """Writes the last batch and looks up where LMDB has put each value."""
         self._write_batch()
         self.close()
-        offsets = {record.line: record.offset for record in walk(self._path, self._layout.labels)}
-        return Finished([offsets[line] for line in self._lines])
+        offsets = {record.line: record.offset for record in walk(self._path, self._spec.labels)}
+        return WrittenShard([offsets[line] for line in self._lines])
 
     def close(self) -> None:
         """Closes the environment."""
@@ -81,7 +81,11 @@ class Writer:
 
 
 def _as_os_error(error: Any, path: Path, size: int) -> OSError:
-    """The error's number, which liblmdb gives as text; and not even that where a full disk has cut a write short."""
+    """Returns `error` as an OSError.
+
+    liblmdb gives the error number only as text, and not at all if a full disk cut a write short. In that case this
+    tries to allocate `size` more bytes, to see whether the disk is full.
+    """
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
         if os.strerror(number) in str(error):
             return OSError(number, os.strerror(number))

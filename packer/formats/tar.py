@@ -12,7 +12,7 @@ from crc32c import crc32c
 from packtrain._core.files import write_all
 from packtrain._readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
-from . import Finished, Record, ShardLayout
+from . import NewRecord, RecordSpec, WrittenShard
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
 _SIZE: Final = slice(124, 135)
@@ -36,16 +36,16 @@ class Writer:
 
     raw_as_npy: Final = True
 
-    def __init__(self, path: Path, layout: ShardLayout) -> None:
+    def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._label_suffix = label_extension(layout.labels) if layout.labels.kind != "none" else None
+        self._label_suffix = label_extension(spec.labels) if spec.labels.kind != "none" else None
         self._position = 0
         self._crc32c = 0
         self._offsets: list[int] = []
         self._lines: list[str] = []
 
-    def add(self, record: Record) -> None:
-        """Appends the record's member, and its label's."""
+    def add(self, record: NewRecord) -> None:
+        """Appends the member of the record and that of its label."""
         name, size = f"{record.line:0{KEY_DIGITS}d}.{record.extension}", len(record.payload)
         offset = self._position + BLOCK
         buffers = [ustar_header(name, size), record.payload, _padding(size)]
@@ -59,12 +59,12 @@ class Writer:
         self._lines.append(line)
         self._write(buffers)
 
-    def finish(self) -> Finished:
+    def finish(self) -> WrittenShard:
         """Ends the archive."""
         self._write([bytes(2 * BLOCK)])
         self.close()
         index = "\n".join([f"v1.2 {len(self._lines)}", *self._lines, ""])
-        return Finished(self._offsets, {".idx": index.encode("ascii")}, self._crc32c)
+        return WrittenShard(self._offsets, {".idx": index.encode("ascii")}, self._crc32c)
 
     def close(self) -> None:
         """Closes the file."""
@@ -80,11 +80,11 @@ class Writer:
 
 
 def ustar_header(name: str, size: int) -> bytes:
-    """A 512-byte ustar header of a regular file with mode 0644 and owner, group and time 0.
+    """Returns the 512-byte ustar header of a regular file with mode 0644 and owner, group and time 0.
 
     Args:
-        name: ASCII, at most 100 bytes.
-        size: Bytes of content, below 8 GiB.
+        name: Name of the member: ASCII, at most 100 bytes.
+        size: Size of the content in bytes, below 8 GiB.
     """
     encoded, digits = name.encode("ascii"), b"%011o" % size
     if len(encoded) > 100 or len(digits) > 11:

@@ -1,14 +1,13 @@
 """The container formats, by name.
 
-Records are read by offset from mapped files, the same way for every format (`packtrain._readers.dataset.store`); what
-differs is how a container is laid out. The docstring of each module here is the specification of its format, and its
-`walk` finds the records through the format's own library, without our index: that is what `verify` compares the index
-with.
+Records are read by offset from memory-mapped files, in the same way for every format
+(`packtrain._readers.dataset.store`). Formats differ in how a container is laid out. The docstring of each module here
+is the specification of its format. Its `walk` finds the records through the format's own library, without our index, so
+that `verify` can compare the two.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,49 +15,49 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec
+from packtrain._core.suggestions import did_you_mean
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
 
-Label = int | float | tuple[int, ...] | tuple[float, ...] | None
+StoredLabel = int | float | tuple[int, ...] | tuple[float, ...] | None
 
 
 class StoredRecord(NamedTuple):
-    """Where a container's own library finds a record.
+    """A record as found by the container's own library.
 
     Attributes:
-        line: Its key: the 0-based line in the list.
-        offset: First byte of the record in the file.
-        length: Its bytes.
-        label: Its label as stored in the container, None without labels.
+        line: Key of the record: the 0-based number of its line in the list.
+        offset: Offset of the record in the file, in bytes.
+        length: Size of the record in bytes.
+        label: Label stored in the container; None if the dataset has no labels.
     """
 
     line: int
     offset: int
     length: int
-    label: Label
+    label: StoredLabel
 
 
 class Container(Protocol):
-    """What a module of this package provides."""
+    """What each module of this package provides."""
 
     SUFFIX: str
+    """File name suffix of a shard, with the dot."""
 
     def walk(self, path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
         """Yields every record of the shard at `path`, in any order.
 
         Raises:
-            CorruptFile: The container's library cannot read it.
+            CorruptFile: The container's library cannot read the shard.
         """
 
 
 def container(name: str) -> Container:
-    """The format called `name`.
+    """Returns the format called `name`.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such format.
     """
     if name not in FORMATS:
-        near = difflib.get_close_matches(name, FORMATS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"format {name!r}: expected one of {', '.join(FORMATS)}{hint}")
+        raise UsageError(f"format {name!r}: expected one of {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
     return cast(Container, importlib.import_module(f"{__name__}.{name}"))

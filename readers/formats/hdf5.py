@@ -1,16 +1,16 @@
-"""HDF5 shards: what h5py, MATLAB and h5dump read.
+"""HDF5 shards, which h5py, MATLAB and h5dump can read.
 
 A shard is an HDF5 file (earliest library version, suffix ``.h5``) with these datasets, all contiguous and unfiltered:
 
-- ``images``: the records. Raw records of one size: uint8 [N, H, W, C]. Anything else: uint8 [total bytes], the records
-  one after the other without gaps, cut by ``offsets``.
+- ``images``: the records. If all records are raw and have the same size: uint8 [N, H, W, C]. Otherwise: uint8
+  [total bytes], the records one after the other without gaps, delimited by ``offsets``.
 - ``offsets``: int64 [N + 1], unless ``images`` is four-dimensional. Record i is ``images[offsets[i]:offsets[i + 1]]``.
-- ``shapes``: int32 [N, 3], height, width and channels, where records are raw and sizes differ.
-- ``labels``: int64 or float32, [N] or [N, K], unless the dataset has none.
-- ``lines``: int64 [N], the keys.
-- ``crc32c``: uint32 [N], checksum of each record.
+- ``shapes``: int32 [N, 3]: height, width and channels. Only if records are raw and their sizes differ.
+- ``labels``: int64 or float32, [N] or [N, K], unless the dataset has no labels.
+- ``lines``: int64 [N]: the keys.
+- ``crc32c``: uint32 [N]: the checksum of each record.
 
-The data of ``images`` begins at a multiple of 4096 bytes. Raw records are the pixels alone, C-ordered.
+The data of ``images`` begins at a multiple of 4096 bytes. Raw records are only the pixels, in C order.
 """
 
 from __future__ import annotations

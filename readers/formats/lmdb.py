@@ -1,16 +1,16 @@
-"""LMDB shards: what any binding of LMDB reads.
+"""LMDB shards, which any binding of LMDB can read.
 
 A shard is an LMDB data file (``MDB_NOSUBDIR``, suffix ``.mdb``) with two named databases:
 
-- ``images``: key -> the record's bytes.
-- ``labels``: key -> the label as JSON text (a number or a list of numbers), absent where the dataset has no labels.
+- ``images``: key -> the bytes of the record.
+- ``labels``: key -> the label as JSON text (a number or a list of numbers); absent if the dataset has no labels.
 
-A key is the line as an 8-byte big-endian unsigned integer. Open it read-only and without a lock file::
+A key is the line number as an 8-byte big-endian unsigned integer. Open a shard read-only and without a lock file::
 
     env = lmdb.open("train-000000.mdb", subdir=False, readonly=True, lock=False, max_dbs=2)
 
-A value lies in one piece in the file: LMDB stores a large one in consecutive pages, a small one inside a page. Raw
-records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
+The bytes of a value are contiguous in the file: LMDB stores a large value in consecutive pages and a small one inside a
+page. Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
 
-from . import Label, StoredRecord
+from . import StoredLabel, StoredRecord
 
 SUFFIX: Final = ".mdb"
 IMAGES: Final = b"images"
@@ -47,7 +47,7 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
             for key, record in transaction.cursor(images):
                 address = np.frombuffer(record, np.uint8).ctypes.data
                 base = _map_address(path, address) if base is None else base
-                label: Label = None
+                label: StoredLabel = None
                 if values is not None:
                     value = json.loads(bytes(transaction.get(key, db=values) or b""))
                     label = tuple(value) if isinstance(value, list) else value
@@ -58,7 +58,7 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
 
 @contextmanager
 def open_shard(path: Path) -> Iterator[Any]:
-    """A read-only environment on the shard at `path`."""
+    """Opens the shard at `path` as a read-only environment."""
     environment = lmdb.open(os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=2, create=False)
     try:
         yield environment
@@ -67,9 +67,9 @@ def open_shard(path: Path) -> Iterator[Any]:
 
 
 def _map_address(path: Path, inside: int) -> int:
-    """Address at which liblmdb has mapped the first byte of `path`, given any address inside its map.
+    """Returns the address at which liblmdb has mapped the first byte of `path`, given any address inside its map.
 
-    py-lmdb gives views of values but not their offset in the file; the kernel knows where the file lies.
+    py-lmdb gives views of values but not their offsets in the file. The kernel knows where the file is mapped.
     """
     inode = path.stat().st_ino
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():

@@ -1,16 +1,17 @@
-"""Tar shards: what `tar`, `webdataset` and DALI read.
+"""Tar shards, which `tar`, `webdataset` and DALI can read.
 
-A shard is a POSIX ustar archive with the suffix ``.tar``. Each record is one member or two, one after the other:
+A shard is a POSIX ustar archive with the suffix ``.tar``. Each record is one or two consecutive members:
 
-- ``KEY.EXT``: the record's bytes. KEY is the line, decimal, padded with zeros to nine digits; EXT names the encoding
-  (``jpg``, ``png``, ``npy``, ...), lower case.
-- its label, unless the dataset has none: ``KEY.cls``, decimal, for a scalar int; ``KEY.json``, a number or a list of
-  numbers, for anything else.
+- ``KEY.EXT``: the bytes of the record. KEY is the line number, in decimal, padded with zeros to nine digits. EXT names
+  the encoding in lower case (``jpg``, ``png``, ``npy``, ...).
+- The label, unless the dataset has none: ``KEY.cls``, in decimal, for a scalar int; ``KEY.json``, a number or a list of
+  numbers, for any other label.
 
-Headers are ustar with mode 0644, uid, gid and mtime 0 and no names, so that the same records give the same bytes. The
-archive ends with two blocks of zeros and no further padding. Beside each shard lies ``NAME.idx``, the index that DALI's
-webdataset reader takes (version v1.2: a line ``v1.2 COUNT``, then one line per record of ``EXT OFFSET SIZE NAME`` for
-each of its members; OFFSET is that of the data, SIZE in bytes).
+Headers are ustar with mode 0644; uid, gid and mtime are 0, and there are no user or group names. So the same records
+give the same bytes. The archive ends with two blocks of zeros, without further padding. Beside each shard is
+``NAME.idx``, the index for DALI's webdataset reader, version v1.2: a line ``v1.2 COUNT``, then one line per record with
+``EXT OFFSET SIZE NAME`` for each of its members. OFFSET is the offset of the member's data and SIZE its size, both in
+bytes.
 
 Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
 """
@@ -26,7 +27,7 @@ from typing import Final
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
 
-from . import Label, StoredRecord
+from . import StoredLabel, StoredRecord
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
@@ -34,7 +35,7 @@ BLOCK: Final = 512
 
 
 def label_extension(labels: LabelSpec) -> str:
-    """Extension of the label's member, without the dot."""
+    """Returns the extension of the member that holds a label, without the dot."""
     return "cls" if labels == LabelSpec("int") else "json"
 
 
@@ -46,7 +47,7 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
             members = iter(archive)
             for member in members:
                 key, _, _ = member.name.partition(".")
-                label: Label = None
+                label: StoredLabel = None
                 if labels.kind != "none":
                     partner = next(members, None)
                     if partner is None or partner.name != f"{key}.{suffix}":

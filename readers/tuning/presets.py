@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from packtrain._core.errors import UsageError
+from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.compose import compose
 from ..transforms.geometric import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -72,8 +72,7 @@ def preset(name: str) -> Preset:
         return _imported(name)
     found = re.fullmatch(r"([a-z]+)([1-9]\d{0,4})", name)
     if not found or found[1] not in _MAKERS:
-        near = difflib.get_close_matches(name, [*(f"{kind}224" for kind in _MAKERS), "none"], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, [*(f"{kind}224" for kind in _MAKERS), "none"])
         raise UsageError(f"transform {name!r}: expected {PRESET_NAMES}{hint}")
     transform, expression = _MAKERS[found[1]](int(found[2]))
     classes = ", ".join(sorted(type(each).__name__ for each in transform))

@@ -36,7 +36,7 @@ def test_it_packs_what_the_library_packs(run: Run, images: Path, tmp_path: Path,
 
 
 def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:
-    for expected in ("12 records", "complete already: 12 records in 1 shard(s)"):
+    for expected in ("12 records", "already complete: 12 records in 1 shard(s)"):
         outcome = run("pack", images, tmp_path / "out", "--format", "tar")
         assert outcome.code == 0
         assert expected in outcome.out
@@ -105,8 +105,8 @@ def test_refused_and_repeated_lines_are_mentioned(run: Run, images: Path, tmp_pa
     outcome = run("pack", listing, tmp_path / "out", "--format", "tar", "--root", images.parent)
     assert outcome.code == 0
     assert (
-        f"1 line(s) refused, see {tmp_path}/out/rejects.jsonl\n1 line(s) repeat an earlier one (kept)\n" in outcome.out
-    )
+        f"1 line(s) refused, see {tmp_path}/out/rejects.jsonl\n1 line(s) repeat an earlier one (they were packed too)\n"
+    ) in outcome.out
     (images.parent / "missing.jpg").write_bytes(encoded(picture(3)))
     try:
         words = ("--root", images.parent, "--retry-rejects")
@@ -155,7 +155,7 @@ class TestJson:
         ("--format tar --store raw --resize 8", "resize '8': expected short=256"),
         ("--format tar --quality 0", "0 is not in the range 1<=x<=100"),
         ("--format tar --workers 0", "0 is not in the range x>=1"),
-        ("--format tar --labels none --classes {images}", "class names belong to labels int, not none"),
+        ("--format tar --labels none --classes {images}", "class names need labels int, not none"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_touches_nothing(

@@ -11,11 +11,7 @@ from torch._utils import ExceptionWrapper
 
 from packtrain._core import errors
 
-CLASSES = [
-    value
-    for value in vars(errors).values()
-    if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == errors.__name__
-]
+CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
 
 
 def drawn_tree() -> dict[str, str]:

@@ -53,7 +53,7 @@ class TestWriteFile:
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     write = os.write
     monkeypatch.setattr(os, "writev", lambda descriptor, buffers: write(descriptor, b"".join(buffers)[:step]))
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:step]))

@@ -49,7 +49,7 @@ class Row:
     offset: int
 
     def named_in(self, text: str) -> bool:
-        """Whether a message names this row for a person who has to find it."""
+        """True if a message names this row, so that a person can find it."""
         wanted = (f"row {self.number} ", f"line {self.line},", repr(self.name), self.shard.name)
         return all(part in text for part in wanted)
 
@@ -467,7 +467,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
 def test_an_index_that_points_elsewhere_is_refused(
     models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, io: str, column: str, value: int
 ) -> None:
-    """Though all its checksums are right. Sizes matter for raw records alone."""
+    """Even though all its checksums are right. Sizes matter only for raw records."""
     model, listing = models["lmdb", "raw"]
     dataset = Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
     manifest = Manifest.load(dataset.folder)

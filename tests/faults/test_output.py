@@ -117,7 +117,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path, name:
     assert state(out) == before
 
 
-def test_an_unfinished_pack_is_gone_on_with(job: Job, tmp_path: Path) -> None:
+def test_an_unfinished_pack_is_continued(job: Job, tmp_path: Path) -> None:
     job.run(tmp_path / "undisturbed")
     out = tmp_path / "out"
     for lines in (1, 3):
@@ -164,7 +164,7 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
 
     def try_too(progress: PackProgress) -> None:
         before = state(out)
-        with pytest.raises(OutputConflict, match="another packer is at work"):
+        with pytest.raises(OutputConflict, match="another packer is working"):
             job.run(out)
         if not met:
             ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -198,7 +198,7 @@ for _ in range(3):
             options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
             pack(args["source"], args["out"], options, max_rejects="1")
         except OutputConflict as error:
-            os._exit(10 if "another packer is at work" in str(error) else 11)
+            os._exit(10 if "another packer is working" in str(error) else 11)
         os._exit(0)
     children.append(child)
 os.close(start)

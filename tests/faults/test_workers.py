@@ -189,7 +189,7 @@ def temporaries(out: Path) -> list[Path]:
 
 
 def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
-    """The same command goes on from here, keeps what is finished, and ends with the same bytes."""
+    """The same command continues from here, keeps what is finished, and ends with the same bytes."""
     finished = finished_shards(run.out)
     with Run(run.listing, run.out, run.format) as again:
         status, stdout, stderr = again.end()

@@ -33,6 +33,7 @@ def command(line: str) -> str:
 @pytest.mark.parametrize(
     ("code", "barred"),
     [
+        ("import packtrain", TENSORS | CONTAINERS | IMAGES | ARRAYS),
         ("import packtrain._core", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers.formats", TENSORS | CONTAINERS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import re
@@ -16,11 +15,11 @@ import pytest
 from helpers.support import encoded, image_set, items, packed, picture, sources
 from PIL import Image
 
-from packtrain import PackOptions, open_dataset, pack, verify
+from packtrain import open_dataset, verify
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._packer.merge import read_rejects
-from packtrain.errors import ShardFailed, TooManyRejects
+from packtrain.errors import TooManyRejects
 
 JPEG = encoded(picture(0))
 PNG = encoded(picture(0), "PNG")
@@ -130,51 +129,3 @@ def test_the_pixels_of_an_odd_file_are_those_that_pillow_reads(tmp_path: Path, k
         expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert(mode)
         out = packed(tmp_path / "train.txt", tmp_path / mode, "tar", store=StoreOptions("raw", mode=mode))
         assert open_dataset(out).image(0).tobytes() == expected.tobytes()
-
-
-class TestUnreadable:
-    """A file that cannot be read says nothing of what is in it."""
-
-    @pytest.fixture
-    def listing(self, tmp_path: Path) -> Path:
-        return image_set(tmp_path / "images", 3)
-
-    def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
-        options = PackOptions(store=StoreOptions("verbatim"), seed=None)
-        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* mend it and run"):
-            pack(listing, out, options, max_rejects="100%")
-        assert not (out / "manifest.json").exists()
-        assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
-        mend()
-        assert pack(listing, out, options).rejects == 0
-        assert [bytes(open_dataset(out).record(row)) for row in range(3)] == [
-            source.data for source in sources(listing)
-        ]
-
-    def test_an_input_error_fails_the_shard(self, listing: Path, tmp_path: Path) -> None:
-        path = listing.parent / "image 1.jpg"
-        data = path.read_bytes()
-        path.unlink()
-        path.symlink_to("/proc/self/mem")  # a regular file; reading its first byte is EIO
-
-        def mend() -> None:
-            path.unlink()
-            path.write_bytes(data)
-
-        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", mend)
-
-    @pytest.mark.parametrize(
-        "number", [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ENOMEM], ids=errno.errorcode.get
-    )
-    def test_an_error_on_opening_fails_the_shard(
-        self, listing: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        real = os.open
-
-        def failing(path: str, *arguments: int) -> int:
-            if str(path).endswith("image 1.jpg"):
-                raise OSError(number, os.strerror(number), path)
-            return real(path, *arguments)
-
-        monkeypatch.setattr(os, "open", failing)
-        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)

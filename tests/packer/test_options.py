@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from packtrain import PackOptions
-from packtrain._core.options import LabelSpec, Resize, StoreOptions
+from packtrain._core.options import LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
 from packtrain._packer.options import reject_limit
 from packtrain.errors import UsageError
@@ -35,7 +35,7 @@ def test_sizes(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1iB", "1 2", "1PB", "1e9", "1,5GB", "nan"])
 def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected a number with a unit, as 512MiB or 2GB"):
+    with pytest.raises(UsageError, match="expected a number with a unit, such as 512MiB or 2GB"):
         parse_bytes(text)
 
 
@@ -60,7 +60,7 @@ def test_how_many_rejects_a_text_allows(text: str, lines: int, allowed: int) -> 
 
 @pytest.mark.parametrize("text", ["", "%", "-1", "0.5", "5 %", "1e3", "all", "1%%"])
 def test_other_limits_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected a percentage or a count, as 0\.1% or 20"):
+    with pytest.raises(UsageError, match=r"expected a percentage or a count, such as 0\.1% or 20"):
         reject_limit(text, 100)
 
 
@@ -69,7 +69,7 @@ def test_other_limits_are_refused(text: str) -> None:
     [("short=256", "short", (256, 256)), ("long=1", "long", (1, 1)), ("320x200", "exact", (320, 200))],
 )
 def test_resize_reads_back_what_it_prints(text: str, rule: str, size: tuple[int, int]) -> None:
-    resize = Resize.parse(text)
+    resize = ResizeRule.parse(text)
     assert (resize.rule, (resize.width, resize.height), str(resize)) == (rule, size, text)
 
 
@@ -93,7 +93,7 @@ def test_resize_reads_back_what_it_prints(text: str, rule: str, size: tuple[int,
 )
 def test_other_resizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected short=256, long=500 or 256x256 \(width x height\)"):
-        Resize.parse(text)
+        ResizeRule.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"format": "tra"}, "format 'tra': expected one of tar, hdf5, lmdb; did you mean 'tar'?"),
         ({"format": "zip"}, "format 'zip': expected one of tar, hdf5, lmdb$"),
         ({"shard_bytes": 0}, "shard size 0: expected at least one byte"),
-        ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"class names belong to labels int, not int\*2"),
+        ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"class names need labels int, not int\*2"),
     ],
 )
 def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from packtrain._core.options import Resize, StoreOptions
+from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._packer.images import StoredImage, store_image
 
 SIDES = st.integers(1, 3000)
@@ -29,7 +29,7 @@ def pixels(stored: StoredImage, mode: str = "RGB") -> Image.Image:
 @example(500, 375, 256)
 def test_one_side_becomes_what_is_asked_for_and_the_other_follows(width: int, height: int, side: int) -> None:
     for rule, old in (("short", min(width, height)), ("long", max(width, height))):
-        new_width, new_height = Resize.parse(f"{rule}={side}").output_size(width, height)
+        new_width, new_height = ResizeRule.parse(f"{rule}={side}").output_size(width, height)
         if old <= side:
             assert (new_width, new_height) == (width, height), "nothing is enlarged"
             continue
@@ -41,7 +41,7 @@ def test_one_side_becomes_what_is_asked_for_and_the_other_follows(width: int, he
 
 @given(SIDES, SIDES)
 def test_an_exact_size_is_the_size(width: int, height: int) -> None:
-    assert Resize.parse("320x200").output_size(width, height) == (320, 200)
+    assert ResizeRule.parse("320x200").output_size(width, height) == (320, 200)
 
 
 @pytest.mark.parametrize("text", ["50x20", "40x30", "50x30"])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packtrain._core.options import StoreOptions
 from packtrain._packer.images import Refused, store_image
-from packtrain._packer.probe import Header, probe
+from packtrain._packer.probe import ImageHeader, probe
 
 CORPUS: Final = [*jpegs(), *pngs()]
 JPEG: Final = encoded(picture(0, 70, 50))
@@ -36,25 +36,25 @@ def orientation(data: bytes) -> int:
     return int(value) if value in range(1, 9) else 1
 
 
-def by_pillow(data: bytes) -> Header | None:
-    """The header that Pillow alone gives; without extension."""
+def by_pillow(data: bytes) -> ImageHeader | None:
+    """The header that Pillow itself gives, without the extension."""
     image = decoded(data)
-    return None if image is None else Header("", *image.size, orientation(data))
+    return None if image is None else ImageHeader("", *image.size, orientation(data))
 
 
-def by_packing(data: bytes, *, check: bool) -> Header | None:
+def by_packing(data: bytes, *, check: bool) -> ImageHeader | None:
     """The header that packing gives."""
     try:
         header = store_image(data, StoreOptions("verbatim", check=check)).header
     except Refused:
         return None
-    return Header("", header.width, header.height, header.orientation)
+    return ImageHeader("", header.width, header.height, header.orientation)
 
 
 def assert_laws(data: bytes, which: str = "") -> None:
     truth, quick = by_pillow(data), probe(data)
     if quick is not None:
-        seen = Header("", quick.width, quick.height, quick.orientation)
+        seen = ImageHeader("", quick.width, quick.height, quick.orientation)
         assert truth == seen, f"the probe vouches for what is not so {which}"
     assert by_packing(data, check=False) == truth, f"packing does not accept exactly what Pillow does {which}"
     assert by_packing(data, check=True) == truth, f"--check does not accept exactly what Pillow does {which}"

@@ -1,4 +1,4 @@
-"""Laws of refused lines: how many are allowed, what is kept of them, how a run goes on after they are mended."""
+"""Laws of refused lines: how many are allowed, what is kept of them, how a run continues after they are fixed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.support import encoded, image_set, packed, picture, sources, tree
 
-from packtrain import PackOptions, PackProgress, open_dataset, pack
+from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import StoreOptions
 from packtrain.errors import ListError, PackError, TooManyRejects
 
@@ -109,7 +109,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
         "  line 3: 'missing 2.jpg': No such file or directory",
         "  line 4: 'missing 3.jpg': empty file",
         "  line 5: 'missing 4.jpg': No such file or directory",
-        "Finished shards are kept. Mend the list or the files and run again, or allow more with --max-rejects",
+        "Finished shards are kept. Fix the list or the files and run again, or allow more with --max-rejects",
     ]
 
 
@@ -173,19 +173,6 @@ def test_repeated_lines_are_packed_each_and_counted(tmp_path: Path, format_name:
     opened = open_dataset(tmp_path / "out")
     assert [opened.record(row) for row in range(7)] == [source.data for source in sources(listing)]
     assert opened.store.manifest.duplicates == 3
-
-
-def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:
-    listing = list_with_bad_lines(tmp_path / "images", 9, 3)
-    listing.write_text("".join(sorted(listing.read_text().splitlines(keepends=True), reverse=True)))
-    options = PackOptions("tar", StoreOptions("raw", resize="8x8"), shard_bytes=3 * 8 * 8 * 3, seed=None)
-    seen: list[PackProgress] = []
-    with pytest.raises(TooManyRejects):
-        pack(listing, tmp_path / "out", options, max_rejects="2", on_progress=seen.append)
-    assert seen == []
-    pack(listing, tmp_path / "out", options, max_rejects="3", on_progress=seen.append)
-    assert seen[-1] == PackProgress(done=12, total=12, resumed=3, rejects=3)
-    assert [state.done for state in seen] == sorted(state.done for state in seen)
 
 
 def test_a_finished_dataset_survives_a_retry_that_mends_nothing_under_a_lower_limit(

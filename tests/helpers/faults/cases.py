@@ -41,7 +41,7 @@ for format in ("tar", "hdf5", "lmdb"):
 
 @dataclass(frozen=True)
 class Job:
-    """A pack of six images into three shards, where line 2 is refused until its file is mended."""
+    """A pack of six images into three shards, where line 2 is refused until its file is fixed."""
 
     source: Path
     shard_bytes: int
@@ -153,7 +153,7 @@ def written(path: Path) -> tuple[int, int]:
 
 
 def renewed(out: Path, model: Path | None = None) -> Path:
-    """`out`, made anew as a copy of `model`, or missing."""
+    """Replaces `out` by a copy of `model`, or removes it. Returns `out`."""
     shutil.rmtree(out, ignore_errors=True)
     if model is not None:
         shutil.copytree(model, out)

@@ -1,0 +1,103 @@
+"""Plans and notes made without images: what a pack has done so far, written down by hand."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from packtrain import PackOptions
+from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._packer.listing import ImageList, Reject
+from packtrain._packer.notes import ShardNote, note_columns
+from packtrain._packer.plan import Plan, outline_plan, plan_shards
+
+RECORD_BYTES = 2 * 2 * 3
+"""Size of every record: raw pixels of 2 x 2, so that plans need no file."""
+
+
+def image_list(count: int, *, labels: str = "int") -> ImageList:
+    """A list of `count` lines, line n with label 7 * n (or 7 * n and -n, or none)."""
+    spec = LabelSpec.parse(labels)
+    lines = (" ".join([f"folder/{n}.jpg", *map(str, (7 * n, -n)[: spec.fields])]) for n in range(count))
+    return ImageList("\n".join(lines).encode(), spec, name="set", root=Path("/nowhere"))
+
+
+def plan_of(images: ImageList, per_shard: int, *, seed: int | None = 0, format: str = "tar") -> Plan:
+    """A plan of at most `per_shard` records in each shard."""
+    store = StoreOptions("raw", resize="2x2")
+    options = PackOptions(format, store, images.labels, shard_bytes=per_shard * RECORD_BYTES, seed=seed)
+    return plan_shards(outline_plan(images, options), images)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for one example of a property, in memory where there is some: every file is fsynced."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a line's record lies, by the notes that `write_shards` left.
+
+    Attributes:
+        shard: Number of the shard.
+        values: By column of the note: ``offset``, ``length``, ``crc32c``, ``width``, ``height`` and ``orientation``.
+    """
+
+    shard: int
+    values: dict[str, int]
+
+
+def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collection[int] = ()) -> dict[int, Stored]:
+    """Writes a file of random bytes and a note for every shard, as `pack_shard` would.
+
+    Args:
+        folder: The dataset's folder.
+        plan: Its plan.
+        images: The list.
+        refused: Lines that are rejects.
+
+    Returns:
+        The records by line, in the order of their places.
+    """
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    records: dict[int, Stored] = {}
+    for number in range(len(plan.shards)):
+        random = np.random.default_rng(number)
+        rows: list[tuple[int, ...]] = []
+        labels: list[Any] = []
+        rejects: list[Reject] = []
+        for entry in images.entries(plan.ordinals(number)):
+            if entry.line in refused:
+                rejects.append(Reject(entry.line, entry.path, "empty file"))
+                continue
+            values = {
+                "offset": 512 + len(rows) * RECORD_BYTES,
+                "length": RECORD_BYTES,
+                "crc32c": int(random.integers(1 << 32)),
+                "width": int(random.integers(1, 1 << 16)),
+                "height": int(random.integers(1, 1 << 16)),
+                "orientation": int(random.integers(1, 9)),
+            }
+            records[entry.line] = Stored(number, values)
+            rows.append((entry.line, *values.values()))
+            labels.append(entry.label)
+        files = []
+        name = plan.shards[number].name
+        for file in (name, Path(name).with_suffix(".idx").name):
+            data = random.bytes(50 + number)
+            (folder / file).write_bytes(data)
+            files.append(FileInfo(file, len(data), crc32c(data)))
+        shard = ShardInfo(name, files[0].bytes, files[0].crc32c, len(rows), (files[1],))
+        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan, rows, labels)).save(folder)
+    return records

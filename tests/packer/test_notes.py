@@ -1,0 +1,143 @@
+"""Laws of completion notes: a note says what it was given, or it is not taken for a note."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from helpers.packing import image_list, plan_of, scratch, write_shards
+from helpers.support import flip
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._packer.listing import Reject
+from packtrain._packer.notes import ShardNote, load_note, note_columns, note_path, shard_is_present
+from packtrain._packer.plan import Plan
+
+PLAN = plan_of(image_list(4), 2)
+DTYPES = {
+    "line": "<i8",
+    "offset": "<i8",
+    "length": "<i8",
+    "crc32c": "<u4",
+    "width": "<i4",
+    "height": "<i4",
+    "orientation": "|u1",
+}
+"""As docs/format.md has them."""
+
+rows = st.tuples(
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.integers(0, 2**62),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    st.integers(1, 8),
+)
+paths = st.binary(max_size=12).map(lambda data: data.decode("utf-8", "surrogateescape"))
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Path:
+    """A folder with both shards of PLAN and their notes."""
+    write_shards(tmp_path, PLAN, image_list(4), refused=[1])
+    return tmp_path
+
+
+@settings(max_examples=50)
+@given(rows=st.lists(rows, max_size=5), rejects=st.lists(st.builds(Reject, st.integers(0, 99), paths, st.text())))
+def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list[Reject]) -> None:
+    name = PLAN.shards[1].name
+    info = ShardInfo(name, 5, crc32c(b"shard"), len(rows), (FileInfo("a.idx", 0, 0),))
+    labels = [row[0] - 7 for row in rows]
+    with scratch() as folder:
+        (folder / "parts").mkdir()
+        (folder / name).write_bytes(b"shard")
+        (folder / "a.idx").write_bytes(b"")
+        ShardNote(PLAN.sha256, info, tuple(rejects), note_columns(PLAN, rows, labels)).save(folder)
+        note = load_note(folder, PLAN, 1)
+    assert note is not None
+    assert (note.plan_sha256, note.info, note.rejects) == (PLAN.sha256, info, tuple(rejects))
+    columns = [note.columns[column].tolist() for column in DTYPES]
+    assert list(zip(*columns, strict=True)) == rows
+    assert note.columns["label"].tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "values", "dtype", "shape"),
+    [
+        ("int", [1, 2], "<i8", (2,)),
+        ("float", [0.5, 2.0], "<f4", (2,)),
+        ("int*2", [(1, 2), (3, 4)], "<i8", (2, 2)),
+        ("float*1", [(1.0,), (2.0,)], "<f4", (2, 1)),
+        ("none", [None, None], None, None),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 2])
+def test_columns_have_the_dtypes_of_the_index(
+    labels: str, values: list[Any], dtype: str | None, shape: tuple[int, ...] | None, count: int
+) -> None:
+    plan = plan_of(image_list(4, labels=labels), 2)
+    columns = note_columns(plan, [(9, 8, 7, 6, 5, 4, 3)] * count, values[:count])
+    assert {name: columns[name].dtype.str for name in DTYPES} == DTYPES
+    assert {columns[name].shape for name in DTYPES} == {(count,)}
+    if shape is None:
+        assert "label" not in columns
+    else:
+        assert (columns["label"].dtype.str, columns["label"].shape) == (dtype, (count, *shape[1:]))
+        assert columns["label"].tolist() == np.array(values[:count]).reshape(count, *shape[1:]).tolist()
+
+
+def test_a_note_is_an_npz_file_and_its_crc32c(noted: Path) -> None:
+    data = note_path(noted, PLAN.shards[0].name).read_bytes()
+    assert int.from_bytes(data[-4:], "little") == crc32c(data[:-4])
+    with np.load(io.BytesIO(data[:-4])) as content:
+        assert set(content.files) == {*DTYPES, "label", "facts"}
+
+
+def test_a_shard_without_a_note_has_to_be_packed(noted: Path) -> None:
+    note_path(noted, PLAN.shards[0].name).unlink()
+    assert load_note(noted, PLAN, 0) is None
+    assert load_note(noted, PLAN, 1) is not None
+
+
+def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
+    other: Plan = replace(PLAN, shard_bytes=1)
+    assert load_note(noted, other, 0) is None
+    shutil.copy(note_path(noted, PLAN.shards[0].name), note_path(noted, PLAN.shards[1].name))
+    assert load_note(noted, PLAN, 1) is None
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".idx"])
+@pytest.mark.parametrize("size", [None, 0, 49, 51])
+def test_a_note_counts_only_while_its_files_have_their_sizes(noted: Path, suffix: str, size: int | None) -> None:
+    note = load_note(noted, PLAN, 0)
+    assert note is not None
+    assert shard_is_present(noted, note.info)
+    path = (noted / PLAN.shards[0].name).with_suffix(suffix)
+    path.unlink()
+    if size is not None:
+        path.write_bytes(bytes(size))
+    assert not shard_is_present(noted, note.info)
+    assert load_note(noted, PLAN, 0) is None
+
+
+def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
+    write_shards(memory_path, PLAN, image_list(4))
+    path = note_path(memory_path, PLAN.shards[0].name)
+    sound = path.read_bytes()
+    for offset in range(0, len(sound), 7):
+        flip(path, offset)
+        assert load_note(memory_path, PLAN, 0) is None, offset
+        path.write_bytes(sound[:offset])
+        assert load_note(memory_path, PLAN, 0) is None, offset
+        path.write_bytes(sound)
+    assert load_note(memory_path, PLAN, 0) is not None

@@ -1,0 +1,140 @@
+"""Laws of a whole run: the plan on disk decides, finished shards stay, and what is reported adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.support import image_set, tree
+
+from packtrain import PackOptions, PackProgress, pack
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import StoreOptions
+from packtrain._packer.engine import run_tasks
+from packtrain._packer.plan import Plan
+from packtrain.errors import TooManyRejects
+
+COUNT = 9
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+"""Records of one size, two in each shard, whatever the sizes of the files."""
+SHARDS = 5
+
+
+class Stopped(Exception):
+    """What a test raises to stop a run."""
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine images; not to be changed."""
+    return image_set(tmp_path_factory.mktemp("images"), COUNT)
+
+
+def pack_until(listing: Path, out: Path, lines: int) -> None:
+    """Packs until so many lines are done."""
+
+    def stop(progress: PackProgress) -> None:
+        if progress.done >= lines:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        pack(listing, out, OPTIONS, on_progress=stop)
+
+
+def test_the_report_says_what_the_manifest_says(listing: Path, tmp_path: Path) -> None:
+    report = pack(listing, tmp_path, OPTIONS)
+    manifest = Manifest.load(tmp_path)
+    assert (report.dataset, report.complete_before, report.packed, report.resumed) == (tmp_path, False, SHARDS, 0)
+    assert (report.records, report.bytes) == (
+        COUNT,
+        sum((tmp_path / shard.name).stat().st_size for shard in manifest.shards),
+    )
+    assert (report.rejects, report.duplicates) == (manifest.rejects, manifest.duplicates) == (0, 0)
+
+
+@pytest.mark.parametrize("lines", range(1, COUNT + 1, 2))
+def test_a_run_that_was_stopped_continues_and_gives_the_same_bytes(listing: Path, tmp_path: Path, lines: int) -> None:
+    pack(listing, tmp_path / "undisturbed", OPTIONS)
+    pack_until(listing, tmp_path / "out", lines)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    report = pack(listing, tmp_path / "out", OPTIONS)
+    assert report.packed + report.resumed == SHARDS
+    assert report.resumed == -(-lines // 2), "the shard that was finished last counts"
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+
+
+def test_a_complete_dataset_is_left_alone(listing: Path, tmp_path: Path) -> None:
+    pack(listing, tmp_path, OPTIONS)
+    before = tree(tmp_path)
+    seen: list[PackProgress] = []
+    report = pack(listing, tmp_path, OPTIONS, on_progress=seen.append)
+    assert (report.complete_before, report.packed, report.resumed, seen) == (True, 0, SHARDS, [])
+    assert tree(tmp_path) == before
+
+
+def test_the_plan_is_on_disk_before_the_first_shard_and_never_changes(listing: Path, tmp_path: Path) -> None:
+    plans = []
+    pack(listing, tmp_path, OPTIONS, on_progress=lambda _: plans.append((tmp_path / "plan.json").read_bytes()))
+    assert set(plans) == {(tmp_path / "plan.json").read_bytes()}
+    assert Manifest.load(tmp_path).plan_sha256 == Plan.load(tmp_path).sha256
+
+
+def test_the_plan_on_disk_decides_though_the_files_have_other_sizes_now(tmp_path: Path) -> None:
+    """How many records a shard gets was settled when the plan was made."""
+    listing = image_set(tmp_path / "images", 6)
+    options = PackOptions(store=StoreOptions("verbatim"), shard_bytes=3000)
+    pack(listing, tmp_path / "out", options)
+    shards = Plan.load(tmp_path / "out").shards
+    for path in (tmp_path / "out").glob("[!p]*.*"):
+        path.unlink()
+    for path in (tmp_path / "images").glob("*.jpg"):
+        path.write_bytes(path.read_bytes() + bytes(20_000))
+    pack(listing, tmp_path / "out", options)
+    assert Plan.load(tmp_path / "out").shards == shards
+    assert [shard.records for shard in Manifest.load(tmp_path / "out").shards] == [shard.count for shard in shards]
+
+
+@pytest.mark.parametrize(("workers", "started"), [(1, 1), (3, 3), (64, 4)])
+def test_no_more_workers_are_started_than_shards_are_missing(
+    listing: Path, tmp_path: Path, workers: int, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_until(listing, tmp_path, 1)
+    asked: list[int] = []
+
+    def run_here(
+        function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
+    ) -> Iterator[Any]:
+        asked.append(workers)
+        return run_tasks(function, tasks, workers=1, on_progress=on_progress)
+
+    monkeypatch.setattr("packtrain._packer.runner.run_tasks", run_here)
+    pack(listing, tmp_path, OPTIONS, workers=workers)
+    assert asked == [started]
+
+
+def test_progress_never_goes_back_and_ends_with_all_lines(
+    listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
+    seen: list[PackProgress] = []
+    pack(listing, tmp_path, OPTIONS, on_progress=seen.append)
+    done = [state.done for state in seen]
+    assert done == sorted(done)
+    assert set(done) == set(range(1, COUNT + 1))
+    assert {(state.total, state.resumed, state.rejects) for state in seen} == {(COUNT, 0, 0)}
+
+
+def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 9)
+    missing = [f"missing {number}.jpg 0\n" for number in range(3)]
+    listing.write_text("".join([*missing, *listing.read_text().splitlines(keepends=True)]))
+    options = PackOptions("tar", StoreOptions("raw", resize="8x8"), shard_bytes=3 * 8 * 8 * 3, seed=None)
+    seen: list[PackProgress] = []
+    with pytest.raises(TooManyRejects):
+        pack(listing, tmp_path / "out", options, max_rejects="2", on_progress=seen.append)
+    assert seen == []
+    pack(listing, tmp_path / "out", options, max_rejects="3", on_progress=seen.append)
+    assert seen[-1] == PackProgress(done=12, total=12, resumed=3, rejects=3)
+    assert [state.done for state in seen] == sorted(state.done for state in seen)

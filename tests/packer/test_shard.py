@@ -1,0 +1,188 @@
+"""Laws of packing one shard: its note says what lies where, and a shard that cannot be right is not published."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from helpers.support import image_set, sources, tree
+from PIL import Image
+
+from packtrain import PackOptions, open_dataset, pack
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._packer.listing import read_list
+from packtrain._packer.notes import load_note
+from packtrain._packer.plan import outline_plan, plan_shards
+from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
+from packtrain.errors import ShardFailed
+
+COUNT = 8
+BAD = 3
+
+
+def task_in(folder: Path, listing: Path, options: PackOptions) -> ShardTask:
+    """The task of packing the whole list as one shard."""
+    images = read_list(listing, LabelSpec())
+    plan = plan_shards(outline_plan(images, options), images)
+    assert len(plan.shards) == 1
+    (folder / "parts").mkdir(parents=True)
+    entries = images.entries(plan.ordinals(0))
+    return ShardTask(folder, plan, 0, entries, tuple(images.resolve(entry.path) for entry in entries))
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight images, one of which is not an image."""
+    path = image_set(tmp_path_factory.mktemp("images"), COUNT)
+    (path.parent / f"image {BAD}.jpg").write_bytes(b"<html>")
+    return path
+
+
+def nothing(_: ShardProgress) -> None:
+    """Takes no note of reports."""
+
+
+class TestNote:
+    def test_it_says_where_the_bytes_of_each_file_lie(self, listing: Path, tmp_path: Path, format_name: str) -> None:
+        task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim"), seed=5))
+        pack_shard(task, nothing)
+        note = load_note(tmp_path, task.plan, 0)
+        assert note is not None
+        shard = (tmp_path / note.info.name).read_bytes()
+        assert (note.info.bytes, note.info.crc32c, note.info.records) == (len(shard), crc32c(shard), COUNT - 1)
+        columns = {name: values.tolist() for name, values in note.columns.items()}
+        assert columns["line"] == [entry.line for entry in task.entries if entry.line != BAD], "in the order of places"
+        for place, line in enumerate(columns["line"]):
+            source = sources(listing)[line]
+            data = shard[columns["offset"][place] :][: columns["length"][place]]
+            assert data == source.data
+            assert columns["crc32c"][place] == crc32c(data)
+            assert columns["label"][place] == source.label
+            size = columns["width"][place], columns["height"][place]
+            assert size == Image.open(io.BytesIO(source.data)).size
+        for sidecar in note.info.sidecars:
+            data = (tmp_path / sidecar.name).read_bytes()
+            assert (sidecar.bytes, sidecar.crc32c) == (len(data), crc32c(data))
+        assert bool(note.info.sidecars) == (format_name == "tar")
+
+    def test_raw_records_are_npy_files_where_a_container_has_no_shape_of_its_own(
+        self, listing: Path, tmp_path: Path, format_name: str
+    ) -> None:
+        task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("raw", resize="6x4")))
+        pack_shard(task, nothing)
+        note = load_note(tmp_path, task.plan, 0)
+        assert note is not None
+        offset = int(note.columns["offset"][0])
+        data = (tmp_path / note.info.name).read_bytes()[offset : offset + int(note.columns["length"][0])]
+        pixels = np.frombuffer(data, np.uint8) if format_name == "hdf5" else np.load(io.BytesIO(data))
+        source = Image.open(io.BytesIO(sources(listing)[note.columns["line"][0]].data)).convert("RGB")
+        expected = np.asarray(source.resize((6, 4), Image.Resampling.BILINEAR))
+        np.testing.assert_array_equal(pixels.reshape(4, 6, 3), expected, strict=True)
+
+    def test_a_line_that_cannot_be_packed_is_in_the_note_and_in_the_result(self, listing: Path, tmp_path: Path) -> None:
+        task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
+        done = pack_shard(task, nothing)
+        note = load_note(tmp_path, task.plan, 0)
+        assert note is not None
+        assert done == ShardProgress(0, COUNT, note.rejects)
+        assert [(item.line, item.path) for item in done.rejects] == [(BAD, f"image {BAD}.jpg")]
+
+
+def test_packing_it_again_gives_the_same_bytes_and_leaves_nothing_behind(
+    listing: Path, tmp_path: Path, format_name: str
+) -> None:
+    task = task_in(tmp_path, listing, PackOptions(format_name))
+    pack_shard(task, nothing)
+    once = tree(tmp_path)
+    name = task.plan.shards[0].name
+    assert set(once) == {name, f"parts/{name}.npz"} | ({"train-000000.idx"} if format_name == "tar" else set())
+    (tmp_path / f".{name}.tmp-0123456789ab").write_bytes(b"what a killed packer leaves")
+    pack_shard(task, nothing)
+    assert tree(tmp_path) == once
+
+
+def test_reports_count_the_lines_one_by_one(listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
+    reports: list[ShardProgress] = []
+    task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim"), seed=None))
+    pack_shard(task, reports.append)
+    assert [report.lines for report in reports] == list(range(1, COUNT + 1))
+    assert [len(report.rejects) for report in reports] == [int(line >= BAD) for line in range(COUNT)]
+
+
+def test_an_environment_with_other_libraries_is_refused_before_anything_is_written(
+    listing: Path, tmp_path: Path
+) -> None:
+    task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("jpeg")))
+    other = replace(task, plan=replace(task.plan, encoder="Pillow 1.0"))
+    with pytest.raises(ShardFailed, match=r"made with Pillow 1\.0, but this environment has .*transcoder"):
+        pack_shard(other, nothing)
+    assert tree(tmp_path) == {}
+
+
+def test_a_writer_that_fails_leaves_no_file(
+    listing: Path, tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
+    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
+    with pytest.raises(ShardFailed, match=r"cannot write to .*Input/output error"):
+        pack_shard(task, nothing)
+    assert tree(tmp_path) == {}
+
+
+class TestUnreadable:
+    """A file that cannot be read says nothing of what is in it."""
+
+    @pytest.fixture
+    def listing(self, tmp_path: Path) -> Path:
+        return image_set(tmp_path / "images", 3)
+
+    def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
+        options = PackOptions(store=StoreOptions("verbatim"), seed=None)
+        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* fix this and run"):
+            pack(listing, out, options, max_rejects="100%")
+        assert not (out / "manifest.json").exists()
+        assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
+        mend()
+        assert pack(listing, out, options).rejects == 0
+        assert [bytes(open_dataset(out).record(row)) for row in range(3)] == [
+            source.data for source in sources(listing)
+        ]
+
+    def test_an_input_error_fails_the_shard(self, listing: Path, tmp_path: Path) -> None:
+        path = listing.parent / "image 1.jpg"
+        data = path.read_bytes()
+        path.unlink()
+        path.symlink_to("/proc/self/mem")  # a regular file; reading its first byte is EIO
+
+        def mend() -> None:
+            path.unlink()
+            path.write_bytes(data)
+
+        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", mend)
+
+    @pytest.mark.parametrize(
+        "number", [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ENOMEM], ids=errno.errorcode.get
+    )
+    def test_an_error_on_opening_fails_the_shard(
+        self, listing: Path, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.open
+
+        def failing(path: str, *arguments: int) -> int:
+            if str(path).endswith("image 1.jpg"):
+                raise OSError(number, os.strerror(number), path)
+            return real(path, *arguments)
+
+        monkeypatch.setattr(os, "open", failing)
+        self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)

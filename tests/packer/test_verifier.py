@@ -1,0 +1,210 @@
+"""Laws of verifying: a sound dataset has no problem, and what differs is named by its file, its row and its line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, sources, tree
+
+from packtrain import Problem, VerifyProgress, verify
+from packtrain._core.index import IndexWriter
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import StoreOptions
+from packtrain.errors import NotADataset
+
+COUNT = 9
+Datasets = dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine images; not to be changed."""
+    return image_set(tmp_path_factory.mktemp("images"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def datasets(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Datasets:
+    """The images in three shards of every format, verbatim; not to be changed."""
+    folder, size = tmp_path_factory.mktemp("datasets"), shard_bytes(listing, 3)
+    return {format: packed(listing, folder / format, format, shard_bytes=size) for format in FORMATS}
+
+
+@pytest.fixture
+def dataset(datasets: Datasets, format_name: str, tmp_path: Path) -> Path:
+    """A copy for one test, in every format in turn."""
+    return shutil.copytree(datasets[format_name], tmp_path / "dataset")
+
+
+@pytest.fixture
+def tar(datasets: Datasets, tmp_path: Path) -> Path:
+    """A copy of the tar dataset for one test."""
+    return shutil.copytree(datasets["tar"], tmp_path / "dataset")
+
+
+def shards(dataset: Path) -> list[Path]:
+    """The container files."""
+    return [dataset / shard.name for shard in Manifest.load(dataset).shards]
+
+
+def reindexed(dataset: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Changes columns of the index, and every checksum that would show it."""
+    manifest = Manifest.load(dataset)
+    columns = {info.name: np.load(dataset / "index" / f"{info.name}.npy") for info in manifest.columns}
+    change(columns)
+    writer = IndexWriter(dataset / "index", manifest.records)
+    for name in columns:
+        if name != "blocks" and not name.startswith("path_"):
+            writer.add(name, columns[name])
+    writer.add_text("path", columns["path_offsets"], columns["path_bytes"])
+    (dataset / "manifest.json").write_bytes(replace(manifest, columns=writer.finish()).dump())
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["", "decoded"])
+def test_a_sound_dataset_has_no_problem_and_every_record_is_counted(dataset: Path, decode: bool) -> None:
+    before = tree(dataset)
+    seen: dict[int, int] = {}
+    report = verify(dataset, decode_images=decode, on_progress=lambda state: seen.update({state.number: state.records}))
+    assert (report.dataset, report.records, report.shards, report.decoded) == (dataset, COUNT, 3, decode)
+    assert report.problems == ()
+    assert seen == {number: shard.records for number, shard in enumerate(Manifest.load(dataset).shards)}
+    assert tree(dataset) == before
+
+
+def test_a_folder_without_a_manifest_is_no_dataset(tar: Path) -> None:
+    (tar / "manifest.json").unlink()
+    with pytest.raises(NotADataset):
+        verify(tar)
+
+
+def test_any_damaged_file_is_named(dataset: Path) -> None:
+    for path in sorted(path for path in dataset.rglob("*") if path.is_file()):
+        sound, name = path.read_bytes(), str(path.relative_to(dataset))
+        path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:] if sound else b" ")
+        assert name in {problem.file for problem in verify(dataset).problems}, name
+        path.write_bytes(sound)
+    assert not verify(dataset).problems
+
+
+def test_a_missing_shard_costs_its_records(dataset: Path) -> None:
+    path = shards(dataset)[1]
+    path.unlink()
+    (message,) = (problem.message for problem in verify(dataset).problems if problem.file == path.name)
+    assert message == "cannot be read: No such file or directory; its 3 records are lost"
+
+
+def test_a_cut_shard_names_the_records_that_lost_bytes(listing: Path, tar: Path) -> None:
+    index = {name: np.load(tar / "index" / f"{name}.npy") for name in ("line", "offset", "length", "by_place")}
+    row, last = (int(index["by_place"][place]) for place in (1, 2))  # of the three in the first shard
+    path = shards(tar)[0]
+    path.write_bytes(path.read_bytes()[: index["offset"][row] + 10])
+    named = {problem.row: problem for problem in verify(tar).problems if problem.row is not None}
+    assert set(named) == {row, last}
+    line, length = int(index["line"][row]), int(index["length"][row])
+    name = sources(listing)[line].name
+    message = f"row {row} (line {line}, {name!r}): {length - 10} of its {length} bytes are cut off"
+    assert named[row] == Problem(path.name, message, row, line)
+
+
+def test_a_damaged_index_leaves_the_shards_to_their_own_checksums(tar: Path) -> None:
+    flip(tar / "index" / "offset.npy", -1)
+    flip(shards(tar)[2], 600)
+    report = verify(tar)
+    assert [problem.file for problem in report.problems] == ["index/offset.npy", shards(tar)[2].name, "index"]
+    assert (report.records, report.decoded) == (0, False)
+
+
+class TestContainer:
+    """The container's own library finds what the index says, or the row is named."""
+
+    def test_another_label(self, dataset: Path) -> None:
+        def change(columns: dict[str, Any]) -> None:
+            columns["label"][4] += 10
+
+        reindexed(dataset, change)
+        (problem,) = verify(dataset).problems
+        assert (problem.row, problem.line) == (4, 4)
+        assert problem.message.endswith("its label is 1 in the container, 11 in the index")
+
+    def test_another_line(self, dataset: Path) -> None:
+        def change(columns: dict[str, Any]) -> None:
+            columns["line"][8] = 99
+
+        reindexed(dataset, change)
+        unknown, known = sorted(verify(dataset).problems, key=lambda problem: problem.row is None)
+        assert (unknown.row, unknown.line, known.line) == (8, 99, 8)
+        assert "has no such key" in unknown.message
+        assert "line 8" in known.message
+
+    def test_another_place(self, dataset: Path) -> None:
+        def change(columns: dict[str, Any]) -> None:
+            columns["offset"][0] += 1
+
+        reindexed(dataset, change)
+        checksum, place = (problem.message for problem in verify(dataset).problems if problem.row == 0)
+        assert "crc32c is" in checksum
+        assert "the container has it at" in place
+
+
+def test_what_cannot_be_decoded_is_found_only_by_decoding(listing: Path, tmp_path: Path) -> None:
+    """Its bytes are what was written, as far as checksums tell: they are changed with it."""
+    out = packed(listing, tmp_path / "out", "tar", store=StoreOptions("verbatim"), seed=None)
+    (path,) = shards(out)
+    offset, length = (int(np.load(out / "index" / f"{name}.npy")[2]) for name in ("offset", "length"))
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 2] = b"no"
+    path.write_bytes(data)
+    manifest = Manifest.load(out)
+    shard = replace(manifest.shards[0], crc32c=crc32c(data))
+    (out / "manifest.json").write_bytes(replace(manifest, shards=(shard,)).dump())
+
+    def change(columns: dict[str, Any]) -> None:
+        columns["crc32c"][2] = crc32c(data[offset : offset + length])
+
+    reindexed(out, change)
+    assert not verify(out).problems
+    (problem,) = verify(out, decode_images=True).problems
+    assert (problem.row, problem.line) == (2, 2)
+    assert "it cannot be decoded (UnidentifiedImageError" in problem.message
+
+
+class TestJournal:
+    def test_what_it_holds_is_not_checked_again(self, tar: Path, tmp_path: Path) -> None:
+        journal = tmp_path / "journal"
+        flip(shards(tar)[0], 600)
+        first = verify(tar, journal=journal)
+        assert {problem.file for problem in first.problems} == {shards(tar)[0].name}
+        lines = journal.read_text().splitlines(keepends=True)
+        assert len(lines) == 1 + 3
+        for path in shards(tar)[1:]:
+            flip(path, 600)
+        assert verify(tar, journal=journal) == first
+        journal.write_text("".join(lines[:3]) + lines[3][:20])  # killed while it wrote about the third shard
+        seen: list[VerifyProgress] = []
+        report = verify(tar, journal=journal, on_progress=seen.append)
+        assert {state.number for state in seen} == {2}
+        assert {problem.file for problem in report.problems} == {shards(tar)[number].name for number in (0, 2)}
+        assert report.records == COUNT
+
+    @pytest.mark.parametrize("change", ["decode", "dataset", "garbage"])
+    def test_it_counts_only_for_the_same_dataset_and_kind_of_check(
+        self, tar: Path, datasets: Datasets, tmp_path: Path, change: str
+    ) -> None:
+        journal = tmp_path / "journal"
+        if change == "garbage":
+            journal.write_bytes(b"[]\n{}\n")
+        else:
+            verify(datasets["lmdb"] if change == "dataset" else tar, journal=journal)
+        seen: list[VerifyProgress] = []
+        verify(tar, decode_images=change == "decode", journal=journal, on_progress=seen.append)
+        assert {state.number for state in seen} == {0, 1, 2}
+        head, *found = map(json.loads, journal.read_text().splitlines())
+        assert head["decode"] is (change == "decode")
+        assert [line["number"] for line in found] == [0, 1, 2]
