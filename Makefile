@@ -42,10 +42,10 @@ check: setup ## ruff, mypy strict and the layer test
 	$(BIN)/pytest -q tests/packaging/test_layers.py tests/packaging/test_packages.py
 
 .PHONY: bench
-bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images)
+bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images; ARGS=--quick shows that all works)
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-# torch's own index of wheels, if TORCH_INDEX names one, is for the peers' environments too.
+# If TORCH_INDEX names torch's own index of wheels, the peers' environments use it, too.
 .PHONY: bench-peers
 bench-peers: setup ## compare the loader with its peers, each in an environment of its own (ARGS=--quick shows that all works)
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m benchmarks.environments

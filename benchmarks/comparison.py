@@ -1,10 +1,11 @@
-"""Images per second of packtrain and all peers that are installed, at one workload."""
+"""Images per second of packtrain and of all installed peers, at one workload: the benchmarks peers-*."""
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,35 +23,27 @@ from benchmarks.measure import (
 )
 from benchmarks.peers.common import BATCH, PACKED, WORKERS
 from benchmarks.rounds import REPETITIONS, Field, forget, has_gpu, ratios_of, read_through
-from benchmarks.workloads import WORKLOADS, prepare
+from benchmarks.workloads import QUICK_LINES, WORKLOADS, prepare
 
-QUICK_LINES: Final = 600
 QUICK_SECONDS: Final = 1.0
 IN_MEMORY: Final = ("tmpfs", "ramfs")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What of a comparison is run.
+class Comparison:
+    """A benchmark, see `run.Benchmark`.
 
-    Attributes:
-        contestants: Whom packtrain is compared with; empty: all.
-        quick: One short round of everybody: shows that all works, and no more.
+    Args:
+        name: The workload.
+        contestants: The contestants that packtrain is compared with; empty for all.
     """
 
-    contestants: tuple[str, ...] = ()
-    quick: bool = False
-
-
-class Comparison:
-    """A benchmark, see `run.Benchmark`."""
-
-    def __init__(self, name: str, choice: Choice) -> None:
+    def __init__(self, name: str, contestants: Collection[str] = ()) -> None:
         self.workload = WORKLOADS[name]
-        self.choice = choice
+        self.contestants = contestants
 
-    def measure(self) -> dict[str, Any]:
-        workload, quick = self.workload, self.choice.quick
+    def measure(self, *, quick: bool = False) -> dict[str, Any]:
+        """Images per second of all contestants, which take turns."""
+        workload = self.workload
         names = [name for name in workload.contestants if self._is_chosen(name)]
         lines = min(workload.lines, QUICK_LINES) if quick else workload.lines
         repetitions = 1 if quick else REPETITIONS
@@ -70,7 +63,7 @@ class Comparison:
             "input": described,
             "output": output,
             **device,
-            "settings": self._settings(repetitions),
+            "settings": self._settings(repetitions, quick=quick),
             "contestants": field.contestants,
             "missing": field.missing,
             "images_per_second": rates,
@@ -87,14 +80,14 @@ class Comparison:
         show_rates(result["title"], result["median_images_per_second"], result["ratios"], result["missing"])
 
     def _is_chosen(self, name: str) -> bool:
-        return name == PACKTRAIN or not self.choice.contestants or name in self.choice.contestants
+        return name == PACKTRAIN or not self.contestants or name in self.contestants
 
-    def _settings(self, repetitions: int) -> dict[str, Any]:
+    def _settings(self, repetitions: int, *, quick: bool) -> dict[str, Any]:
         stream = self.workload.stream
         timing: dict[str, Any] = {"warm_up_batches": WARM_UP[stream], "seconds": SECONDS[stream]}
         if self.workload.cold:
-            timing = {"batches_not_timed_at_each_end": AT_THE_ENDS, "memory": "nothing of the data is in it"}
-        elif self.choice.quick:
+            timing = {"batches_not_timed_at_each_end": AT_THE_ENDS, "memory": "none of the data is cached"}
+        elif quick:
             timing = {"warm_up_batches": WARM_UP["jpeg"], "seconds": QUICK_SECONDS}
         return {
             "batch_size": BATCH,
@@ -108,7 +101,7 @@ class Comparison:
 
 
 def show_rates(title: str, rates: dict[str, float], ratios: dict[str, float], missing: dict[str, str]) -> None:
-    """Prints a table, the fastest first."""
+    """Prints a table, the fastest contestant first, and why the missing ones are missing."""
     ranked = sorted(rates, key=lambda name: -rates[name])
     rows = [[name, f"{rates[name]:,.0f}", f"{ratios[name]:.2f}"] for name in ranked]
     rows += [[name, "-", ""] for name in missing]
@@ -120,7 +113,7 @@ def show_rates(title: str, rates: dict[str, float], ratios: dict[str, float], mi
 
 
 def _device(folder: Path) -> dict[str, Any]:
-    """What the disk makes of reading a shard from its start to its end; once per shard, up to three."""
+    """Bytes per second of reading a shard from its start to its end; one figure for each of up to three shards."""
     os.sync()
     found = []
     for path in sorted((folder / PACKED).glob("*.tar"))[:3]:

@@ -1,4 +1,4 @@
-"""Who is compared, and where each of them lives."""
+"""The contestants: each one's module, environment and options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Contestant:
     """A loader, used in one way.
 
     Attributes:
-        module: In benchmarks.peers.
-        environment: In environments.PEERS; None: that of packtrain.
-        options: Keywords of the module's streams.
-        packages: What its versions are told of, besides torch and numpy.
-        gpu: Whether it makes sense beside a GPU alone.
+        module: Name of its module in benchmarks.peers.
+        environment: Its key in environments.PEERS; None for packtrain's own environment.
+        options: Keyword arguments for the module's streams.
+        packages: Packages whose versions are recorded, in addition to torch and numpy.
+        gpu: True if it is only run on a machine with a GPU.
     """
 
     module: str

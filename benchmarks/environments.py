@@ -1,9 +1,9 @@
-"""Environments of the loaders that packtrain is compared with: none of them goes together with all the others.
+"""Environments of the loaders that packtrain is compared with: no single one can hold all of them.
 
     python -m benchmarks.environments [NAME ...]
 
-makes them in .venv-peers/, each from requirements/NAME.txt, and says of each that cannot be made what it lacks. Needs
-nothing but Python.
+makes them in .venv-peers/, each from requirements/NAME.txt, and says what is missing for each that cannot be made.
+Needs only Python.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHEELS: Final = ENVIRONMENTS / "wheels"
 
 _PILLOWS: Final = ("pillow", "pillow-simd")
 _LAST_LINES: Final = 15
-"""Of what a failed command said."""
+"""Number of last lines of a failed command's output that are shown."""
 _CHECK: Final = """
 import importlib, sys
 from importlib.metadata import distributions
@@ -50,15 +50,15 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Where one contestant lives.
+    """The environment of one or more contestants.
 
     Attributes:
-        variable: Names another interpreter to use in its place.
-        imports: Modules that must be importable in the end.
-        torch: Whether it gets torch, torchvision and a Pillow: all but what draws the chart.
-        pillow: Which Pillow; None: the same as the environment of packtrain.
-        lacks: Says what the system lacks, as an instruction, or nothing.
-        built: Compiles something, against what is installed already.
+        variable: Environment variable that names another interpreter to use instead.
+        imports: Modules that must be importable once it is made.
+        torch: True if it gets torch and torchvision.
+        pillow: The Pillow it gets, ``pillow`` or ``pillow-simd``; None for that of packtrain's environment.
+        lacks: Returns what the system lacks and the command that installs it, or an empty string.
+        built: True if a package is compiled against the packages that are installed before it.
     """
 
     variable: str
@@ -101,13 +101,14 @@ PEERS: Final = {
 
 
 def interpreter(name: str | None) -> str:
-    """The Python that runs what lives in an environment.
+    """The Python interpreter of an environment.
 
     Args:
-        name: Of the environment; None is that of packtrain.
+        name: Name of the environment; None for packtrain's own.
 
     Returns:
-        What its variable names, else that of its environment if it is there, else this one.
+        The interpreter that the environment's variable names; else that of the environment, if it has been made; else
+        this one.
     """
     if name is None:
         return sys.executable
@@ -117,13 +118,13 @@ def interpreter(name: str | None) -> str:
 
 
 def why_missing(name: str | None) -> str:
-    """What `make` said when it could not make an environment."""
+    """The reason why `make` could not make an environment."""
     path = ENVIRONMENTS / f"{name}.reason"
     return path.read_text().strip() if path.exists() else "not installed; `make bench-peers` installs it"
 
 
 def make(name: str) -> None:
-    """Makes an environment, unless it is there.
+    """Makes an environment, unless it exists already.
 
     Raises:
         Unavailable: It cannot be made.
@@ -149,7 +150,7 @@ def _install(name: str, peer: Environment) -> None:
     venv.create(ENVIRONMENTS / name, clear=True, with_pip=True)
     pillow = peer.pillow or own_pillow()
     if peer.torch:
-        # As in the Makefile: torch alone from an index of its own, then what it depends on from the usual one.
+        # As in the Makefile: first torch from its own index, then its dependencies from the usual one.
         index = os.environ.get("TORCH_INDEX")
         _pip(name, "--constraint", CONSTRAINTS, *(("--extra-index-url", index) if index else ()), "--no-deps", "torch")
         _pip(name, "--constraint", CONSTRAINTS, "torch", "setuptools", "wheel")
@@ -165,19 +166,19 @@ def _install(name: str, peer: Environment) -> None:
 
 
 def _importable(peer: Environment) -> tuple[str, ...]:
-    # torchvision's operators were compiled for another build of torch where that is the CPU's from elsewhere; who needs
-    # them declared does so, see packers.make_torchvision_importable.
+    # torchvision may have been compiled for another build of torch, and can then be imported only by way of
+    # torchvision_import.
     return tuple(module for module in peer.imports if module not in ("torchvision", "streaming"))
 
 
 def own_pillow() -> str:
-    """Which Pillow this interpreter has; without any, which one the machine can run."""
+    """The Pillow of this interpreter, ``pillow`` or ``pillow-simd``; without one, ``pillow``."""
     found = [dist.name.lower() for dist in distributions() if dist.name.lower() in _PILLOWS]
     return "pillow-simd" if "pillow-simd" in found else "pillow"
 
 
 def _pillow_simd(name: str) -> Path:
-    """The folder of the wheel of pillow-simd, compiled once for all."""
+    """The folder of pillow-simd's wheel, which is compiled once for all environments."""
     if not list(WHEELS.glob("*.whl")):
         # Without pip's cache, which may hold one from elsewhere, built without AVX2.
         command = (_python(name), "-m", "pip", "wheel", "--quiet", "--no-cache-dir", "--no-binary", "pillow-simd")
@@ -200,7 +201,7 @@ def _run(*command: object, **environment: str) -> None:
 
 
 def _digest(name: str) -> str:
-    """Of all that decides what is installed."""
+    """A digest of everything that decides what is installed."""
     text = (REQUIREMENTS / f"{name}.txt").read_text() + CONSTRAINTS.read_text() + own_pillow() + sys.version
     return hashlib.sha256(text.encode()).hexdigest()
 

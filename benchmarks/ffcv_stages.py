@@ -1,4 +1,4 @@
-"""Where FFCV's time goes, per image, on one core: its own functions, one after the other, on what it wrote.
+"""Where FFCV's time goes, per image, on one core: calls its own functions one after the other on a file it wrote.
 
 python -m benchmarks.ffcv_stages FOLDER (jpeg | raw_rrc)
 """
@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.peers.common import SEED, SIDE, Pixels
 
 PASSES: Final = 3
-"""The fastest one counts, of which the first is not one."""
+"""Passes of which the fastest counts; one more comes before them and is not timed."""
 
 
 def stages(path: Path) -> dict[str, float]:
-    """Microseconds of decoding and of crop and resize; raw images are not decoded."""
+    """Microseconds per image of decoding, and of crop and resize; raw images are not decoded."""
     from ffcv.libffcv import imdecode, resize_crop
 
     samples = list(_samples(path))
@@ -48,7 +48,7 @@ def stages(path: Path) -> dict[str, float]:
 
 
 def _samples(path: Path) -> Iterator[tuple[Pixels, int, int, bool]]:
-    """Stored bytes, height and width of each image, and whether it is a JPEG."""
+    """Stored bytes, height and width of each image, and True if it is a JPEG."""
     from ffcv.fields.rgb_image import IMAGE_MODES
     from ffcv.reader import Reader
 
@@ -86,7 +86,7 @@ def main() -> None:
         print(json.dumps({"missing": error.name}))
         return
     folder, stream = Path(sys.argv[1]), sys.argv[2]
-    # OpenCV's threads would share the work.
+    # On one core, so that OpenCV's threads do not share the work.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(json.dumps(stages(folder / (JPEG if stream == "jpeg" else RAW))), flush=True)
     os._exit(0)

@@ -1,42 +1,41 @@
-"""What an image costs one core in packtrain and in FFCV, by stage: why the one is faster, and what cannot be saved."""
+"""What an image costs one core, by stage, in packtrain and in FFCV: why one is faster, and what cannot be saved.
+
+packtrain: a loader without workers, bound to one core, as `loader.stats` sees it. FFCV: its compiled functions called
+one after the other, without its loader, see `ffcv_stages`.
+"""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.contestants import FFCV
-from benchmarks.crops import one_thread
+import torch
+
+from benchmarks.contestants import FFCV, PACKTRAIN
 from benchmarks.environments import interpreter
-from benchmarks.measure import (
-    NotInstalled,
-    alternate,
-    child,
-    kind_of,
-    pillow_build,
-    print_table,
-    real_list,
-    scratch,
-)
-from benchmarks.peers.common import PACKED, SIDE, WORKERS
-from benchmarks.profile_decode import stage_times
+from benchmarks.measure import NotInstalled, alternate, child, kind_of, pillow_build, print_table, real_list, scratch
+from benchmarks.peers.common import BATCH, PACKED, SEED, SIDE, WORKERS
 from benchmarks.rounds import run
 from benchmarks.workloads import WORKLOADS, prepare
-from packtrain import open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 REPETITIONS: Final = 5
+IMAGES: Final = 8_000
+"""Images of a pass; the stages of a JPEG are timed for one in 32 of them."""
+QUICK_IMAGES: Final = 1_280
 COMPARED: Final = ("jpeg", "jpeg500", "raw256-rrc")
-OURS: Final = "packtrain"
+REST: Final = "everything else"
 
 
-def measure() -> dict[str, Any]:
-    one_thread()
-    images = real_list()
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Microseconds per image of each stage."""
+    torch.set_num_threads(1)
+    images, repetitions = real_list(), 1 if quick else REPETITIONS
     lines = len(images.read_text().splitlines())
     stages: dict[str, Any] = {}
     described: dict[str, Any] = {}
@@ -44,23 +43,25 @@ def measure() -> dict[str, Any]:
         for name in COMPARED:
             workload, folder = WORKLOADS[name], outer / name
             described[name] = prepare(workload, images, folder, lines)
-            cases: dict[str, Callable[[], Mapping[str, float]]] = {OURS: partial(_ours, folder)}
+            count = QUICK_IMAGES if quick else IMAGES
+            cases: dict[str, Callable[[], Mapping[str, float]]] = {PACKTRAIN: partial(stage_times, folder, count)}
             try:
                 run(FFCV, "write", workload.stream, folder)
                 python = interpreter("ffcv")
                 cases[FFCV] = partial(child, "ffcv_stages", folder, workload.stream, python=python)
             except NotInstalled:
                 pass
-            stages[name] = alternate(cases, REPETITIONS)
+            stages[name] = alternate(cases, repetitions)
         output = kind_of(outer)
     return {
         **pillow_build(),
         "input": described,
         "output": output,
-        "settings": {"repetitions": REPETITIONS, "warm_up": 1, "order": "alternating", "cores": 1},
+        "settings": {"repetitions": repetitions, "warm_up": 1, "order": "alternating", "cores": 1},
         "microseconds_per_image": stages,
         "median_microseconds_per_image": {
-            name: {who: _medians(figures) for who, figures in samples.items()} for name, samples in stages.items()
+            name: {contestant: _medians(figures) for contestant, figures in samples.items()}
+            for name, samples in stages.items()
         },
         "targets": [],
     }
@@ -77,21 +78,33 @@ def show(result: dict[str, Any]) -> None:
         print_table([f"{WORKLOADS[name].title}: us per image", *middle], rows)
 
 
-def _ours(folder: Path) -> dict[str, float]:
-    """Microseconds per image of each stage, in one process on one core."""
-    allowed = os.sched_getaffinity(0)
+def stage_times(folder: Path, count: int) -> dict[str, float]:
+    """Microseconds per image of each stage that a loader passes through, in this process, on one core.
+
+    Args:
+        folder: What `prepare` wrote.
+        count: Images of the pass; another pass comes before it and is not timed.
+    """
     dataset = open_dataset(folder / PACKED, [RandomResizedCrop(SIDE), RandomHorizontalFlip()])
+    repeated = concat([dataset] * (count // len(dataset) + 1)).subset(range(count))
+    allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        for row in range(len(dataset)):
-            dataset[row]
-        return stage_times(dataset)
+        with Loader(repeated, BATCH, num_workers=0, seed=SEED) as loader:
+            for _ in range(2):
+                loader.stats.reset()
+                for _held in loader:
+                    pass
+            stats = loader.stats.total
     finally:
         os.sched_setaffinity(0, allowed)
+    found = {stage: seconds / stats.samples * 1e6 for stage, seconds in stats.stage_seconds.items() if seconds}
+    found[REST] = max(0.0, stats.busy_seconds / stats.samples * 1e6 - sum(found.values()))
+    return found
 
 
-def _medians(figures: list[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(each[name] for each in figures) for name in figures[0]}
+def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(each.get(name, 0.0) for each in figures) for name in figures[0]}
 
 
 def _shown(value: float | None) -> str:

@@ -1,10 +1,10 @@
-"""One loader, run once, in a process of its own: prints how fast it was.
+"""Runs one loader once, in a process of its own, and prints how fast it was.
 
     python -m benchmarks.loaders (rate | epoch | first | pace | write) CONTESTANT STREAM FOLDER [SECONDS]
     python -m benchmarks.loaders versions CONTESTANT
 
-The peers' interpreters run this module too, so nothing here needs packtrain unless packtrain is what is asked for. What
-a loader imports is imported before any clock starts.
+The peers' interpreters run this module too, so packtrain is imported only if it is the contestant. Imports of a
+loader run before any clock starts.
 """
 
 from __future__ import annotations
@@ -25,23 +25,33 @@ from benchmarks.contestants import CONTESTANTS, FFCV, Contestant
 from benchmarks.peers.common import BATCH, SIDE, Batch
 
 WARM_UP: Final = {"jpeg": 8, "raw": 256, "raw_rrc": 96}
-"""Batches before the clock starts: what is prefetched at the start, and all raw records several times, since a process
-maps each page when it first reads it.
+"""Batches before the clock starts: those that are prefetched at the start; for raw records several epochs, since a
+process maps each page when it first reads it.
 """
 SECONDS: Final = {"jpeg": 4.0, "raw": 3.0, "raw_rrc": 4.0}
-"""Time that a rate is measured for, at least."""
+"""The shortest time for which a rate is measured."""
 AT_THE_ENDS: Final = 8
-"""Batches of a single pass that the clock does not see, at the start and at the end: what is under way when it starts
-is so when it stops.
+"""Batches that are not timed at the start and at the end of a single pass: as many batches are in flight when the clock
+stops as when it starts.
 """
 PACE: Final = 2000
-"""Images per second that the consumer of `pace` takes."""
+"""Images per second that `pace` consumes."""
 PACED_SECONDS: Final = 10.0
 
 
-def rate(batches: Iterator[Batch], warm_up: int, least_seconds: float) -> dict[str, float]:
-    """Images per second from the end of the warm-up to a batch some seconds later."""
-    _warm_up(batches, warm_up)
+def rate(batches: Iterator[Batch], warm_up: int, least_seconds: float, *, dtype: str = "uint8") -> dict[str, float]:
+    """Images per second from the end of the warm-up to a batch at least some seconds later.
+
+    Args:
+        batches: An endless stream of batches.
+        warm_up: Batches that are not timed.
+        least_seconds: The shortest time to measure.
+        dtype: What the images must be.
+
+    Raises:
+        RuntimeError: The stream ended, or its batches are not those of the other contestants.
+    """
+    _warm_up(batches, warm_up, dtype)
     started = time.perf_counter()
     # A batch is held until the next one is there, as in a training loop.
     for count, _held in enumerate(batches, 1):
@@ -68,7 +78,7 @@ def epoch(batches: Iterator[Batch], total: int) -> dict[str, float]:
 
 
 def pace(batches: Iterator[Batch], warm_up: int) -> dict[str, float]:
-    """Processor time of this process alone while it takes images at a pace and sleeps in between."""
+    """Processor time of this process, without its workers, while it takes images at a pace and sleeps in between."""
     _warm_up(batches, warm_up)
     started, used = time.perf_counter(), time.process_time()
     for count, _held in enumerate(batches, 1):
@@ -81,7 +91,7 @@ def pace(batches: Iterator[Batch], warm_up: int) -> dict[str, float]:
 
 
 def first(module: Any, folder: Path) -> dict[str, float]:
-    """Seconds from before the loader is made until its first batch is there; the dataset is open already."""
+    """Seconds from making the loader, over a dataset that is open already, to its first batch."""
     dataset = module.jpeg_dataset(folder)
     started = time.perf_counter()
     batches = module.batches(dataset)
@@ -89,21 +99,22 @@ def first(module: Any, folder: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - started}
 
 
-def _warm_up(batches: Iterator[Batch], count: int) -> None:
-    _require_like_the_others(next(batches))
+def _warm_up(batches: Iterator[Batch], count: int, dtype: str = "uint8") -> None:
+    _require_like_the_others(next(batches), dtype)
     for _ in range(count - 1):
         next(batches)
 
 
-def _require_like_the_others(batch: Batch) -> None:
+def _require_like_the_others(batch: Batch, dtype: str) -> None:
     images, labels = batch
-    if tuple(images.shape) not in ((BATCH, SIDE, SIDE, 3), (BATCH, 3, SIDE, SIDE)) or "uint8" not in str(images.dtype):
+    if tuple(images.shape) not in ((BATCH, SIDE, SIDE, 3), (BATCH, 3, SIDE, SIDE)) or dtype not in str(images.dtype):
         raise RuntimeError(f"a batch of {tuple(images.shape)}, {images.dtype}")
     if len(labels) != BATCH:
         raise RuntimeError(f"{len(labels)} labels")
 
 
-def _versions(contestant: Contestant) -> dict[str, str]:
+def versions(contestant: Contestant) -> dict[str, str]:
+    """Python and the libraries that a contestant uses, in this interpreter."""
     import PIL
 
     found = {"python": platform.python_version(), "Pillow": PIL.__version__}
@@ -115,10 +126,10 @@ def _versions(contestant: Contestant) -> dict[str, str]:
 
 def _measured(what: str, contestant: Contestant, module: Any, rest: list[str]) -> dict[str, Any]:
     if what == "versions":
-        return {"versions": _versions(contestant), "options": {**module.OPTIONS, **contestant.options}}
+        return {"versions": versions(contestant), "options": {**module.OPTIONS, **contestant.options}}
     stream, folder = rest[0], Path(rest[1])
     if what == "write":
-        # What was written for one kind of raw stream serves the other.
+        # Both kinds of raw streams read the same files.
         getattr(module, f"write_{stream.partition('_')[0]}", lambda _: None)(folder)
         return {}
     if what == "first":
@@ -143,7 +154,7 @@ def main() -> None:
         return
     print(json.dumps(_measured(what, contestant, module, rest)), flush=True)
     if name == FFCV:
-        # Its threads, which nobody stops, make the process abort at its end now and then.
+        # FFCV does not stop its threads, and now and then they make the process abort at its end.
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Batches per second, first batch, processor time of the consumer: packtrain's Loader and torch's DataLoader."""
+"""packtrain's Loader against torch's DataLoader: images per second, time to the first batch, processor time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.loaders import PACE, PACED_SECONDS, SECONDS, WARM_UP
 from benchmarks.measure import alternate, kind_of, medians, pillow_build, print_table, real_list, scratch, target
 from benchmarks.peers.common import BATCH, WORKERS
 from benchmarks.rounds import REPETITIONS, Field, ratios_of, run
-from benchmarks.workloads import LINES, WORKLOADS, prepare
+from benchmarks.workloads import LINES, QUICK_LINES, WORKLOADS, prepare
 
 CASES: Final = {"jpeg": WORKLOADS["jpeg"], "raw": WORKLOADS["raw-crop"], "square": WORKLOADS["raw-square"]}
 CONTESTANTS: Final = {
@@ -24,37 +24,43 @@ LEAST: Final = {
     "raw": {TORCH: 6.0, COPIES: 1.0},
     "square": {TORCH: 6.0, COPIES: 1.0},
 }
-"""By what factor packtrain should be faster."""
+"""By what factor packtrain should be faster than each."""
+QUICK_SECONDS: Final = 1.0
 
 
-def measure() -> dict[str, Any]:
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Images per second of every case, and for JPEGs the first batch, for raw crops the consumer's processor time."""
     images = real_list()
+    repetitions, seconds, lines = (1, QUICK_SECONDS, QUICK_LINES) if quick else (REPETITIONS, None, LINES)
     with scratch() as folder:
-        described = {case: prepare(workload, images, folder / case, LINES) for case, workload in CASES.items()}
+        described = {case: prepare(workload, images, folder / case, lines) for case, workload in CASES.items()}
         fields = {case: Field(names, gpu=False) for case, names in CONTESTANTS.items()}
-        rates = {case: field.rates(CASES[case], folder / case) for case, field in fields.items()}
+        rates = {
+            case: field.rates(CASES[case], folder / case, repetitions=repetitions, seconds=seconds)
+            for case, field in fields.items()
+        }
         both = (PACKTRAIN, TORCH)
-        first = alternate({name: partial(_first, name, folder / "jpeg") for name in both}, REPETITIONS)
+        first = alternate({name: partial(_first, name, folder / "jpeg") for name in both}, repetitions)
         paced = {name: run(name, "pace", "raw", folder / "raw") for name in both}
         output = kind_of(folder)
-    seconds = medians(first)
+    until_first = medians(first)
     over = {case: ratios_of(samples) for case, samples in rates.items()}
     return {
         **pillow_build(),
         "input": described,
         "output": output,
-        "settings": _settings(),
+        "settings": _settings(repetitions),
         "contestants": {name: answer for field in fields.values() for name, answer in field.contestants.items()},
         "missing": {name: reason for field in fields.values() for name, reason in field.missing.items()},
         "images_per_second": rates,
         "median_images_per_second": {case: medians(samples) for case, samples in rates.items()},
         "ratios": over,
         "first_batch_seconds": first,
-        "median_first_batch_seconds": seconds,
+        "median_first_batch_seconds": until_first,
         "paced": paced,
         "targets": [
             *_rate_targets(over),
-            target("packtrain: first batch after, s", seconds[PACKTRAIN], most=0.5),
+            target("packtrain: first batch after, s", until_first[PACKTRAIN], most=0.5),
             target(
                 f"packtrain: main process at {PACE:,} images/s, % of a core",
                 paced[PACKTRAIN]["percent_of_a_core"],
@@ -91,14 +97,14 @@ def _first(name: str, folder: Path) -> float:
     return float(run(name, "first", "jpeg", folder)["seconds"])
 
 
-def _settings() -> dict[str, Any]:
+def _settings(repetitions: int) -> dict[str, Any]:
     return {
         "batch_size": BATCH,
         "workers": WORKERS,
         "warm_up_batches": WARM_UP,
         "seconds": SECONDS,
         "paced_seconds": PACED_SECONDS,
-        "repetitions": REPETITIONS,
+        "repetitions": repetitions,
         "order": "alternating, each in a fresh process",
         "resize": {case: workload.store.resize for case, workload in CASES.items() if workload.raw},
     }

@@ -1,4 +1,4 @@
-"""What the benchmarks share: alternating repetitions, child processes, the real images, the machine, result files."""
+"""What the benchmarks share: alternating rounds, child processes, the list of images, the machine, result files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _LIBRARIES: Final = (
     "webdataset",
 )
 
+Name = TypeVar("Name")
 Figures = TypeVar("Figures")
 
 
 class NotInstalled(Exception):
-    """A peer is not installed in the interpreter that should run it."""
+    """A contestant is not installed in the interpreter that should run it."""
 
 
 class Unmeasurable(Exception):
@@ -52,19 +53,20 @@ class Unmeasurable(Exception):
 
 
 def alternate(
-    cases: Mapping[str, Callable[[], Figures]], repetitions: int, *, warm_up: int = 1
-) -> dict[str, list[Figures]]:
-    """Runs all cases in turn, A B C A B C ..., so that whatever else the machine does falls on all of them.
+    cases: Mapping[Name, Callable[[], Figures]], repetitions: int, *, warm_up: int = 1
+) -> dict[Name, list[Figures]]:
+    """Runs all cases in turn, A B C A B C ..., so that whatever else the machine does affects all of them.
 
     Args:
-        cases: Each measures something once and returns it. One that raises `NotInstalled` is left out.
-        repetitions: Rounds whose figures are kept.
-        warm_up: Rounds before them; 0 for cases that warm up by themselves.
+        cases: Functions by name; each measures something once and returns it. One that raises `NotInstalled` is left
+            out.
+        repetitions: Number of rounds whose figures are kept.
+        warm_up: Number of rounds before them; 0 for cases that warm up by themselves.
 
     Returns:
         The figures of each case in the order in which they were measured.
     """
-    samples: dict[str, list[Figures]] = {name: [] for name in cases}
+    samples: dict[Name, list[Figures]] = {name: [] for name in cases}
     for _ in range(warm_up + repetitions):
         for name in list(samples):
             try:
@@ -80,7 +82,7 @@ def medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Median of the ratios in each round: what disturbs a machine for some seconds falls on both sides of them."""
+    """Median of the ratios of each round: what disturbs a machine for some seconds affects both sides of a ratio."""
     return statistics.median(over / under for over, under in zip(numerators, denominators, strict=True))
 
 
@@ -103,19 +105,19 @@ def child(module: str, *arguments: object, python: str = sys.executable) -> Any:
 
 @contextmanager
 def scratch(*, on_disk: bool = False) -> Iterator[Path]:
-    """A folder in /dev/shm, so that no disk is measured; `on_disk` or without one, where temporary files usually go."""
+    """An empty folder in /dev/shm, so that no disk is measured; with `on_disk`, where temporary files usually go."""
     parent = "/dev/shm" if Path("/dev/shm").is_dir() and not on_disk else None
     with tempfile.TemporaryDirectory(prefix="packtrain-bench-", dir=parent) as folder:
         yield Path(folder)
 
 
 def kind_of(folder: Path) -> str:
-    """The type of file system that holds `folder`; its path is nobody's business."""
+    """The type of file system that holds `folder`. Result files name this, not the path."""
     return file_system(folder)
 
 
 def pillow_build() -> dict[str, str]:
-    """Which Pillow this interpreter has: what sets a result's file apart, and what is in it."""
+    """The Pillow of this interpreter: its name, which becomes part of a result file's name, and its version."""
     version = pillow_version()
     return {"variant": version.split()[0].lower(), "pillow": version}
 
@@ -124,12 +126,12 @@ def real_list() -> Path:
     """The list of real images that PACKTRAIN_IMAGES names."""
     name = os.environ.get("PACKTRAIN_IMAGES")
     if not name:
-        sys.exit("PACKTRAIN_IMAGES names no list of real images (`path label` per line): set it and run again")
+        sys.exit("PACKTRAIN_IMAGES is not set: set it to a list of real images, `path label` per line, and run again")
     return Path(name).resolve()
 
 
 def describe_list(images: Path) -> dict[str, Any]:
-    """Number and size of the images of a list, and the list's hash."""
+    """Number of images and bytes in a list, and the list's SHA-256."""
     lines = images.read_text().splitlines()
     sizes = [(images.parent / line.rsplit(None, 1)[0]).stat().st_size for line in lines]
     return {
@@ -140,14 +142,14 @@ def describe_list(images: Path) -> dict[str, Any]:
 
 
 def repeated_list(images: Path, lines: int) -> tuple[str, int, int]:
-    """A list, repeated to about `lines` lines: its text, how often it is repeated, and how many lines that makes."""
+    """A list repeated to about `lines` lines: the text, the number of repetitions, the number of lines."""
     text = images.read_text().rstrip("\n") + "\n"
     repeats = max(1, round(lines / text.count("\n")))
     return text * repeats, repeats, text.count("\n") * repeats
 
 
 def versions() -> dict[str, str]:
-    """Python and the libraries of this interpreter that a benchmark may use."""
+    """Versions of Python and of the libraries of this interpreter that a benchmark may use."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -158,7 +160,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine that the figures are measured on."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -175,14 +177,14 @@ def machine() -> dict[str, Any]:
 
 
 def target(what: str, measured: float, *, most: float | None = None, least: float | None = None) -> dict[str, Any]:
-    """A figure against its bound."""
+    """A figure next to its bound, and whether the bound is met."""
     met = (most is None or measured <= most) and (least is None or measured >= least)
     bound = {"at_most": most} if most is not None else {"at_least": least}
     return {"what": what, "measured": measured, **bound, "met": met}
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a Markdown table: the first column to the left, the others to the right."""
+    """Prints a Markdown table: the first column left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for number, row in enumerate([header, *rows]):
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
@@ -205,12 +207,15 @@ def save(
     """Writes the raw figures of a benchmark.
 
     Args:
-        name: Of the benchmark.
-        before: What `machine` said when it began.
-        result: What it measured. What its `variant` names, if anything, is part of the file's name: runs under one
-            Pillow do not replace those under the other.
-        command: What was run, unless that is ``run.py NAME``.
-        folder: Where to.
+        name: Name of the benchmark.
+        before: What `machine` returned when the benchmark began.
+        result: What it measured. Its `variant`, if it has one, becomes part of the file's name, so that a run under one
+            Pillow does not replace a run under the other.
+        command: The command, if it is not ``python benchmarks/run.py NAME``.
+        folder: The folder for the file.
+
+    Returns:
+        The path of the file.
     """
     body = {
         "benchmark": name,
@@ -221,14 +226,14 @@ def save(
     }
     folder.mkdir(exist_ok=True)
     path = folder / f"{'-'.join(filter(None, (name, result.get('variant'))))}.json"
-    # A list of figures on one line.
+    # Each list of figures goes on one line.
     text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), json.dumps(_rounded(body), indent=1))
     path.write_text(text + "\n")
     return path
 
 
 def saved(name: str) -> list[dict[str, Any]]:
-    """The results of a benchmark that were written last, one for each variant."""
+    """The kept results of a benchmark, one for each variant."""
     return [
         json.loads(path.read_text())
         for path in sorted([*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"{name}-*.json")])
@@ -236,7 +241,7 @@ def saved(name: str) -> list[dict[str, Any]]:
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits of every float: more were never measured."""
+    """Rounds every float to six digits; no measurement has more."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
-"""One way to open a dataset, run once, in a process of its own: prints how long that took and what memory it cost.
+"""Opens a dataset once, in a process of its own, and prints how long it took and how much memory it added.
 
     python -m benchmarks.openers (write | open) NAME FOLDER RECORDS
 
-The peers' interpreters run this module too, so nothing here needs packtrain unless packtrain is what is asked for. What
-is imported to open a dataset is imported before the clock starts.
+The peers' interpreters run this module too, so packtrain is imported only if its dataset is opened. Imports run before
+the clock starts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from benchmarks.contestants import FFCV, LITDATA, PACKTRAIN, STREAMING
 from benchmarks.peers.common import SHARD_BYTES, WORKERS
+from benchmarks.torchvision_import import import_torchvision
 
 FILES: Final = "a Python list of paths"
 RECORD: Final = bytes(100)
@@ -49,9 +50,7 @@ def _ffcv() -> Open:
 
 
 def _streaming() -> Open:
-    from benchmarks.packers import make_torchvision_importable
-
-    make_torchvision_importable()
+    import_torchvision()
     from streaming import StreamingDataset
 
     return lambda folder: StreamingDataset(local=str(folder / "mds"), batch_size=1)
@@ -73,7 +72,7 @@ OPENERS: Final[dict[str, Callable[[], Open]]] = {
 
 
 class _Kept:
-    """Keeps what has no length."""
+    """Gives a length to an object that has none."""
 
     def __init__(self, what: object, length: int) -> None:
         self.what = what
@@ -84,7 +83,7 @@ class _Kept:
 
 
 def write(name: str, folder: Path, records: int) -> None:
-    """Writes a dataset of small records; packtrain's is made by `opening`."""
+    """Writes a dataset of small records; packtrain's is made by `benchmarks.open`."""
     if name == FILES:
         (folder / "train.txt").write_text("".join(f"{NAME % number} {number % 1000}\n" for number in range(records)))
     elif name == FFCV:

@@ -1,4 +1,4 @@
-"""Packing verbatim into tmpfs: packtrain, webdataset's ShardWriter and MosaicML's MDSWriter on the same files."""
+"""Packing into tmpfs: packtrain, webdataset's ShardWriter and MosaicML's MDSWriter on the same files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ from benchmarks.measure import (
 from benchmarks.packers import PACKERS, SHARD_BYTES
 
 LINES: Final = 24_000
-"""A short list is repeated to about this length, so that starting up does not decide."""
+"""A short list is repeated to about this length, so that starting processes is a small part of the time."""
+QUICK_LINES: Final = 600
 REPETITIONS: Final = 5
 ENVIRONMENTS: Final = {"webdataset ShardWriter": "webdataset", "streaming MDSWriter": "streaming"}
-"""Where the peers live, see `environments.PEERS`."""
+"""The environments of the peers, see `environments.PEERS`."""
 LEAST: Final = {"webdataset ShardWriter": 2.0, "streaming MDSWriter": 1.5}
 """The peers, and by what factor packing to tar should be faster."""
 
 
-def measure() -> dict[str, Any]:
-    images = real_list()
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Seconds of packing, by packer; all packers take turns."""
+    images, repetitions = real_list(), 1 if quick else REPETITIONS
     described = describe_list(images)
-    text, repeats, lines = repeated_list(images, LINES)
+    text, repeats, lines = repeated_list(images, QUICK_LINES if quick else LINES)
     pythons = {name: interpreter(ENVIRONMENTS.get(name)) for name in PACKERS}
     with scratch() as folder:
         repeated = folder / "train.txt"
@@ -51,7 +53,7 @@ def measure() -> dict[str, Any]:
             )
             for name in PACKERS
         }
-        samples = alternate(cases, REPETITIONS)
+        samples = alternate(cases, repetitions)
         output = kind_of(folder)
     seconds, processor = (
         {name: [sample[what] for sample in figures] for name, figures in samples.items()}
@@ -65,7 +67,7 @@ def measure() -> dict[str, Any]:
     return {
         "input": {**described, "repeats": repeats, "lines": lines, "note": "the lines of the list, repeated"},
         "output": output,
-        "settings": {"shard_bytes": SHARD_BYTES, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
+        "settings": {"shard_bytes": SHARD_BYTES, "repetitions": repetitions, "warm_up": 1, "order": "alternating"},
         "peers": {name: child("packers", "versions", python=pythons[name]) for name in LEAST},
         "missing": [name for name in PACKERS if name not in samples],
         "seconds": seconds,
@@ -74,7 +76,7 @@ def measure() -> dict[str, Any]:
         "median_images_per_cpu_second": {name: lines / value for name, value in medians(processor).items()},
         "ratios": ratios,
         "cpu_ratios": processor_ratios,
-        # As `packtrain pack` runs by default, a worker for each of two cores, and in one process like the peers.
+        # With a worker for each of two cores, as `packtrain pack` runs by default, and in one process like the peers.
         "targets": [
             target(f"{name}: images/s over {peer}", ratios[name][peer], least=LEAST[peer])
             for name in ("packtrain tar, 2 workers", "packtrain tar")
@@ -97,12 +99,10 @@ def _pack_once(name: str, python: str, images: Path, root: Path, size: int) -> d
 
 def show(result: dict[str, Any]) -> None:
     rows = []
-    for name in PACKERS:
-        if name in result["missing"]:
-            rows.append([name, "not installed", "", *("" for _ in LEAST)])
-            continue
+    for name in result["median_images_per_second"]:
         rates = (result[f"median_images_per_{unit}"][name] for unit in ("second", "cpu_second"))
         over = [f"{factor:.2f}" for factor in result["ratios"][name].values()]
         over += [""] * (len(LEAST) - len(over))
         rows.append([name, *(f"{rate:,.0f}" for rate in rates), *over])
+    rows += [[name, "not installed", "", *("" for _ in LEAST)] for name in result["missing"]]
     print_table(["packer", "images/s", "images/CPU s", *(f"over {peer.split()[1]}" for peer in LEAST)], rows)

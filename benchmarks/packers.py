@@ -1,10 +1,10 @@
-"""One packer, run once, in a process of its own: prints what time it took.
+"""Runs one packer once, in a process of its own, and prints how long it took.
 
     python -m benchmarks.packers NAME LIST ROOT OUT BYTES
     python -m benchmarks.packers versions
 
-The peers' interpreter runs this module too, so nothing here needs packtrain unless packtrain is what is asked for. Each
-packer is used as its own documentation does. What a packer imports is imported before the clock starts.
+The peers' interpreters run this module too, so packtrain is imported only if it is the packer. Each packer is used
+as its own documentation shows. Its imports run before the clock starts.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from benchmarks.torchvision_import import import_torchvision
 
 SHARD_BYTES: Final = 64 << 20
-"""Size that the shards of every packer aim at: the default of MDSWriter."""
+"""Target size of every packer's shards, in bytes: the default of MDSWriter."""
 
 Pack = Callable[[Path, Path, Path], None]
-"""Packs the images of a list, whose paths start at a root, into a folder."""
+"""Packs the images of a list into a folder: called with the list, the folder that its paths are relative to, and the
+output folder."""
 
-_TORCHVISION_OPERATORS: Final = ("nms", "qnms", "roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d")
 
-
-def packtrain(format_name: str, workers: int) -> Pack:
+def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
     from packtrain import PackOptions, pack
     from packtrain._core.options import StoreOptions
 
     importlib.import_module(f"packtrain._packer.formats.{format_name}")
 
     def run(images: Path, root: Path, out: Path) -> None:
-        store = StoreOptions(store="verbatim")
+        store = StoreOptions(store=mode)
         options = PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES, store=store)
         pack(images, out, options, workers=workers)
 
@@ -58,7 +59,7 @@ def shard_writer() -> Pack:
 
 
 def mds_writer() -> Pack:
-    make_torchvision_importable()
+    import_torchvision()
     from streaming import MDSWriter
 
     def run(images: Path, root: Path, out: Path) -> None:
@@ -73,7 +74,7 @@ def mds_writer() -> Pack:
 
 
 def plain_copy() -> Pack:
-    """The least that any packer of this kind does: every file is read, its bytes are written."""
+    """The least that a packer can do: read every file and write its bytes."""
 
     def run(images: Path, root: Path, out: Path) -> None:
         with open(out, "wb", buffering=0) as sink:
@@ -84,7 +85,7 @@ def plain_copy() -> Pack:
     return run
 
 
-# In the order in which they run: what is compared runs close together.
+# In the order in which they run: packers that are compared run close together.
 PACKERS: Final[dict[str, Callable[[], Pack]]] = {
     "webdataset ShardWriter": shard_writer,
     "packtrain tar": lambda: packtrain("tar", 1),
@@ -94,7 +95,8 @@ PACKERS: Final[dict[str, Callable[[], Pack]]] = {
     "packtrain tar, 2 workers": lambda: packtrain("tar", 2),
     "packtrain hdf5, 2 workers": lambda: packtrain("hdf5", 2),
     "packtrain lmdb, 2 workers": lambda: packtrain("lmdb", 2),
-    "read and write alone": plain_copy,
+    "packtrain tar, crop-ready, 2 workers": lambda: packtrain("tar", 2, "crop-ready"),
+    "read and write only": plain_copy,
 }
 
 
@@ -106,36 +108,11 @@ def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
             yield number, f"{root}/{path}", int(label)
 
 
-def make_torchvision_importable() -> None:
-    """Declares torchvision's operators where they are missing: beside a build of torch that they were not compiled for.
-
-    streaming imports torchvision for datasets of its own; the writer calls none of the operators.
-    """
-    import torch
-
-    if importlib.util.find_spec("torchvision") is None:
-        return
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        sys.modules.pop("torchvision", None)
-        untyped: Any = torch.library
-        library = untyped.Library("torchvision", "DEF")
-        for name in _TORCHVISION_OPERATORS:
-            library.define(f"{name}() -> Tensor")
-            library.define(f"_{name}_backward() -> Tensor")
-        _KEEP.append(library)
-
-
-_KEEP: list[object] = []
-"""Operators vanish with the library object that declared them."""
-
-
 def _touch_memory(path: Path, size: int) -> None:
     """Writes and removes a file as large as the output will be.
 
-    The first writer of a tmpfs page may wait for the machine (a virtual one: for its host) to find memory; without
-    this, whoever runs after a pause would pay for all.
+    The first write to a page of tmpfs may have to wait until the machine, or the host of a virtual machine, finds
+    memory. Without this, the packer that runs after a pause would pay for the others.
     """
     with path.open("wb", buffering=0) as file:
         piece = bytes(1 << 20)

@@ -1,8 +1,15 @@
-"""Photographs of 12 megapixels: RandomResizedCrop(224) exactly and scaled, and how far scaled pixels are off."""
+"""Photographs of 12 megapixels: RandomResizedCrop(224) on one core, exact and with `scaled=True`.
+
+Also how far the pixels of `scaled=True` are from the exact ones. The photographs are real images, enlarged, with the
+noise of a sensor.
+"""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,18 +18,6 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from benchmarks.crops import (
-    SEED,
-    TRAIN,
-    drawn_steps,
-    load_file,
-    one_thread,
-    pack_images,
-    packed,
-    plain,
-    rates,
-    require_same_pixels,
-)
 from benchmarks.measure import (
     alternate,
     describe_list,
@@ -34,53 +29,51 @@ from benchmarks.measure import (
     real_list,
     scratch,
 )
-from packtrain import PackedDataset, open_dataset
+from benchmarks.peers.common import SEED, SIDE, files
+from packtrain import PackedDataset, PackOptions, open_dataset, pack
 from packtrain._core.options import StoreOptions
+from packtrain.transforms import RandomResizedCrop
 
 REPETITIONS: Final = 7
 COUNT: Final = 24
+QUICK_COUNT: Final = 4
+PASSES: Final = 3
+"""Passes over the photographs that make one figure, each with other boxes."""
 SIZE: Final = (4000, 3000)
 NOISE: Final = 4
 """Standard deviation of the sensor's noise, in steps of 8 bits."""
 QUALITY: Final = 92
-FILES: Final = "files, Pillow"
-CONTESTANTS: Final = {
-    f"{store}, {decoder}{', scaled' * scaled}": (store, decoder, scaled)
-    for store in ("crop-ready", "verbatim")
-    for decoder in ("auto", "pillow")
-    for scaled in (False, True)
-}
-"""Store mode, decoder, and whether the decoder may shrink."""
+STORES: Final = ("crop-ready", "verbatim")
+FILES: Final = "files, torchvision"
 
 
-def measure() -> dict[str, Any]:
-    one_thread()
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Microseconds per photograph of ``dataset[row]``, and of torchvision's transforms over the files."""
+    # What is measured is one core.
+    torch.set_num_threads(1)
+    repetitions = 1 if quick else REPETITIONS
     with scratch() as folder:
-        images = _make_photographs(real_list(), folder / "files")
-        paths = [str(path) for path in sorted((folder / "files").glob("*.jpg"))]
-        for store in ("crop-ready", "verbatim"):
-            pack_images(images, folder / store, StoreOptions(store=store))
-        require_same_pixels(folder / "crop-ready", TRAIN, load_file, paths)
-        cases = {
-            name: packed(folder / store, TRAIN, decoder=decoder, scaled=scaled)
-            for name, (store, decoder, scaled) in CONTESTANTS.items()
-        }
-        exact = open_dataset(folder / "crop-ready", TRAIN)
-        cases[FILES] = plain(load_file, paths, drawn_steps(exact, TRAIN))
-        samples = alternate(cases, REPETITIONS)
-        deviations = _deviations(exact, open_dataset(folder / "crop-ready", TRAIN, scaled=True))
-        described, output = describe_list(images), kind_of(folder)
+        listed = _make_photographs(real_list(), folder, QUICK_COUNT if quick else COUNT)
+        cases: dict[str, Callable[[], float]] = {}
+        for store in STORES:
+            pack(listed, folder / store, PackOptions(store=StoreOptions(store=store), seed=None))
+            for scaled in (False, True):
+                dataset = _opened(folder / store, scaled=scaled)
+                cases[f"{store}{', scaled' * scaled}"] = partial(_microseconds, dataset.__getitem__, len(dataset))
+        cases[FILES] = partial(_microseconds, _files_getter(folder), len(dataset))
+        samples = alternate(cases, repetitions)
+        exact, scaled_pixels = (_crops(_opened(folder / STORES[0], scaled=scaled)) for scaled in (False, True))
+        described, output = describe_list(listed), kind_of(folder)
     middle = medians(samples)
     return {
         **pillow_build(),
         "input": {**described, "pixels": SIZE, "quality": QUALITY, "note": "real images, enlarged, with noise"},
         "output": output,
-        "settings": {"repetitions": REPETITIONS, "warm_up": 1, "order": "alternating", "threads": 1, "check": True},
+        "settings": {"repetitions": repetitions, "warm_up": 1, "order": "alternating", "threads": 1, "check": True},
         "microseconds": samples,
         "median_microseconds": middle,
-        "median_images_per_second": rates(middle),
         "ratios_over_files": {name: ratio(samples[FILES], figures) for name, figures in samples.items()},
-        "scaled_deviation": deviations,
+        "scaled_deviation": deviations(exact, scaled_pixels),
         "targets": [],
     }
 
@@ -90,7 +83,7 @@ def show(result: dict[str, Any]) -> None:
         [name, f"{value / 1000:.1f}", f"{1e6 / value:,.1f}", f"{result['ratios_over_files'][name]:.2f}"]
         for name, value in result["median_microseconds"].items()
     ]
-    print_table(["4000 x 3000, RandomResizedCrop(224)", "ms", "images/s", "over files"], rows)
+    print_table([f"4000 x 3000, RandomResizedCrop({SIDE})", "ms", "images/s", "over files"], rows)
     print()
     print_table(
         ["scaled against exact, steps of 8 bits", ""],
@@ -98,34 +91,56 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def _make_photographs(images: Path, folder: Path) -> Path:
-    """Enlarges real images and adds a sensor's noise, without which they would take few bits; returns their list."""
-    folder.mkdir()
-    random = np.random.default_rng(SEED)
-    lines = images.read_text().splitlines()
-    for number in range(COUNT):
-        name = lines[number * len(lines) // COUNT].rsplit(None, 1)[0]
-        with Image.open(images.parent / name) as file:
-            pixels = np.asarray(file.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS), np.float32)
-        noisy = pixels + NOISE * random.standard_normal(pixels.shape, np.float32)
-        photograph = Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
-        photograph.save(folder / f"{number:03d}.jpg", quality=QUALITY, subsampling="4:2:0")
-    out = folder / "train.txt"
-    out.write_text("".join(f"{number:03d}.jpg {number}\n" for number in range(COUNT)))
-    return out
-
-
-def _deviations(exact: PackedDataset, scaled: PackedDataset) -> dict[str, float]:
-    """Of all values of all crops together, and of the crop that is off most."""
-    differences = [np.abs(one - other) for one, other in zip(_crops(exact), _crops(scaled), strict=True)]
+def deviations(exact: list[npt.NDArray[np.int16]], scaled: list[npt.NDArray[np.int16]]) -> dict[str, float]:
+    """How far the scaled crops are from the exact ones: all of them together, and the crop that is off most."""
+    differences = [np.abs(one - other) for one, other in zip(exact, scaled, strict=True)]
     squares = [float(np.square(each).mean()) for each in differences]
     return {
         "mean_absolute": float(np.mean([each.mean() for each in differences])),
         "largest": float(max(each.max() for each in differences)),
         "PSNR_dB": _psnr(float(np.mean(squares))),
         "PSNR_of_the_worst_crop_dB": _psnr(max(squares)),
-        "crops_with_the_same_pixels": float(sum(not each.any() for each in differences)),
+        "share_of_crops_with_the_same_pixels": float(np.mean([not each.any() for each in differences])),
     }
+
+
+def _make_photographs(images: Path, folder: Path, count: int) -> Path:
+    """Enlarges real images and adds a sensor's noise, without which they would take few bits; returns their list."""
+    random = np.random.default_rng(SEED)
+    lines = images.read_text().splitlines()
+    for number in range(count):
+        name = lines[number * len(lines) // count].rsplit(None, 1)[0]
+        with Image.open(images.parent / name) as file:
+            pixels = np.asarray(file.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS), np.float32)
+        noisy = pixels + NOISE * random.standard_normal(pixels.shape, np.float32)
+        photograph = Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+        photograph.save(folder / f"{number:03d}.jpg", quality=QUALITY, subsampling="4:2:0")
+    out = folder / "train.txt"
+    out.write_text("".join(f"{number:03d}.jpg {number}\n" for number in range(count)))
+    return out
+
+
+def _opened(path: Path, *, scaled: bool) -> PackedDataset:
+    return open_dataset(path, RandomResizedCrop(SIDE), scaled=scaled)
+
+
+def _files_getter(folder: Path) -> Callable[[int], object]:
+    """Reads a file as torchvision's ImageFolder does, with torchvision's transform."""
+    from benchmarks.peers.torch_loader import Files
+    from benchmarks.peers.vision import transforms
+
+    steps = [transforms.RandomResizedCrop(SIDE), transforms.PILToTensor()]
+    return Files(files(folder), transforms.Compose(steps)).__getitem__
+
+
+def _microseconds(get: Callable[[int], object], count: int) -> float:
+    """Mean time per row. All datasets of packtrain get the same boxes, and so does each round."""
+    torch.manual_seed(SEED)
+    started = time.perf_counter()
+    for _ in range(PASSES):
+        for row in range(count):
+            get(row)
+    return (time.perf_counter() - started) / (PASSES * count) * 1e6
 
 
 def _crops(dataset: PackedDataset) -> list[npt.NDArray[np.int16]]:

@@ -1,4 +1,4 @@
-"""A chart of the kept figures, one panel for each workload: drawn by an interpreter that has matplotlib.
+"""Draws a chart of the kept figures, one panel for each workload, with an interpreter that has matplotlib.
 
 python -m benchmarks.plot OUT.png RESULT.json ...
 """
@@ -19,17 +19,17 @@ from benchmarks.environments import ROOT, interpreter, why_missing
 NAME: Final = "peers.png"
 WIDTH: Final = 9.0
 ROW: Final = 0.3
-"""Inches of a bar and the gap below it."""
+"""Height of a bar and the gap below it, in inches."""
 HEAD: Final = 0.75
-"""Inches of a panel's title and the gap above it."""
-# Of the same contrast, 4 to 1 and more, against white and against a dark page.
+"""Height of a panel's title and the gap above it, in inches."""
+# The same contrast, at least 4 to 1, on a white page and on a dark one.
 INK: Final = "#7b8794"
 PLAIN: Final = "#9aa5b1"
 OURS: Final = "#e07a1f"
 
 
 def draw(names: Sequence[str], folder: Path) -> str:
-    """Draws the results of some benchmarks that lie in a folder; says where, or why not."""
+    """Draws the results of some benchmarks in a folder; returns a line that says where, or why there is no chart."""
     paths = [path for name in names for path in latest(name, folder)]
     if not paths:
         return f"no chart: {folder.name}/ has no figures of the peers"
@@ -43,7 +43,7 @@ def draw(names: Sequence[str], folder: Path) -> str:
 
 
 def latest(name: str, folder: Path) -> list[Path]:
-    """The newest result file of a benchmark: that of the one Pillow or of the other."""
+    """The newest result file of a benchmark, from a run under either Pillow; none if there is no result."""
     found = [*folder.glob(f"{name}.json"), *folder.glob(f"{name}-pillow*.json")]
     return sorted(found, key=lambda path: str(json.loads(path.read_text())["date"]))[-1:]
 
@@ -67,7 +67,7 @@ def bars(result: Mapping[str, Any]) -> list[tuple[str, float, str]]:
 
 
 def main() -> None:
-    # By name, since whoever checks types need not have it.
+    # By name, so that types can be checked without matplotlib.
     mpl, pyplot = import_module("matplotlib"), import_module("matplotlib.pyplot")
     mpl.use("Agg")
     out, *paths = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Rounds of contestants, each in a fresh process of its own interpreter, on what `workloads.prepare` wrote."""
+"""Rounds of contestants, each in a fresh process of its interpreter, over the data that `workloads.prepare` wrote."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ REPETITIONS: Final = 5
 
 
 class Field:
-    """Who competes, and why the others do not.
+    """The contestants that can be run, and why the others cannot.
+
+    Args:
+        names: The contestants to try.
+        gpu: True if there is a GPU, for the contestants that need one.
 
     Attributes:
-        contestants: Versions and options of whoever can be run.
-        missing: Reasons of whoever cannot.
+        contestants: Versions and options of each contestant that can be run.
+        missing: For each of the others the reason why it cannot.
     """
 
     def __init__(self, names: Iterable[str], *, gpu: bool) -> None:
@@ -35,7 +39,7 @@ class Field:
                 self.contestants[name] = answer
 
     def tried(self, name: str, call: Callable[[], Any]) -> Any | None:
-        """What `call` returns; None, and the contestant is out, if it cannot be run. packtrain may not fail."""
+        """What `call` returns, or None if the contestant cannot be run; it is then out. packtrain must not fail."""
         try:
             return call()
         except NotInstalled:
@@ -47,7 +51,7 @@ class Field:
         return None
 
     def write(self, workload: Workload, folder: Path) -> None:
-        """Everybody writes the images in the format of their own."""
+        """Has every contestant write the images in its own format."""
         written = set()
         for name in list(self.contestants):
             if (module := CONTESTANTS[name].module) not in written:
@@ -57,13 +61,13 @@ class Field:
     def rates(
         self, workload: Workload, folder: Path, *, repetitions: int = REPETITIONS, seconds: float | None = None
     ) -> dict[str, list[float]]:
-        """Images per second out of alternating rounds; whoever fails in one of them is out.
+        """Images per second in alternating rounds; a contestant that fails in one of them is out.
 
         Args:
-            workload: What is read.
-            folder: Where it is.
-            repetitions: Rounds.
-            seconds: How long to measure after a short warm-up; None: as long as the figure needs.
+            workload: The comparison.
+            folder: What `workloads.prepare` wrote.
+            repetitions: Number of rounds.
+            seconds: How long to measure after a short warm-up; None for the workload's own warm-up and time.
         """
 
         def once(name: str) -> float:
@@ -76,7 +80,7 @@ class Field:
                 raise NotInstalled(name)
             return float(answer["images_per_second"])
 
-        # Each has its own warm-up.
+        # Each contestant warms up by itself.
         return alternate({name: partial(once, name) for name in self.contestants}, repetitions, warm_up=0)
 
     def _out(self, name: str, reason: str) -> None:
@@ -88,7 +92,7 @@ def run(name: str, *arguments: object) -> Any:
     """Runs a contestant in its interpreter, see `loaders`.
 
     Raises:
-        NotInstalled: It is not there.
+        NotInstalled: It is not installed.
         RuntimeError: It failed.
     """
     what, *rest = arguments
@@ -100,12 +104,12 @@ def run(name: str, *arguments: object) -> Any:
 
 
 def ratios_of(samples: Mapping[str, list[float]]) -> dict[str, float]:
-    """How many times as fast as each contestant packtrain is."""
+    """By what factor packtrain is faster than each contestant."""
     return {name: ratio(samples[PACKTRAIN], figures) for name, figures in samples.items()}
 
 
 def has_gpu() -> bool:
-    """Whether torch sees one. Asked of the driver's tool, since torch would take memory of the device."""
+    """True if there is a GPU. The driver's tool is asked, since torch would take memory of the device."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0
     except OSError:
@@ -113,7 +117,7 @@ def has_gpu() -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Drops all files of a folder from memory. They must not be mapped."""
+    """Drops all files of a folder from the page cache; no process may have them mapped."""
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -125,7 +129,7 @@ def forget(folder: Path) -> None:
 
 
 def read_through(path: Path) -> int:
-    """Reads a file as dd does; its size."""
+    """Reads a file as dd does; returns its size in bytes."""
     size = 0
     with path.open("rb", buffering=0) as file:
         while data := file.read(MiB):

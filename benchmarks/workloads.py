@@ -1,4 +1,4 @@
-"""What loaders are compared at: which images, stored how, who competes, and what they read."""
+"""The workloads at which loaders are compared: which images, how they are stored, and which contestants read them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from benchmarks.contestants import (
     UNCHECKED,
     WEBDATASET,
 )
-from benchmarks.crops import file_paths, pack_images
 from benchmarks.measure import describe_list, repeated_list
 from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
-from packtrain import open_dataset
+from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import ResizeRule, StoreOptions
 
 LINES: Final = 4000
 """A short list is repeated to about this length, so that no cache of the processor holds all images."""
 COLD_LINES: Final = 8000
+QUICK_LINES: Final = 600
 QUALITY: Final = 90
 
 _PINNED: Final = tuple(f"{name}, pin_memory" for name in (PACKTRAIN, TORCH, TORCH_PILLOW))
@@ -49,14 +49,14 @@ class Workload:
     """One comparison.
 
     Attributes:
-        title: For people.
-        stream: Of the peers' modules.
-        store: How packtrain stores the images; raw pixels go to the others as they are stored.
-        contestants: Who competes.
-        least: By what factor packtrain should be faster than whom.
-        shrink: What becomes of the loose files' size, see `ResizeRule.parse`; None keeps them.
-        crops: Whether a crop of 224 x 224 is taken as it is, so that smaller images are left out.
-        cold: Whether each round is a single pass over files that lie on a disk and not in memory.
+        title: The heading of its table.
+        stream: The function of the peers' modules that makes the batches.
+        store: How packtrain stores the images; the peers get raw pixels as packtrain stored them.
+        contestants: The names of the contestants.
+        least: By what factor packtrain should be faster than each of these contestants.
+        shrink: The resize rule for the loose files, see `ResizeRule.parse`; None keeps their size.
+        crops: True if a crop of 224 x 224 is taken without a resize, so that smaller images are left out.
+        cold: True if each round is a single pass over files that are on a disk and not in memory.
     """
 
     title: str
@@ -118,11 +118,20 @@ WORKLOADS: Final = {
 
 
 def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[str, Any]:
-    """Writes what the contestants read into a folder; describes it.
+    """Writes what the contestants read.
 
-    For JPEGs ``train.txt`` and the loose files that it names, and packtrain's dataset of these; for files that are
-    shrunk, of the originals, which ``originals.txt`` names. For raw pixels packtrain's dataset, and all its pixels in
-    ``pixels.bin`` with a row (offset, height, width, label) for each image in ``pixels.npy``.
+    For JPEGs: ``train.txt``, the loose files that it names, and packtrain's dataset of these files. If the loose files
+    are shrunk, packtrain packs the originals, which ``originals.txt`` names. For raw pixels: packtrain's dataset, all
+    its pixels in ``pixels.bin``, and a row (offset, height, width, label) for each image in ``pixels.npy``.
+
+    Args:
+        workload: The comparison.
+        images: The list of real images.
+        folder: Where to write; it must not exist.
+        lines: The list is repeated to about this length.
+
+    Returns:
+        A description of the input for the result file.
     """
     folder.mkdir()
     text, repeats, count = repeated_list(images, lines)
@@ -139,11 +148,16 @@ def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[
     if workload.raw or workload.shrink:
         _write_list(folder / ORIGINALS, sources)
     listed = folder / (ORIGINALS if workload.raw or workload.shrink else "train.txt")
-    pack_images(listed, folder / PACKED, workload.store)
+    pack(listed, folder / PACKED, PackOptions(store=workload.store, seed=None))
     described["packed_bytes"] = sum(path.stat().st_size for path in (folder / PACKED).rglob("*") if path.is_file())
     if workload.raw:
         described["pixel_bytes"] = _write_pixels(folder)
     return described
+
+
+def file_paths(images: Path) -> list[str]:
+    """The files that a list names."""
+    return [str(images.parent / line.rsplit(None, 1)[0]) for line in images.read_text().splitlines()]
 
 
 def _is_large(path: str) -> bool:
@@ -152,7 +166,7 @@ def _is_large(path: str) -> bool:
 
 
 def _write_files(folder: Path, sources: Sequence[tuple[str, int]], shrink: str | None) -> int:
-    """Writes a loose file for each source, and their list; how many bytes that is."""
+    """Writes a loose file for each source, and their list; returns the size of all files in bytes."""
     (folder / "files").mkdir()
     pairs, shrunk, size = [], dict[str, Path](), 0
     for number, (source, label) in enumerate(sources):
@@ -184,7 +198,7 @@ def _write_list(path: Path, pairs: Iterable[tuple[str, int]]) -> None:
 
 
 def _write_pixels(folder: Path) -> int:
-    """The pixels of the raw dataset for who does not read packtrain; how many bytes that is."""
+    """Writes the pixels of the raw dataset for the peers, which do not read packtrain's; returns their bytes."""
     dataset = open_dataset(folder / PACKED)
     table, offset = [], 0
     with (folder / "pixels.bin").open("wb") as out:

@@ -1,4 +1,4 @@
-"""What all contestants get: the same images and the same crops, and the numbers that must be the same."""
+"""What all contestants share: the images, the crops, and the numbers that must be the same for all."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WORKERS: Final = 2
 SIDE: Final = 224
 SEED: Final = 0
 PACKED: Final = "packed"
-"""The folder with packtrain's dataset."""
+"""Name of the folder with packtrain's dataset."""
 ORIGINALS: Final = "originals.txt"
-"""The list that shrunk files were made from; paths are absolute."""
+"""Name of the list of files that the shrunk files were made from; its paths are absolute."""
 SHARD_BYTES: Final = 64 << 20
-"""Size that shards aim at, where a peer asks for one."""
+"""Target size of a shard in bytes, for peers that ask for one."""
 EPOCH: Final = 1_000_000
-"""Images of an epoch, where a loader needs a number: more than a measurement takes, so that none has a break in it."""
+"""Images of an epoch, for loaders that need a number: more than a measurement takes, so that no epoch ends in it."""
 
 Batch = tuple[Any, Any]
 """uint8 images [128, 224, 224, 3] in either order of dimensions, and labels [128]."""
@@ -33,7 +33,7 @@ def files(folder: Path) -> list[tuple[str, int]]:
 
 
 def originals(folder: Path) -> list[tuple[str, int]]:
-    """Path and label of each image before it was shrunk; nothing if that was not done."""
+    """Path and label of each image before it was shrunk; empty if the files were not shrunk."""
     return _listed(folder / ORIGINALS) if (folder / ORIGINALS).exists() else []
 
 
@@ -44,7 +44,7 @@ def _listed(path: Path) -> list[tuple[str, int]]:
 
 def arrays(folder: Path) -> list[tuple[Pixels, int]]:
     """Pixels [height, width, 3] and label of each raw image: views of one mapped file."""
-    # Copied on write, since torch warns of arrays that cannot be written to.
+    # Copy-on-write, since torch warns about arrays that are not writable.
     pixels = np.memmap(folder / "pixels.bin", np.uint8, "c").view(np.ndarray)
     table = np.load(folder / "pixels.npy")
     return [
@@ -54,7 +54,7 @@ def arrays(folder: Path) -> list[tuple[Pixels, int]]:
 
 
 def random_crop(image: Pixels) -> Pixels:
-    """A view [224, 224, 3] of a random place."""
+    """A view of a random place of the image, uint8 [224, 224, 3]."""
     height, width, _ = image.shape
     top, left = int(random.random() * (height - SIDE + 1)), int(random.random() * (width - SIDE + 1))
     return image[top : top + SIDE, left : left + SIDE]

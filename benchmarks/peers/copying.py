@@ -1,4 +1,4 @@
-"""No loader at all: one thread copies the crops out of the mapped records into a batch. Nothing is drawn or checked."""
+"""Not a loader: one thread copies crops from mapped records into a batch. Nothing is drawn or checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DALI on the processor: decoding of a random crop alone or of all, resize, flip; batches as torch tensors."""
+"""DALI on the processor: decodes only a random crop, or the whole image; resize, flip; batches are torch tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .common import BATCH, SEED, SIDE, WORKERS, Batch, files
 OPTIONS: Final = {
     "num_threads": WORKERS,
     "prefetch_queue_depth": "default, 2",
-    "decoder": "fused: decoders.image_random_crop, else decoders.image; as exact as by default",
+    "decoder": "fused: decoders.image_random_crop, else decoders.image; default accuracy",
     "resize": "INTERP_LINEAR, antialias",
     "epoch": "endless: no size, no reader's name",
 }
@@ -23,7 +23,7 @@ OPTIONS: Final = {
 def jpeg(folder: Path, *, once: bool = False, fused: bool = True) -> Iterator[Batch]:
     samples = files(folder)
     pipeline = _pipeline([path for path, _ in samples], [label for _, label in samples], fused)
-    # With a size the iterator ends there; DALI calls that the epoch.
+    # With a size, the iterator ends there.
     size = len(samples) // BATCH * BATCH if once else -1
     iterator = DALIGenericIterator([pipeline], ["images", "labels"], size=size)
     return ((outputs[0]["images"], outputs[0]["labels"]) for outputs in iterator)

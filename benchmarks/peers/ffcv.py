@@ -1,4 +1,4 @@
-"""FFCV: one file, compiled pipelines, threads. It encodes JPEGs anew."""
+"""FFCV: one file, compiled pipelines, threads. It encodes JPEGs again."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPTIONS: Final = {
     "batches_ahead": "default, 3",
     "order": "random",
     "os_cache": True,
-    "jpeg": "encoded anew at the default quality, 90; at full resolution, or with max_resolution=500",
-    "resize": "as all of FFCV's, OpenCV's INTER_AREA",
+    "jpeg": "encoded again at the default quality, 90; at full resolution, or with max_resolution=500",
+    "resize": "OpenCV's INTER_AREA, as everywhere in FFCV",
     "epoch": "as long as the measurement: indices",
 }
 
 
 MAX_RESOLUTION: Final = 500
-"""Of images that all others get shrunk."""
+"""Longest side of the images where all other contestants get shrunk files."""
 
 
 class Files:
@@ -49,7 +49,7 @@ class Files:
 
 def write_jpeg(folder: Path) -> None:
     whole = originals(folder)
-    # It shrinks images itself, and encodes them once.
+    # FFCV shrinks the originals itself, so that they are encoded only once.
     options = {"write_mode": "jpg", **({"max_resolution": MAX_RESOLUTION} if whole else {})}
     _write(folder / JPEG, Files(whole or files(folder)), options)
 
@@ -75,7 +75,7 @@ def _resized_crop() -> list[Any]:
 
 
 class PlainRandomCrop(ResizedCropRGBImageDecoder):  # type: ignore[misc]
-    """FFCV has no decoder that crops without resizing; of its own ones, this differs in the box alone."""
+    """A crop without a resize, for which FFCV has no decoder; only the box differs from its own decoder."""
 
     scale = (1.0, 1.0)
     ratio = (1.0, 1.0)

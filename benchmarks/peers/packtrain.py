@@ -23,12 +23,12 @@ def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: 
 
 
 def raw(folder: Path, *, check: bool = True, **options: Any) -> Iterator[Batch]:
-    return batches(_repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
+    return batches(repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
 
 
 def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True) -> ImageDataset:
     dataset = open_dataset(folder / PACKED, [RandomResizedCrop(SIDE), RandomHorizontalFlip()], check=check)
-    return dataset if once else _repeated(dataset)
+    return dataset if once else repeated(dataset)
 
 
 def batches(dataset: ImageDataset, **options: Any) -> Iterator[Batch]:
@@ -36,5 +36,6 @@ def batches(dataset: ImageDataset, **options: Any) -> Iterator[Batch]:
         yield from loader
 
 
-def _repeated(dataset: ImageDataset) -> ImageDataset:
+def repeated(dataset: ImageDataset) -> ImageDataset:
+    """The dataset as often as a measurement needs it, so that no epoch ends in between."""
     return concat([dataset] * (EPOCH // len(dataset) + 1))

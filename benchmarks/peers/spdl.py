@@ -51,7 +51,7 @@ def _decode(samples: list[tuple[str, int]]) -> Batch:
 
 
 def _filters(width: int, height: int) -> str:
-    """As torchvision draws a RandomResizedCrop and a flip, in FFmpeg's words."""
+    """An FFmpeg filter for a RandomResizedCrop and a flip, drawn as torchvision draws them."""
     box = (min(width, height), min(width, height), 0, 0)
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)

@@ -1,4 +1,4 @@
-"""mosaicml-streaming: MDS shards; StreamingDataset and torch's DataLoader, as its documentation for images does."""
+"""mosaicml-streaming: MDS shards; StreamingDataset and torch's DataLoader, as in its documentation for images."""
 
 from __future__ import annotations
 

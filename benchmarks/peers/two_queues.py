@@ -1,4 +1,4 @@
-"""The recipe that packtrain's loader replaced: threads and two queues, see examples/two_queues."""
+"""Threads and two queues, the loader that packtrain's replaced: see examples/two_queues."""
 
 from __future__ import annotations
 

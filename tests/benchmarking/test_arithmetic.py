@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic: what is timed, what is compared with what, and what a chart says."""
+"""The arithmetic of the benchmarks: what is timed, what is compared with what, and what a chart says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import plot
-from benchmarks.comparison import Choice, Comparison
+from benchmarks import photographs, plot
+from benchmarks.comparison import Comparison
 from benchmarks.contestants import CONTESTANTS, FFCV, PACKTRAIN
 from benchmarks.loaders import AT_THE_ENDS, epoch, rate
 from benchmarks.measure import NotInstalled, alternate, medians, ratio, target
@@ -20,7 +20,7 @@ from benchmarks.workloads import WORKLOADS
 
 
 class Clock:
-    """Stands still but for batches, which take what they are said to."""
+    """Stands still, except that each batch takes as long as the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -50,7 +50,7 @@ def test_contestants_take_turns_and_the_warm_up_is_not_kept() -> None:
     assert figures == {"a": [4, 7], "b": [5, 8], "c": [6, 9]}
 
 
-def test_who_is_not_installed_is_left_out() -> None:
+def test_a_contestant_that_is_not_installed_is_left_out() -> None:
     def missing() -> float:
         raise NotInstalled("it")
 
@@ -99,16 +99,18 @@ def test_a_short_pass_has_shorter_ends(clock: Clock) -> None:
         epoch(clock.batches(), BATCH - 1)
 
 
-def test_what_is_not_like_the_others_is_refused(clock: Clock) -> None:
+def test_a_batch_of_another_shape_or_type_is_refused(clock: Clock) -> None:
     floats = iter([(np.empty((BATCH, SIDE, SIDE, 3), np.float32), np.empty(BATCH))])
     with pytest.raises(RuntimeError, match="float32"):
         rate(floats, 1, 1.0)
     small = iter([(np.empty((BATCH, 3, SIDE, SIDE + 1), np.uint8), np.empty(BATCH))])
     with pytest.raises(RuntimeError, match="225"):
         rate(small, 1, 1.0)
+    with pytest.raises(RuntimeError, match="uint8"):
+        rate(clock.batches(1.0), 1, 1.0, dtype="float32")
 
 
-def test_who_fails_is_out_with_a_reason_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_contestant_that_fails_is_out_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(name: str, what: str, *rest: object) -> dict[str, float]:
         if name == FFCV and what == "rate":
             raise RuntimeError("python failed:\nSegmentation fault")
@@ -124,7 +126,7 @@ def test_who_fails_is_out_with_a_reason_and_the_others_go_on(monkeypatch: pytest
     assert set(field.contestants) == {PACKTRAIN}
 
 
-def test_packtrain_may_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packtrain_must_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(name: str, what: str, *rest: object) -> dict[str, float]:
         raise RuntimeError("it is broken")
 
@@ -133,7 +135,7 @@ def test_packtrain_may_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         Field([PACKTRAIN], gpu=False)
 
 
-def test_pinned_memory_is_for_who_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_is_only_tried_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.rounds.run", lambda name, what: {})
     names = WORKLOADS["jpeg"].contestants
     pinned = {name for name in names if "pin_memory" in name}
@@ -142,7 +144,7 @@ def test_pinned_memory_is_for_who_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_packtrain_is_always_chosen() -> None:
-    comparison = Comparison("jpeg", Choice(contestants=(FFCV,)))
+    comparison = Comparison("jpeg", [FFCV])
     assert [name for name in CONTESTANTS if comparison._is_chosen(name)] == [PACKTRAIN, FFCV]
 
 
@@ -165,3 +167,16 @@ def test_the_chart_shows_the_newest_figures_of_each_workload(tmp_path: Path) -> 
     assert [path.stem for path in plot.latest("peers-raw-crop", tmp_path)] == ["peers-raw-crop-pillow"]
     assert plot.latest("peers-jpeg", tmp_path) == []
     assert "no figures" in plot.draw(["peers-jpeg"], tmp_path)
+
+
+def test_scaled_pixels_are_compared_crop_by_crop() -> None:
+    exact = [np.zeros((3, 2, 2), np.int16) for _ in range(4)]
+    scaled = [crop.copy() for crop in exact]
+    scaled[0] -= 2
+    found = photographs.deviations(exact, scaled)
+    assert found["mean_absolute"] == 0.5
+    assert found["largest"] == 2
+    assert found["share_of_crops_with_the_same_pixels"] == 0.75
+    # Mean squares of 4 in one crop and of 1 in all of them.
+    assert found["PSNR_dB"] - found["PSNR_of_the_worst_crop_dB"] == pytest.approx(10 * np.log10(4))
+    assert photographs.deviations(exact, exact)["PSNR_dB"] == np.inf

@@ -1,4 +1,4 @@
-"""What the contestants read is the same for all, and each lives where it says."""
+"""All contestants read the same images, and each has the environment and the functions that it names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
-    """A list of images of some sizes; one path is absolute."""
+    """A list of images of several sizes; one path is absolute."""
     folder = tmp_path / "images"
     folder.mkdir()
     lines = []
@@ -41,7 +41,7 @@ def pixels(path: str | Path) -> np.ndarray:
         return np.array(image.convert("RGB"))
 
 
-def test_loose_files_are_the_list_s_as_often_as_it_is_repeated(listed: Path, tmp_path: Path) -> None:
+def test_loose_files_are_those_of_the_list_in_every_repetition(listed: Path, tmp_path: Path) -> None:
     described = prepare(WORKLOADS["jpeg"], listed, tmp_path / "data", 12)
     samples, dataset = files(tmp_path / "data"), open_dataset(tmp_path / "data" / PACKED)
     assert described["lines"] == len(samples) == len(dataset) == 12
@@ -81,13 +81,13 @@ def test_raw_pixels_are_packtrain_s(listed: Path, tmp_path: Path, name: str) -> 
 
 
 def functions(module: str) -> set[str]:
-    """What a peer's module defines; most cannot be imported here."""
+    """The functions that a peer's module defines; most of the modules cannot be imported here."""
     tree = ast.parse((ROOT / "benchmarks/peers" / f"{module}.py").read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_everybody_can_do_what_is_asked(name: str) -> None:
+def test_every_contestant_has_the_stream_of_its_workload(name: str) -> None:
     workload = WORKLOADS[name]
     assert workload.contestants[0] == PACKTRAIN
     assert set(workload.least) <= set(workload.contestants)
@@ -123,7 +123,7 @@ def test_an_interpreter_is_the_named_one_else_that_of_the_environment_else_this_
     assert interpreter("ffcv") == "/elsewhere/python"
 
 
-def test_what_the_system_lacks_is_said_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_message_says_what_the_system_lacks_and_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
     said = "libspdl is missing: apt-get install it"
     monkeypatch.setitem(PEERS, "spdl", Environment("PACKTRAIN_SPDL_PYTHON", (), lacks=lambda: said))

@@ -1,4 +1,4 @@
-"""Opening a million small records: packtrain, a list of paths in Python, and the peers that have an index."""
+"""Opening a million small records: packtrain, a Python list of paths, and the peers that have an index."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any, Final
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN
 from benchmarks.environments import interpreter, why_missing
 from benchmarks.measure import NotInstalled, alternate, child, kind_of, medians, print_table, ratio, scratch
+from benchmarks.open import make_dataset
 from benchmarks.openers import OPENERS
-from benchmarks.opening import make_dataset
 
 RECORDS: Final = 1_000_000
+QUICK_RECORDS: Final = 10_000
 SHARDS: Final = 64
 REPETITIONS: Final = 5
 
 
-def measure() -> dict[str, Any]:
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Seconds to open, and private memory in bytes; all contestants take turns."""
+    records, repetitions = (QUICK_RECORDS, 1) if quick else (RECORDS, REPETITIONS)
     missing: dict[str, str] = {}
     cases: dict[str, Callable[[], dict[str, float]]] = {}
     with scratch() as folder:
@@ -26,23 +29,23 @@ def measure() -> dict[str, Any]:
             place, python = folder / name.replace(" ", "-"), interpreter(environment)
             place.mkdir()
             try:
-                child("openers", "write", name, place, RECORDS, python=python)
+                child("openers", "write", name, place, records, python=python)
             except NotInstalled:
                 missing[name] = why_missing(environment)
                 continue
             if name == PACKTRAIN:
-                make_dataset(place, RECORDS, SHARDS)
-            cases[name] = partial(child, "openers", "open", name, place, RECORDS, python=python)
-        samples = alternate(cases, REPETITIONS)
+                make_dataset(place, records, SHARDS)
+            cases[name] = partial(child, "openers", "open", name, place, records, python=python)
+        samples = alternate(cases, repetitions)
         output = kind_of(folder)
     seconds, memory = (
         {name: [figure[what] for figure in figures] for name, figures in samples.items()}
         for what in ("seconds", "private_bytes")
     )
     return {
-        "input": {"records": RECORDS, "note": "synthetic; of 100 bytes, packtrain's of 16 KiB in links to one shard"},
+        "input": {"records": records, "note": "synthetic; of 100 bytes, packtrain's of 16 KiB in links to one shard"},
         "output": output,
-        "settings": {"repetitions": REPETITIONS, "warm_up": 1, "order": "alternating, each in a fresh process"},
+        "settings": {"repetitions": repetitions, "warm_up": 1, "order": "alternating, each in a fresh process"},
         "missing": missing,
         "seconds": seconds,
         "private_bytes": memory,

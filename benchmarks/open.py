@@ -1,8 +1,8 @@
-"""Opening 10 million records, and what reading 100,000 of them at random adds to the memory of the process.
+"""Opening 10 million records, and the memory that reading 100,000 of them at random adds to the process.
 
 The dataset is synthetic: its index and manifest are those of 10 million records in some 2,000 tar shards (ImageNet's
-mean size at the default shard size), but all shards are hard links to one small file of random records. So everything
-that grows with the number of records or shards is there, and only the images are not.
+mean size at the default shard size), but all shards are hard links to one small file of random records. Everything that
+grows with the number of records or shards is there; only the images are missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +28,8 @@ from packtrain._core.options import LabelSpec, StoreOptions
 
 RECORDS: Final = 10_000_000
 SHARDS: Final = 2048
+QUICK_RECORDS: Final = 100_000
+QUICK_SHARDS: Final = 16
 RECORD_BYTES: Final = 16 << 10
 DISTINCT: Final = 4096
 READS: Final = 100_000
@@ -37,17 +38,15 @@ PAGE_TABLES: Final = "VmPTE"
 _MEMORY: Final = ("Rss", "Pss", "Pss_Shmem", "Pss_File", "Private_Clean", "Private_Dirty", "Anonymous", PAGE_TABLES)
 
 
-def measure() -> dict[str, Any]:
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Seconds to open the dataset, and bytes of memory that opening and reading add."""
+    records, shards, repetitions = (QUICK_RECORDS, QUICK_SHARDS, 1) if quick else (RECORDS, SHARDS, REPETITIONS)
     with scratch() as folder:
-        started = time.perf_counter()
-        index_bytes = make_dataset(folder)
-        made = time.perf_counter() - started
-        print(f"made {RECORDS:,} records in {made:.0f} s", file=sys.stderr)
-        seconds = alternate(
-            {name: partial(child, "opening", "open", name, folder) for name in ("open_dataset", "RecordStore")},
-            REPETITIONS,
+        index_bytes = make_dataset(folder, records, shards)
+        seconds = alternate({"open_dataset": partial(child, "open", "open", "auto", folder, records)}, repetitions)
+        memory = alternate(
+            {io: partial(child, "open", "read", io, folder, records) for io in ("mmap", "pread")}, repetitions
         )
-        memory = alternate({io: partial(child, "opening", "read", io, folder) for io in ("mmap", "pread")}, REPETITIONS)
         output, manifest_bytes = kind_of(folder), (folder / MANIFEST).stat().st_size
     added = {
         io: {
@@ -59,14 +58,14 @@ def measure() -> dict[str, Any]:
     middle = medians(seconds)
     return {
         "input": {
-            "records": RECORDS,
-            "shards": SHARDS,
+            "records": records,
+            "shards": shards,
             "index_bytes": index_bytes,
             "manifest_bytes": manifest_bytes,
             "note": f"synthetic; all shards are links to one file of {DISTINCT} records of {RECORD_BYTES} bytes",
         },
         "output": output,
-        "settings": {"random_reads": READS, "repetitions": REPETITIONS, "warm_up": 1, "order": "alternating"},
+        "settings": {"random_reads": READS, "repetitions": repetitions, "warm_up": 1, "order": "alternating"},
         "open_seconds": seconds,
         "memory": memory,
         "median_open_seconds": middle,
@@ -86,7 +85,8 @@ def measure() -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     rows = [[name, f"{1000 * value:.1f} ms"] for name, value in result["median_open_seconds"].items()]
-    print_table([f"opening {RECORDS:,} records, {SHARDS:,} shards", "median"], rows)
+    given = result["input"]
+    print_table([f"opening {given['records']:,} records, {given['shards']:,} shards", "median"], rows)
     print()
     rows = []
     for io, added in result["median_added_bytes"].items():
@@ -98,8 +98,8 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def make_dataset(folder: Path, records: int = RECORDS, shards: int = SHARDS) -> int:
-    """Writes the synthetic dataset. Returns the size of its index."""
+def make_dataset(folder: Path, records: int, shards: int) -> int:
+    """Writes the synthetic dataset; returns the size of its index in bytes."""
     random = np.random.default_rng(0)
     data = random.integers(0, 256, (DISTINCT, RECORD_BYTES), np.uint8)
     checksums = np.array([crc32c(record.data) for record in data], "<u4")
@@ -119,7 +119,7 @@ def make_dataset(folder: Path, records: int = RECORDS, shards: int = SHARDS) -> 
         rejects=0,
         duplicates=0,
         plan_sha256="0" * 64,
-        written_by="benchmarks/opening.py",
+        written_by="benchmarks/open.py",
         rejects_file=rejects,
         columns=columns,
         shards=infos,
@@ -169,25 +169,25 @@ def _write_index(
     return writer.finish()
 
 
-# --- in a fresh process: python -m benchmarks.opening open|read ... ---
+# --- in a fresh process: python -m benchmarks.open open|read ... ---
 
 
-def _open_once(what: str, folder: Path) -> float:
-    """Seconds to open the dataset; what that imports is imported before."""
-    module = "packtrain" if what == "open_dataset" else "packtrain._readers.dataset.store"
-    open_it = getattr(import_module(module), what)
+def _open_once(io: str, folder: Path, records: int) -> float:
+    """Seconds to open the dataset; its imports are not timed."""
+    from packtrain import open_dataset
+
     started = time.perf_counter()
-    opened = open_it(folder)
+    dataset = open_dataset(folder, io=io)
     seconds = time.perf_counter() - started
-    assert len(opened) == RECORDS
+    assert len(dataset) == records
     return seconds
 
 
-def _read_random(io: str, folder: Path) -> dict[str, Any]:
-    """What opening the dataset, and then reading records at random, adds to this process's memory."""
+def _read_random(io: str, folder: Path, records: int) -> dict[str, Any]:
+    """Bytes of memory that opening the dataset, and then reading records at random, add to this process."""
     from packtrain import open_dataset
 
-    rows = np.random.default_rng(os.getpid()).integers(0, RECORDS, READS).tolist()
+    rows = np.random.default_rng(os.getpid()).integers(0, records, READS).tolist()
     before = _memory()
     dataset = open_dataset(folder, io=io)
     opened = _memory()
@@ -204,15 +204,16 @@ def _read_random(io: str, folder: Path) -> dict[str, Any]:
 
 
 def _memory() -> dict[str, int]:
-    """This process's memory by kind, in bytes."""
+    """Memory of this process by kind, in bytes."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     lines += [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(PAGE_TABLES)]
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
 
 
 def main() -> None:
-    what, how, folder = sys.argv[1:]
-    print(json.dumps((_open_once if what == "open" else _read_random)(how, Path(folder))))
+    what, io, folder, records = sys.argv[1:]
+    measured = _open_once if what == "open" else _read_random
+    print(json.dumps(measured(io, Path(folder), int(records))))
 
 
 if __name__ == "__main__":

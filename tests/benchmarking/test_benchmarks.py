@@ -1,0 +1,100 @@
+"""Every benchmark can be run by name, and measures what its table says."""
+
+from __future__ import annotations
+
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.support import picture
+
+from benchmarks import floors, recipes
+from benchmarks.measure import RESULTS
+from benchmarks.peers.common import BATCH, SIDE
+from benchmarks.recipes import RECIPES, SIDES
+from benchmarks.run import BENCHMARKS, BY_DEFAULT, COMPARISONS, GROUPS, _benchmark
+from benchmarks.workloads import WORKLOADS, prepare
+
+LINES = 640
+"""Enough lines that some images are timed, though only one in 32 is, and more than two batches."""
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list of images that are large enough for every crop."""
+    folder = tmp_path_factory.mktemp("listed")
+    for number in range(4):
+        picture(number, 400, 300).save(folder / f"{number}.jpg")
+    (folder / "train.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(4)))
+    return folder / "train.txt"
+
+
+@pytest.fixture(scope="module")
+def jpegs(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What contestants read at the workload jpeg."""
+    folder = tmp_path_factory.mktemp("jpegs") / "data"
+    prepare(WORKLOADS["jpeg"], listed, folder, LINES)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*BENCHMARKS, *COMPARISONS])
+def test_every_benchmark_can_be_run_by_name(name: str) -> None:
+    benchmark = _benchmark(name)
+    assert list(signature(benchmark.measure).parameters) == ["quick"]
+    assert list(signature(benchmark.show).parameters) == ["result"]
+
+
+def test_groups_consist_of_benchmarks() -> None:
+    assert {name for group in (BY_DEFAULT, *GROUPS.values()) for name in group} <= {*BENCHMARKS, *COMPARISONS}
+
+
+def test_every_kept_result_is_one_of_a_benchmark() -> None:
+    kept = {path.stem.removesuffix("-simd").removesuffix("-pillow") for path in RESULTS.glob("*.json")}
+    assert kept <= {*BENCHMARKS, *COMPARISONS}
+
+
+def test_decoding_and_resizing_have_a_time_in_packtrain_as_they_have_in_ffcv(jpegs: Path) -> None:
+    times = floors.stage_times(jpegs, LINES)
+    assert {"check", "cut", "decode", "resize", floors.REST} <= set(times)
+    assert min(times.values()) >= 0
+
+
+def test_raw_records_are_made_into_batches_in_one_stage(listed: Path, tmp_path: Path) -> None:
+    prepare(WORKLOADS["raw256-rrc"], listed, tmp_path / "data", LINES)
+    assert set(floors.stage_times(tmp_path / "data", LINES)) == {"copy", floors.REST}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_makes_images_of_the_type_that_it_names(name: str, torchvision: Any) -> None:
+    image: Any = picture(0, SIDE, SIDE)
+    steps = RECIPES[name].after(torchvision.transforms)
+    for step in steps:
+        image = step(image)
+    # Without steps both sides stack the bytes.
+    assert (str(image.dtype) if steps else "torch.uint8") == f"torch.{RECIPES[name].dtype}"
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", ["bytes", "tensor", "validation"])
+def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
+    jpegs: Path, name: str, side: str, torchvision: Any
+) -> None:
+    images, labels = next(recipes.batches(side, RECIPES[name], jpegs))
+    assert str(images.dtype) == f"torch.{RECIPES[name].dtype}"
+    assert sorted(images.shape) == sorted((BATCH, 3, SIDE, SIDE))
+    assert labels.shape == (BATCH,)
+
+
+def test_both_sides_of_a_recipe_validate_on_the_same_pixels(jpegs: Path, torchvision: Any) -> None:
+    ours, theirs = (
+        {
+            int(label): (image if image.shape[0] == 3 else image.permute(2, 0, 1)).to(torch.int16)
+            for image, label in zip(*next(recipes.batches(side, RECIPES["validation"], jpegs)), strict=True)
+        }
+        for side in SIDES
+    )
+    assert set(ours) == set(theirs) == set(range(4))
+    # The JPEGs of both sides have the same coefficients.
+    assert all(torch.equal(ours[label], theirs[label]) for label in ours)
