@@ -28,6 +28,7 @@ def bench() -> Iterator[Bench]:
         yield it
 
 
+@pytest.mark.complete
 def test_train_stages_once_and_gives_each_command_the_path(bench: Bench) -> None:
     for _ in range(2):
         done = bench.run(SCRIPTS / "bash/train.sh")
@@ -41,6 +42,7 @@ def test_train_stages_once_and_gives_each_command_the_path(bench: Bench) -> None
     assert bench.leased() == [False]
 
 
+@pytest.mark.complete
 def test_train_goes_on_with_the_source_where_there_is_no_room(bench: Bench) -> None:
     done = bench.run(SCRIPTS / "bash/train.sh", BUDGET="1KiB")
     assert done.returncode == 0

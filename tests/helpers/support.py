@@ -21,6 +21,10 @@ from packtrain import PackOptions, pack
 from packtrain._core.options import StoreOptions
 
 FORMATS = ("tar", "hdf5", "lmdb")
+START_METHODS = pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.complete)]
+)
+"""How worker processes can be started. With forkserver and spawn each imports torch, so the sample has one of them."""
 SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
 
 
@@ -130,6 +134,12 @@ def output_of(*command: str | os.PathLike[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done.stdout}"
     return done.stdout
+
+
+def with_modules(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds modules in `folder` first."""
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def real_list() -> Path:

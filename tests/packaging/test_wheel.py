@@ -23,7 +23,8 @@ NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info"
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
