@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 from helpers.jobs import SCRIPTS, Bench, workbench
+from helpers.support import tool
 
 SHELL: Final = sorted(path for path in SCRIPTS.glob("*/*") if path.suffix in {".sh", ".sbatch"})
 PODS: Final = sorted(SCRIPTS.glob("kubernetes/*.yaml"))
@@ -81,10 +82,7 @@ def test_train_leased_does_not_train_where_there_is_no_room(bench: Bench) -> Non
 
 @pytest.mark.parametrize("script", SHELL, ids=lambda path: path.name)
 def test_shellcheck_has_nothing_to_say(script: Path) -> None:
-    shellcheck = shutil.which("shellcheck")
-    if shellcheck is None:
-        pytest.skip("shellcheck is not installed: apt-get install shellcheck")
-    done = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+    done = subprocess.run([tool("shellcheck", "shellcheck"), script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
