@@ -16,6 +16,7 @@ import torch
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
 from helpers.support import FORMATS, image_set
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     examples = 100 if config.getoption("complete") else 30
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
+    set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
