@@ -210,6 +210,9 @@ def test_two_workers_write_what_one_writes(
     assert_same(run.out, expected(format_name), "two workers")
 
 
+@pytest.mark.parametrize(
+    "format_name", ["hdf5", *(pytest.param(n, marks=pytest.mark.complete) for n in ("tar", "lmdb"))]
+)
 def test_a_killed_worker_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
 ) -> None:
@@ -254,7 +257,11 @@ def test_a_shard_that_kills_twice_is_named(
     assert_completed(run, expected("tar"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.complete)],
+    ids=lambda number: number.name,
+)
 def test_no_worker_outlives_its_parent(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals
 ) -> None:
