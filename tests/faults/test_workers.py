@@ -34,6 +34,9 @@ DEADLINE = 60.0
 """Seconds after which a test gives up waiting; what is waited for takes a second or two."""
 
 Found = TypeVar("Found")
+ONE_FORMAT = pytest.mark.parametrize(
+    "format_name", ["hdf5", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tar", "lmdb"))]
+)
 
 
 def wait_until(look: Callable[[], Found | None], what: str) -> Found:
@@ -200,6 +203,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
     assert_same(run.out, expected, "run again")
 
 
+@ONE_FORMAT
 def test_two_workers_write_what_one_writes(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
 ) -> None:
@@ -210,9 +214,7 @@ def test_two_workers_write_what_one_writes(
     assert_same(run.out, expected(format_name), "two workers")
 
 
-@pytest.mark.parametrize(
-    "format_name", ["hdf5", *(pytest.param(n, marks=pytest.mark.complete) for n in ("tar", "lmdb"))]
-)
+@ONE_FORMAT
 def test_a_killed_worker_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
 ) -> None:
