@@ -30,8 +30,9 @@ setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a
 demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
 	$(BIN)/python examples/demo.py $(ARGS)
 
-# One process per core. More than eight would gain little: the longest test then decides.
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+# One process more than there are cores, because some tests wait for disks and for other processes.
+TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+PYTEST := $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
