@@ -30,9 +30,17 @@ setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a
 demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
 	$(BIN)/python examples/demo.py $(ARGS)
 
+# One process more than there are cores, because some tests wait for disks and for other processes.
+TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+PYTEST := $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+
 .PHONY: test
-test: setup ## run the tests (ARGS="-k tar" is handed to pytest)
-	$(BIN)/pytest $(ARGS)
+test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-all
+test-all: setup ## run the tests completely, as continuous integration does
+	$(PYTEST) --complete $(ARGS)
 
 .PHONY: check
 check: setup ## ruff, mypy strict and the layer test
@@ -53,11 +61,11 @@ bench-peers: setup ## compare the loader with its peers, each in an environment 
 
 .PHONY: stress
 stress: setup ## run the long randomised tests
-	$(BIN)/pytest -m stress $(ARGS)
+	$(BIN)/pytest --complete -m stress $(ARGS)
 
 .PHONY: coverage
 coverage: setup ## run the tests under coverage
-	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage run -m pytest --complete $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

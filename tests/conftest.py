@@ -6,36 +6,63 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.faults.harness import NoCompilerError, build
+from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
 from helpers.support import FORMATS, image_set
 from hypothesis import settings
-
-# The time that an example takes says nothing about a law.
-settings.register_profile("laws", deadline=None, print_blob=True)
-settings.load_profile("laws")
+from hypothesis.configuration import set_hypothesis_home_dir
 
 
-def pytest_configure() -> None:
-    """Ctrl-C does what it does at a terminal, for what tests start, too: in a shell's background job it is ignored."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds ``--complete``, with which `make test-all` runs what `make test` only samples."""
+    parser.addoption(
+        "--complete", action="store_true", help="run tests marked `complete` and go through all fault points"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets Hypothesis up, and frees the tests from the signals that their caller ignores.
+
+    A program started under ``nohup`` ignores SIGHUP, and a background job of a shell ignores Ctrl-C. The processes that
+    tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
+    """
+    # No deadline: the time that an example takes says nothing about a law.
+    examples = 100 if config.getoption("complete") else 30
+    settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
+    settings.load_profile("laws")
+    set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves tests marked `complete` out, unless ``--complete`` is given."""
+    if config.getoption("complete"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("complete")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("complete")]
 
 
 def pytest_collection_finish() -> None:
-    """Garbage that a test looks for is its own: modules and thousands of tests need not be looked through each time."""
+    """Speeds up tests that call the garbage collector: it need not look through modules and thousands of tests."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder in memory where there is one: thousands of fsyncs take minutes on a disk."""
+    """An empty folder in /dev/shm if that is writable: thousands of fsyncs take minutes on a disk."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield tmp_path
@@ -46,11 +73,28 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library under which system calls go wrong."""
+    """The library that makes system calls go wrong."""
     try:
         return build(tmp_path_factory.mktemp("faultlib"))
     except NoCompilerError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def complete(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases are asked for, by ``--complete``; otherwise tests that have many of them take a sample."""
+    return bool(pytestconfig.getoption("complete"))
+
+
+@pytest.fixture(scope="session")
+def fault_points(complete: bool) -> FaultPoints:
+    """Every point of a run at which something can go wrong, or a sample of them."""
+
+    def choose(calls: Sequence[Call], *actions: Action) -> list[tuple[Action, int]]:
+        found = list(points(calls, *actions))
+        return found if complete else sample(calls, found)
+
+    return choose
 
 
 @pytest.fixture(params=FORMATS)
@@ -62,7 +106,7 @@ def format_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A list of twelve JPEGs; not to be changed."""
+    """A list of twelve JPEGs; tests must not change it."""
     return image_set(tmp_path_factory.mktemp("images"))
 
 
@@ -75,8 +119,8 @@ def torchvision() -> Any:
 
 
 def _import_torchvision() -> Any:
-    # A torchvision that was built for another torch cannot load its C++ operators, of which our tests need none; but to
-    # be imported at all it asks for their schemas.
+    # A torchvision built for another torch cannot load its C++ operators. Our tests need none of them, but the import
+    # fails unless their schemas exist.
     try:
         import torchvision
     except RuntimeError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.support import with_modules
 
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.pillow import pillow_version
@@ -281,10 +282,8 @@ class TestCommand:
 
 def run_with(modules: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process that finds the modules of this folder first."""
-    path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "packtrain", "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=with_modules(modules))
 
 
 def test_without_either_pillow(tmp_path: Path) -> None:

@@ -49,7 +49,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("without", "name"), [((EXTENSION,), "simplejpeg"), ((EXTENSION, SIMPLEJPEG), "pillow")], ids=["one", "both"]
+    ("without", "name"),
+    [
+        pytest.param((EXTENSION,), "simplejpeg", id="one", marks=pytest.mark.complete),
+        pytest.param((EXTENSION, SIMPLEJPEG), "pillow", id="both"),
+    ],
 )
 def test_every_pixel_is_the_same(folders: list[Path], without: tuple[str, ...], name: str) -> None:
     if name == SIMPLEJPEG:

@@ -72,6 +72,7 @@ def test_a_network_learns_the_same_from_mixed_batches_with_any_number_of_workers
         assert train(dataset, 4, replace(options, workers=2)) == losses
 
 
+@pytest.mark.complete
 def test_the_script_runs(colours: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(colours), "--mix", "cutmix", "--epochs", "2", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -94,6 +94,7 @@ def test_a_finished_run_has_nothing_left_to_do(options: TrainOptions, tmp_path: 
     assert training.positions(tmp_path / "more notes", 0) == []
 
 
+@pytest.mark.complete
 def test_torchrun_killed_and_continued(options: TrainOptions, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -177,6 +178,7 @@ def arguments(options: TrainOptions) -> list[str]:
     return [options.dataset, *named]
 
 
+@pytest.mark.complete
 def test_torchrun_trains_it_on_two_processes(options: TrainOptions, tmp_path: Path) -> None:
     options = replace(options, epochs=6, validation=options.dataset)
     process = torchrun(2, SCRIPT, *arguments(options))

@@ -3,14 +3,16 @@
 import errno
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import numpy as np
 import pytest
-from helpers.faults.harness import Action, FaultServer, Outcome, points
+from helpers.faults.harness import Action, Call, FaultServer, Outcome, points, sample
 
 # Each step makes exactly one call: what it does, the call's name and bytes, and what half of it does.
 STEPS = [
@@ -102,6 +104,21 @@ def run_steps(faults: FaultServer, root: Path, action: Action = Action.COUNT, at
 def before(at: int) -> list[str]:
     """The lines that come before the ``at``-th call."""
     return [step[0] for step in STEPS[: STEPS.index(CALLS[at - 1])]]
+
+
+@pytest.mark.parametrize("every", [2, 8])
+def test_a_sample_has_every_kind_of_call(every: int) -> None:
+    names, paths = ("write", "fsync"), ("a/1.tar", "a/2.tar", "b/.3.tar.tmp-77", "b/.4.tar.tmp-99", "c")
+    calls = [Call(name, 8, path, "") for _ in range(20) for name in names for path in paths]
+    cases = list(points(calls, Action.KILL, Action.TEAR))
+    chosen = sample(calls, cases, every)
+    kinds = Counter((action, calls[at - 1].name, calls[at - 1].path[0]) for action, at in chosen)
+    assert kinds.keys() == {(*kind, folder) for kind in product((Action.KILL, Action.TEAR), names) for folder in "abc"}
+    assert set(chosen) <= set(cases) and len(set(chosen)) == len(chosen)
+    assert chosen == sorted(chosen, key=lambda case: case[1])
+    # Of the 20 or 40 calls of a kind, one in so many; not always the same ones of each kind.
+    assert all(20 // every <= count <= 40 // every + 1 for count in kinds.values())
+    assert len({at % every for _, at in chosen}) > 1
 
 
 def test_every_call_is_seen_by_name_and_size(faults: FaultServer, tmp_path: Path) -> None:

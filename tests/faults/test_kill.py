@@ -1,8 +1,8 @@
 """A packer may be killed at any moment: nothing is damaged, and the same command then gives the very same bytes.
 
 Each case is a real process, killed by SIGKILL right before one of its changes to the output folder, or after half of a
-write. A plain pack dies at every one of its calls in every format. What starts from a finished dataset does so for tar;
-its torn writes and the other formats are left to the stress run.
+write. A plain pack dies at every one of its calls in every format; `make test` takes a sample of the calls. A pack that
+starts from a finished dataset is killed for tar; its torn writes and the other formats are left to `make stress`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from helpers.faults.cases import (
     renewed,
     written,
 )
-from helpers.faults.harness import Action, Call, FaultServer, points
+from helpers.faults.harness import Action, Call, FaultPoints, FaultServer
 from helpers.support import tree
 
 KILLED = -signal.SIGKILL
@@ -43,10 +43,12 @@ def calls_of(packer: FaultServer, job: Job, out: Path, model: Path | None = None
     return outcome.calls
 
 
-def test_killed_anywhere_and_run_again_gives_the_same_bytes(packer: FaultServer, job: Job, memory_path: Path) -> None:
+def test_killed_anywhere_and_run_again_gives_the_same_bytes(
+    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
+) -> None:
     calls = calls_of(packer, job, memory_path / "undisturbed")
     expected = tree(memory_path / "undisturbed")
-    for case, out, died in job.runs_under(packer, memory_path, points(calls, Action.KILL, Action.TEAR)):
+    for case, out, died in job.runs_under(packer, memory_path, fault_points(calls, Action.KILL, Action.TEAR)):
         assert died.returncode == KILLED, case
         assert_sound_if_finished(out, case)
         finished = finished_shards(out)
@@ -58,7 +60,13 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(packer: FaultServer,
 
 @pytest.mark.parametrize(("format", "action"), FROM_FINISHED)
 def test_killed_while_retrying_rejects(
-    packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, format: str, action: Action
+    packer: FaultServer,
+    small_job: Job,
+    mended_job: Job,
+    memory_path: Path,
+    fault_points: FaultPoints,
+    format: str,
+    action: Action,
 ) -> None:
     refused, mended = replace(small_job, format=format), replace(mended_job, format=format)
     calls_of(packer, refused, memory_path / "finished")
@@ -66,7 +74,7 @@ def test_killed_while_retrying_rejects(
     expected = tree(memory_path / "undisturbed")
     assert expected != tree(memory_path / "finished")
     finished = memory_path / "finished"
-    for case, out, died in mended.runs_under(packer, memory_path, points(calls, action), model=finished):
+    for case, out, died in mended.runs_under(packer, memory_path, fault_points(calls, action), model=finished):
         assert died.returncode == KILLED, case
         assert_sound_if_finished(out, case)
         mended.run(out)
@@ -75,7 +83,7 @@ def test_killed_while_retrying_rejects(
 
 @pytest.mark.parametrize(("format", "action"), FROM_FINISHED)
 def test_killed_while_packing_a_lost_shard_again(
-    packer: FaultServer, small_job: Job, memory_path: Path, format: str, action: Action
+    packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints, format: str, action: Action
 ) -> None:
     job = replace(small_job, format=format)
     calls_of(packer, job, memory_path / "finished")
@@ -84,7 +92,7 @@ def test_killed_while_packing_a_lost_shard_again(
     lost.unlink()
     kept = {path.name for path in lost.parent.glob(f"*-00000[02]{lost.suffix}")}
     calls = calls_of(packer, job, memory_path / "undisturbed", model=memory_path / "finished")
-    for case in points(calls, action):
+    for case in fault_points(calls, action):
         out = renewed(memory_path / "out", memory_path / "finished")
         before = {name: written(out / name) for name in kept}
         assert job.run_under(packer, out, *case).returncode == KILLED, case
@@ -93,14 +101,16 @@ def test_killed_while_packing_a_lost_shard_again(
         assert_same(out, expected, case)
 
 
-def test_killed_while_looking_at_a_finished_dataset(packer: FaultServer, job: Job, memory_path: Path) -> None:
+def test_killed_while_looking_at_a_finished_dataset(
+    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
+) -> None:
     """Also one whose notes are still there, because its packer was killed before it could remove them."""
     calls = calls_of(packer, job, memory_path / "undisturbed")
     expected = tree(memory_path / "undisturbed")
     before_the_end = next(at for at, call in enumerate(calls, 1) if call.target == "manifest.json") + 1
     job.run_under(packer, memory_path / "with notes", Action.KILL, before_the_end)
     for model in (memory_path / "undisturbed", memory_path / "with notes"):
-        cases = points(calls_of(packer, job, memory_path / "again", model), Action.KILL)
+        cases = fault_points(calls_of(packer, job, memory_path / "again", model), Action.KILL)
         for case, out, died in job.runs_under(packer, memory_path, cases, model=model):
             assert died.returncode == KILLED, case
             assert_sound_if_finished(out, case)

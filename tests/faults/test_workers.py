@@ -34,6 +34,9 @@ DEADLINE = 60.0
 """Seconds after which a test gives up waiting; what is waited for takes a second or two."""
 
 Found = TypeVar("Found")
+ONE_FORMAT = pytest.mark.parametrize(
+    "format_name", ["hdf5", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tar", "lmdb"))]
+)
 
 
 def wait_until(look: Callable[[], Found | None], what: str) -> Found:
@@ -200,6 +203,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
     assert_same(run.out, expected, "run again")
 
 
+@ONE_FORMAT
 def test_two_workers_write_what_one_writes(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
 ) -> None:
@@ -210,6 +214,7 @@ def test_two_workers_write_what_one_writes(
     assert_same(run.out, expected(format_name), "two workers")
 
 
+@ONE_FORMAT
 def test_a_killed_worker_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
 ) -> None:
@@ -254,7 +259,11 @@ def test_a_shard_that_kills_twice_is_named(
     assert_completed(run, expected("tar"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.complete)],
+    ids=lambda number: number.name,
+)
 def test_no_worker_outlives_its_parent(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals
 ) -> None:
@@ -317,8 +326,15 @@ def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, 
     assert temporaries(memory_path / "out") == []
 
 
-@pytest.mark.parametrize("whole_group", [True, False], ids=["group", "parent"])
-@pytest.mark.parametrize("begun", [True, False], ids=["at work", "starting"])
+@pytest.mark.parametrize(
+    ("begun", "whole_group"),
+    [
+        pytest.param(True, True, id="at work-group"),
+        pytest.param(False, False, id="starting-parent"),
+        pytest.param(True, False, id="at work-parent", marks=pytest.mark.complete),
+        pytest.param(False, True, id="starting-group", marks=pytest.mark.complete),
+    ],
+)
 def test_ctrl_c_leaves_nothing_behind(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, whole_group: bool, begun: bool
 ) -> None:

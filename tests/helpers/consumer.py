@@ -1,4 +1,4 @@
-"""A program that trains on a loader, so that it can be killed: ``python consumer.py '{"method": "fork", ...}'``.
+"""A program that trains on a loader and can be killed: ``python consumer.py '{"method": "fork", ...}'``.
 
 It goes through epochs until its standard input ends, and prints ``working`` when it has its first batch. Options:
 

@@ -1,4 +1,4 @@
-"""Encoded pictures of many kinds, and what can happen to them."""
+"""Encoded pictures of many kinds, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
 
 
 def exif(orientation: int, order: str = "<", *entries: tuple[int, int, int, int]) -> bytes:
-    """An EXIF segment's body, made by hand.
+    """The body of an EXIF segment, made by hand.
 
     Args:
-        orientation: Its value.
+        orientation: Value of the orientation tag.
         order: Byte order, as `struct` names it.
-        entries: Further (tag, type, count, value), placed in front.
+        entries: More entries (tag, type, count, value), placed before the orientation.
     """
     directory = [*(struct.pack(f"{order}HHII", *entry) for entry in entries)]
     directory.append(struct.pack(f"{order}HHIHH", ORIENTATION, 3, 1, orientation, 0))
@@ -31,12 +31,12 @@ def exif(orientation: int, order: str = "<", *entries: tuple[int, int, int, int]
 
 
 def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
-    """A JPEG file with one more segment, in front of all others."""
+    """A JPEG file with one more segment, placed before all others."""
     return jpeg[:2] + struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body + jpeg[2:]
 
 
 def jpegs() -> Iterator[bytes]:
-    """JPEG files of every kind that is common, and some that are not."""
+    """JPEG files of all common kinds, and of some uncommon ones."""
     for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
         for progressive in (False, True):
             yield encoded(picture(1, 70, 50), quality=80, subsampling=subsampling, progressive=progressive)
@@ -62,7 +62,7 @@ def pngs() -> Iterator[bytes]:
 
 
 def mutated(data: bytes, random: np.random.Generator) -> bytes:
-    """The same file after one to three accidents, most of them in its headers."""
+    """The file with one to three kinds of damage, most of it in the headers."""
     changed = bytearray(data)
     header = max(data.find(b"\xff\xda"), 60)
     for _ in range(random.integers(1, 4)):
@@ -119,7 +119,7 @@ ACCIDENTS: Final[list[Callable[[bytearray, int, np.random.Generator], None]]] = 
 
 
 def decoded(data: bytes) -> Image.Image | None:
-    """What training code gets of a file, or None where Pillow refuses it."""
+    """The image that training code gets from a file, or None if Pillow refuses the file."""
     try:
         return Image.open(io.BytesIO(data)).convert("RGB")
     except Exception:

@@ -1,4 +1,7 @@
-"""Tasks whose fate is written on them. In a module of its own, since spawned processes import it by name."""
+"""Tasks that succeed or fail as their arguments say.
+
+A module of its own, because spawned processes import it by name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Task = tuple[Path, int, str]
 
 
 def work(task: Task, report: Report) -> int:
-    """Task (folder, number, what is to happen); keeps count of its attempts in the folder."""
+    """Carries out a task (folder, number, what is to happen); counts its attempts in the folder."""
     folder, number, what = task
     attempts = folder / str(number)
     attempt = attempts.stat().st_size + 1 if attempts.exists() else 1
@@ -27,7 +30,7 @@ def work(task: Task, report: Report) -> int:
 
 
 class OddError(Exception):
-    """An exception that cannot be made from its message, as some libraries have them."""
+    """An exception that cannot be created from its message only. Some libraries have such exceptions."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(f"{what} ({code})")

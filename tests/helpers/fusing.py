@@ -1,4 +1,4 @@
-"""What fused reading is tried on, and what it should give: sources, transforms, torchvision as the oracle."""
+"""Inputs and expected results for fused reading: source files, transforms, and torchvision as the oracle."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from packtrain.transforms import (
 )
 
 NAMES: Final = {number: name for name, number in FILTERS.items() if name != "nearest-exact"}
-"""torchvision's names of Pillow's filters."""
+"""torchvision's names for Pillow's filters."""
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Files of every kind that Pillow reads; several of them large enough to be cut."""
+    """(name, content) of files of every kind that Pillow reads; several are large enough to be cut."""
     photo = picture(1, 157, 121)
     for sampling in ("4:4:4", "4:2:2", "4:2:0"):
         yield f"{sampling}.jpg", encoded(photo, subsampling=sampling, quality=90)
@@ -105,7 +105,7 @@ TRANSFORMS: Final[dict[str, Callable[[], Any]]] = {
 
 
 def pack_sources(folder: Path, store: StoreOptions, files: dict[str, bytes], format: str = "tar") -> Path:
-    """Packs files in the given order."""
+    """Packs files in the given order. Returns the dataset's folder."""
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
@@ -115,12 +115,12 @@ def pack_sources(folder: Path, store: StoreOptions, files: dict[str, bytes], for
 
 
 def decoded(data: bytes | memoryview, mode: str) -> Image.Image:
-    """What training code gets of a file."""
+    """The image that training code gets from a file."""
     return Image.open(io.BytesIO(data)).convert(mode)
 
 
 def numbers(seed: int, count: int) -> list[float]:
-    """Random numbers for a transform."""
+    """Random numbers in [0, 1) for a transform."""
     row: list[float] = np.random.default_rng(seed).random(count).tolist()
     return row
 
@@ -148,7 +148,7 @@ def expected(torchvision: Any, image: Image.Image, steps: Sequence[Operation]) -
 
 
 def digests(*folders: Path | str) -> dict[str, str]:
-    """A hash of everything that each transform makes of each dataset, and of what its images are."""
+    """Hashes of what each transform returns for each dataset, and of each dataset's images."""
     found = {}
     for folder in folders:
         for name, make in TRANSFORMS.items():

@@ -151,7 +151,7 @@ DEEDS: dict[str, Callable[[], None]] = {
     "nap": lambda: time.sleep(1),
     "spin": spin,
 }
-"""What can go wrong."""
+"""Everything that can go wrong, by name."""
 
 
 def init(worker: int) -> None:

@@ -1,4 +1,4 @@
-"""What job scripts for staging are run with: a small dataset, a trainer, and a command that notes what it copies."""
+"""A place to run the job scripts for staging, with a dataset, a stand-in trainer and a command that logs copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.support import image_set, packed
 
 SCRIPTS: Final = Path(__file__).parents[2] / "examples/staging"
 
-# In place of train.py and evaluate.py: opens the dataset, notes what it finds, and ends when the test says so.
+# Stands in for train.py and evaluate.py: opens the dataset, records what it finds, and exits when the test tells it to.
 TRAINER: Final = """\
 import json, os, sys, time
 from hashlib import sha256
@@ -45,7 +45,7 @@ while "HOLD" in os.environ and not Path(os.environ["HOLD"]).exists():
 sys.exit(int(os.environ.get("CODE", 0)))
 """
 
-# The command itself, which notes each copy that it makes, by whom and in which task of a job, and takes its time.
+# The real command, slowed down. It logs each copy that it makes, with the user and the task of the job.
 COMMAND: Final = """\
 #!{python}
 import os, time
@@ -74,28 +74,28 @@ class Bench:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the scripts are told."""
+        """Environment variables for the scripts."""
         path = os.pathsep.join((str(self.work / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
         return {"DATASET": str(self.dataset), "TO": str(self.to), "RESULTS": str(self.work / "results"), "PATH": path}
 
     @property
     def content(self) -> dict[str, str]:
-        """Hash of each file of the dataset."""
+        """Hash of each file of the dataset, by relative path."""
         files = [path for path in self.dataset.rglob("*") if path.is_file()]
         return {str(path.relative_to(self.dataset)): sha256(path.read_bytes()).hexdigest() for path in files}
 
     @property
     def copies(self) -> list[str]:
-        """Who made each copy, and in which task of a job."""
+        """One line for each copy: the number of the user who made it, and the task of the job."""
         log = self.work / "copies"
         return log.read_text().splitlines()
 
     def results(self) -> list[dict[str, Any]]:
-        """What the trainers that have started so far found."""
+        """Records of the trainers that have started so far."""
         return [json.loads(path.read_text()) for path in sorted((self.work / "results").glob("*.json"))]
 
     def leased(self, user: str | None = None) -> list[bool]:
-        """Of each of a user's copies: whether it is in use."""
+        """Whether each of a user's copies is in use."""
         command = ["packtrain", "staged", "list", "--to", str(self.to), "--json"]
         if user is not None:
             command = ["runuser", "--user", user, "--", *command]
@@ -104,20 +104,20 @@ class Bench:
         return [entry["leased"] for entry in json.loads(done.stdout)["entries"]]
 
     def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs something in the folder."""
+        """Runs a command in the work folder, with more environment variables."""
         environment = os.environ | self.variables | variables
         return subprocess.run(command, cwd=self.work, env=environment, capture_output=True, text=True, check=False)
 
     def holds(self, path: str, user: str | None = None) -> None:
-        """Checks that a path is a copy of the dataset, in this user's root."""
+        """Asserts that a path lies in this user's root of staged copies."""
         uid = os.getuid() if user is None else pwd.getpwnam(user).pw_uid
         assert Path(path).parent == self.to / f"packtrain-{uid}"
 
 
 @contextmanager
 def workbench() -> Iterator[Bench]:
-    """A bench that is there for one test."""
-    # Not in pytest's own folder, which other users may not enter, nor below /tmp, for jobs may have another one.
+    """Makes a bench, and removes it at the end."""
+    # Not in pytest's own folder, which other users cannot enter; not below /tmp, because jobs may have a private /tmp.
     with tempfile.TemporaryDirectory(prefix="jobs-", dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)

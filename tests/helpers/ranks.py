@@ -23,7 +23,7 @@ def in_ranks(
     method: str = "fork",
     timeout: float = 60,
 ) -> list[Any]:
-    """What ``function(rank, world, *arguments)`` returns in each of `world` processes.
+    """Calls ``function(rank, world, *arguments)`` in each of `world` processes and returns the results by rank.
 
     Args:
         world: Number of processes.

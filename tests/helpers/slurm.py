@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node, for as long as a test needs it: the real daemons, configured in a temporary folder."""
+"""A Slurm cluster of one node for a test: the real daemons, configured in a temporary folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from helpers.support import tool
 
 _ENDED: Final = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
-# It pretends to be a large node, so that job scripts run with what they ask for; nothing here enforces it.
+# The node claims to be large, so that job scripts get the resources that they request; nothing enforces them.
 _CONFIG: Final = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -63,8 +63,8 @@ class Cluster:
     """A running cluster.
 
     Attributes:
-        folder: Where its configuration, state and logs lie.
-        environment: What its commands, and so its jobs, are started with.
+        folder: Folder with its configuration, state and logs.
+        environment: Environment of its commands, and so of its jobs.
     """
 
     folder: Path
@@ -72,13 +72,13 @@ class Cluster:
     daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, *command: str | os.PathLike[str]) -> str:
-        """Standard output of one of Slurm's commands, which must succeed."""
+        """Runs one of Slurm's commands, which must succeed. Returns its standard output."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}{self.logs()}"
         return done.stdout
 
     def submit(self, script: Path, *options: str, cwd: Path, user: str | None = None, **variables: str) -> str:
-        """Submits a job script, with these variables in its environment. Returns the number of the job."""
+        """Submits a job script with these variables in its environment. Returns the job's number."""
         command = ["sbatch", "--parsable", f"--chdir={cwd}", f"--output={cwd}/%x-%j.log", *options, str(script)]
         if user is not None:
             command = ["runuser", "--user", user, "--", *command]
@@ -89,19 +89,19 @@ class Cluster:
         return done.stdout.strip().partition(";")[0]
 
     def states(self, job: str) -> set[str]:
-        """States of a job, or of all tasks of an array."""
+        """The state of a job, or the states of all tasks of an array."""
         lines = self.run("scontrol", "--oneliner", "show", "job", job).splitlines()
         return {
             item.removeprefix("JobState=") for line in lines for item in line.split() if item.startswith("JobState=")
         }
 
     def finish(self, job: str) -> None:
-        """Waits for a job, all of whose tasks must succeed."""
+        """Waits for the end of a job. All of its tasks must succeed."""
         self.until(lambda: self.states(job) <= _ENDED, f"the end of job {job}")
         assert self.states(job) == {"COMPLETED"}, self.run("scontrol", "show", "job", job) + self.logs()
 
     def until(self, happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        """Waits until something has happened."""
+        """Waits until `happened()` is true; after `seconds` the test fails."""
         end = time.monotonic() + seconds
         while not happened():
             assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}{self.logs()}"
@@ -110,7 +110,7 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self) -> str:
-        """The ends of what the daemons and the jobs said."""
+        """The last 1000 characters of each log."""
         ends = (
             f"--- {path}\n{path.read_text(errors='replace')[-1000:]}" for path in sorted(self.folder.glob("*d.log"))
         )
@@ -119,15 +119,15 @@ class Cluster:
 
 @contextmanager
 def cluster(more: str = "", files: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Starts a cluster; stops it, its jobs and their processes at the end.
+    """Starts a cluster. At the end, stops it, its jobs and their processes.
 
     Args:
-        more: Lines for slurm.conf; {folder} is where it lies.
-        files: Further files beside it, by name.
+        more: More lines for slurm.conf; {folder} stands for the folder of that file.
+        files: Content of more files in that folder, by name.
     """
     programs = [tool("munged", "munge"), tool("slurmctld", "slurm-wlm"), tool("slurmd", "slurm-wlm")]
-    # A short path, for that of a socket has 108 characters at most; not below /tmp, for jobs may have another one; and
-    # readable to the users whose jobs run.
+    # The path is short, because that of a socket has at most 108 characters. It is not below /tmp, because jobs may
+    # have a private /tmp. The users whose jobs run can read it.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/var/tmp"))
     folder.chmod(0o755)
     host = socket.gethostname().partition(".")[0]

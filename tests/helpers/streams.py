@@ -51,7 +51,7 @@ class Block:
     kept: bool = False
     """True if the allocator knows that the consumer's stream uses it."""
     free_after: Event | None = None
-    """None while it is in use."""
+    """The event after which it may be used again; None while it is in use."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _over(memory: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 def _ghost(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the same memory that does not keep it."""
+    """A tensor over the same memory that does not keep it alive."""
     size = int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.element_size()
     return _over((ctypes.c_ubyte * size).from_address(tensor.data_ptr()), tensor)
 

@@ -1,4 +1,4 @@
-"""What several tests share: image sets made on the spot, folder contents, external tools."""
+"""Shared by many tests: image sets made on the fly, folder contents, external tools."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from packtrain import PackOptions, pack
 from packtrain._core.options import StoreOptions
 
 FORMATS = ("tar", "hdf5", "lmdb")
+START_METHODS = pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.complete)]
+)
+"""Every way to start workers; the sample has one of the two under which each worker imports torch."""
 SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
 
 
@@ -90,7 +94,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Changes one byte of a file; always to a different value."""
+    """Changes one byte of a file to a different value."""
     with path.open("r+b") as file:
         file.seek(offset, os.SEEK_END if offset < 0 else os.SEEK_SET)
         (byte,) = file.read(1)
@@ -100,10 +104,10 @@ def flip(path: Path, offset: int) -> None:
 
 @contextmanager
 def soon(seconds: float = 5.0) -> Iterator[None]:
-    """What is done here ends within so many seconds, or the test fails at once: for what must not hang."""
+    """Fails the test if the body takes more than `seconds`; for code that must not hang."""
 
     def fail(number: int, frame: object) -> None:
-        pytest.fail(f"it takes more than {seconds} s")
+        pytest.fail(f"this took more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, fail)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -115,7 +119,7 @@ def soon(seconds: float = 5.0) -> Iterator[None]:
 
 
 def tool(name: str, package: str) -> str:
-    """Path of an external program. Without it the test is skipped, or fails where PACKTRAIN_REQUIRE_TOOLS=1 is set."""
+    """Path of an external program. Without it the test is skipped, or fails if PACKTRAIN_REQUIRE_TOOLS=1 is set."""
     path = shutil.which(name)
     if path is None:
         message = f"{name} is not installed: apt-get install {package}"
@@ -126,10 +130,16 @@ def tool(name: str, package: str) -> str:
 
 
 def output_of(*command: str | os.PathLike[str]) -> str:
-    """Standard output of a program that succeeds and complains of nothing."""
+    """Standard output of a program, which must succeed and write nothing to standard error."""
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done.stdout}"
     return done.stdout
+
+
+def with_modules(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds modules in `folder` first."""
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def real_list() -> Path:
@@ -141,5 +151,5 @@ def real_list() -> Path:
 
 
 def param_id(value: object) -> str:
-    """A parameter's name in the id of a test: without addresses, since each process of pytest-xdist has its own."""
+    """A parameter's name in the id of a test, without addresses: they differ between pytest-xdist's processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))

@@ -1,4 +1,4 @@
-"""Transforms for DataLoader workers. In a module of its own, since spawned processes import it by name."""
+"""Transforms for DataLoader workers. A module of its own, because spawned processes import it by name."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def to_tensor(image: Image) -> torch.Tensor:
 
 
 def negative(label: Any) -> Any:
-    """Tells a label that has been through here from one that has not."""
+    """A label that shows that it has been transformed."""
     return -label

@@ -1,7 +1,7 @@
 """Killed at any moment, staging leaves nothing to clean up, and the next call completes the work.
 
 Real processes are killed by SIGKILL right before one of their changes to the folder, or after half of a write. With one
-thread, every such point is tested (every fourth in an ordinary run); with several threads, random points are.
+thread, every such point is tested (`make test` takes a sample); with several threads, random points are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.faults.harness import Action, Call, FaultServer, points
+from helpers.faults.harness import Action, Call, FaultPoints, FaultServer
 from helpers.staging.children import Child
 from helpers.staging.laws import STAGE, assert_same, assert_tidy, big_dataset, root_of
 from helpers.support import flip, tree
@@ -25,9 +25,6 @@ from packtrain.staging import entries, evict, repair
 
 KILLED = -signal.SIGKILL
 CLEAN_ERROR = 3
-STEP = pytest.mark.parametrize(
-    "step", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=pytest.mark.stress)]
-)
 ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
 
 EVICT = """
@@ -104,12 +101,11 @@ def assert_completes(dataset: Path, place: Path, case: object) -> None:
     assert (entry.state, entry.shards) == ("complete", entry.local_shards), case
 
 
-@STEP
-def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, step: int) -> None:
+def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
     victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
     calls = victim.calls()
     assert len(calls) > 60
-    for case in list(points(calls, Action.KILL, Action.TEAR))[::step]:
+    for case in fault_points(calls, Action.KILL, Action.TEAR):
         emptied(place)
         assert victim.dies(*case), case
         for path in root_of(place).glob("[!.]*"):
@@ -117,9 +113,8 @@ def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Pat
         assert_completes(dataset, place, (case, calls[case[1] - 1]))
 
 
-@STEP
 def test_the_copier_of_a_partial_entry_dies_anywhere(
-    faulty: FaultServer, dataset: Path, place: Path, step: int
+    faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
 ) -> None:
     """First while it makes the entry, then while it adds shards; afterwards all of it is staged with more room."""
     budget = half_of(dataset, place)
@@ -127,7 +122,7 @@ def test_the_copier_of_a_partial_entry_dies_anywhere(
     begin = Victim(faulty, place, STAGE, dataset=str(dataset), options=options)
     calls = begin.calls()
     assert entries(place)[0].state == "partial"
-    for case in list(points(calls, Action.KILL))[-30::step]:
+    for case in fault_points(calls, Action.KILL):
         emptied(place)
         assert begin.dies(*case), case
         assert_completes(dataset, place, case)
@@ -135,7 +130,7 @@ def test_the_copier_of_a_partial_entry_dies_anywhere(
     stage(dataset, StageOptions(to=place, budget=budget, partial=True))
     shutil.copytree(place, place / "model", symlinks=True)
     grow = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
-    for case in list(points(grow.calls(), Action.KILL))[::step]:
+    for case in fault_points(grow.calls(), Action.KILL):
         emptied(place)
         shutil.copytree(place / "model" / root_of(place).name, root_of(place), symlinks=True)
         assert grow.dies(*case), case
@@ -145,14 +140,15 @@ def test_the_copier_of_a_partial_entry_dies_anywhere(
         assert_completes(dataset, place, case)
 
 
-@STEP
-def test_the_evictor_dies_anywhere(faulty: FaultServer, datasets: tuple[Path, ...], place: Path, step: int) -> None:
+def test_the_evictor_dies_anywhere(
+    faulty: FaultServer, datasets: tuple[Path, ...], place: Path, fault_points: FaultPoints
+) -> None:
     victim = Victim(faulty, place, EVICT)
     emptied(place)
     for dataset in datasets[:2]:
         stage(dataset, StageOptions(to=place))
     shutil.copytree(place, place / "model")
-    for case in list(points(victim.calls(), Action.KILL))[::step]:
+    for case in fault_points(victim.calls(), Action.KILL):
         emptied(place)
         shutil.copytree(place / "model" / root_of(place).name, root_of(place))
         assert victim.dies(*case), case
@@ -163,7 +159,7 @@ def test_the_evictor_dies_anywhere(faulty: FaultServer, datasets: tuple[Path, ..
         assert_tidy(place, staged.path, *left)
 
 
-def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path) -> None:
+def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
     """Readers find every file at any time, and intact files stay as they are."""
     staged = stage(dataset, StageOptions(to=place))
     staged.lease.close()
@@ -173,7 +169,7 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
         flip(path, 600 if path.suffix == ".tar" else -1)
     shutil.copytree(place, place / "model")
     victim = Victim(faulty, place, REPAIR, entry=str(staged.path))
-    for case in points(victim.calls(), Action.KILL):
+    for case in fault_points(victim.calls(), Action.KILL):
         emptied(place)
         shutil.copytree(place / "model" / root_of(place).name, root_of(place))
         assert victim.dies(*case), case
@@ -184,11 +180,12 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
         assert_tidy(place, staged.path)
 
 
-@STEP
-def test_a_full_medium_is_a_clean_error_anywhere(faulty: FaultServer, dataset: Path, place: Path, step: int) -> None:
+def test_a_full_medium_is_a_clean_error_anywhere(
+    faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
+) -> None:
     victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
     said = set()
-    for at in range(1, len(victim.calls()) + 1, step):
+    for _, at in fault_points(victim.calls(), Action.FAIL_FROM):
         emptied(place)
         message = victim.fails(at)
         if message is not None:

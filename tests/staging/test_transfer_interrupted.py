@@ -41,7 +41,14 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "BUFFER", BUFFER)
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.stress) for n in range(10, 200))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(4),
+        *(pytest.param(n, marks=pytest.mark.complete) for n in range(4, 10)),
+        *(pytest.param(n, marks=pytest.mark.stress) for n in range(10, 200)),
+    ],
+)
 def test_killed(tmp_path: Path, seed: int) -> None:
     """Killed several times after any number of pieces; pieces in the journal are not copied again."""
     contents = noise(SIZES)

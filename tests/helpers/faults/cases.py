@@ -1,4 +1,4 @@
-"""What the fault tests share: a small list with one bad file, packed by a process in which something goes wrong."""
+"""Shared by the fault tests: a small list with one bad file, packed by a process in which something goes wrong."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Job:
         return cls(source, 2 * mean + 1)
 
     def mended(self, folder: Path) -> Self:
-        """The same list, where the file of line 2 is an image; finished datasets of both have the same plan."""
+        """The same list with an image in line 2. Finished datasets of both have the same plan."""
         return replace(self, source=image_set(folder, 6), retry_rejects=True)
 
     def run(self, out: Path) -> PackReport:
@@ -66,7 +66,7 @@ class Job:
         return pack(self.source, out, options, max_rejects="1", retry_rejects=self.retry_rejects)
 
     def args(self, out: Path) -> dict[str, Any]:
-        """What `PACK` sees."""
+        """The arguments of `PACK`."""
         return {
             "source": os.fspath(self.source),
             "out": os.fspath(out),
@@ -78,7 +78,7 @@ class Job:
     def run_under(
         self, faults: FaultServer, out: Path, action: Action = Action.COUNT, at: int = 0, error: int = 0
     ) -> Outcome:
-        """Packs in a process of its own, where the `at`-th change to `out` goes wrong."""
+        """Packs in a separate process, in which the `at`-th change to `out` goes wrong."""
         return faults.run(PACK, self.args(out), out, action, at, error)
 
     def runs_under(
@@ -89,14 +89,14 @@ class Job:
         error: int = 0,
         model: Path | None = None,
     ) -> Iterator[tuple[tuple[Action, int], Path, Outcome]]:
-        """Each case with the folder that it left; while that is looked at, the next one runs in another folder.
+        """Each case with the folder that it left. While the caller examines it, the next case runs in another folder.
 
         Args:
-            faults: Runs them.
-            folder: Holds the folders.
-            cases: What goes wrong, and at which change.
+            faults: Runs the cases.
+            folder: The parent of these folders.
+            cases: What goes wrong, and at which change; see `points`.
             error: See `FaultServer.run`.
-            model: What each run finds.
+            model: Folder that each run starts from a copy of; None: it starts from nothing.
         """
         begun: tuple[tuple[Action, int], Path, Callable[[], Outcome]] | None = None
         try:
@@ -108,14 +108,14 @@ class Job:
                 if before:
                     yield before
         finally:
-            # The server is not to be left with an answer that nobody takes.
+            # The next user of the server must not get this answer.
             last = begun and (*begun[:2], begun[2]())
         if last:
             yield last
 
 
 def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:
-    """The folder holds exactly these files, so no temporary ones, no notes, and what `verify` calls sound."""
+    """Asserts that the folder holds these files, nothing temporary and no notes, and that `verify` finds no problem."""
     found = tree(out)
     assert sorted(found) == sorted(expected), case
     assert [name for name in found if found[name] != expected[name]] == [], case
@@ -124,7 +124,7 @@ def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:
 
 
 def assert_sound_if_finished(out: Path, case: object) -> None:
-    """What a reader may find at any moment: no dataset, or a sound one."""
+    """Asserts what holds at any moment: a reader finds no dataset or a sound one."""
     if (out / "manifest.json").exists():
         assert_sound(out, tree(out), case)
 
@@ -133,7 +133,7 @@ _sound: set[bytes] = set()
 
 
 def assert_sound(out: Path, files: dict[str, bytes], case: object) -> None:
-    """`verify` has nothing to say of `out`, which holds these files. It is asked once about the same ones."""
+    """Asserts that `verify` finds no problem in `out`, which holds these files. Each content is verified only once."""
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).digest()
     if digest not in _sound:
         assert verify(out).problems == (), case
@@ -141,13 +141,13 @@ def assert_sound(out: Path, files: dict[str, bytes], case: object) -> None:
 
 
 def finished_shards(out: Path) -> dict[str, tuple[int, int]]:
-    """The shards that have a completion note, and what tells whether they have been written again."""
+    """For each shard with a completion note: what `written` returns for it."""
     notes = (out / "parts").glob("[!.]*.npz")
     return {note.stem: written(out / note.stem) for note in notes}
 
 
 def written(path: Path) -> tuple[int, int]:
-    """Changes when a file is written again."""
+    """A value that changes when a file is written again."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns
 

@@ -1,7 +1,7 @@
-"""Crash, tear or fail a real Python process at any of its changes to a directory.
+"""Kill a real Python process, or make a call fail, at any of its changes to a directory.
 
-``FaultServer`` is one Python process started under ``faultlib.c``. It imports the code under test once, runs it once to
-warm it up, and then forks a child per request, so that a crash costs milliseconds and hundreds of them are affordable::
+``FaultServer`` is one Python process started under ``faultlib.c``. It imports the code under test, runs it once to warm
+it up, and then forks a child per request, so that a crash costs milliseconds and hundreds of them are affordable::
 
     with FaultServer(fault_library, prepare="import packtrain._packer") as faults:
         calls = faults.run(CODE, {"out": str(out)}, out).calls
@@ -10,6 +10,7 @@ warm it up, and then forks a child per request, so that a crash costs millisecon
 """
 
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, Self
 
@@ -57,6 +58,10 @@ class Outcome:
     calls: tuple[Call, ...]  # up to and including the one that went wrong
 
 
+FaultPoints = Callable[..., list[tuple[Action, int]]]
+"""Takes the calls of an undisturbed run, and actions. Returns each (action, at) at which something goes wrong."""
+
+
 class NoCompilerError(Exception):
     """There is no C compiler to build the library with."""
 
@@ -77,6 +82,26 @@ def points(calls: Sequence[Call], *actions: Action) -> Iterator[tuple[Action, in
         for action in actions:
             if action not in (Action.TEAR, Action.SHORT) or call.bytes >= 2:
                 yield action, at
+
+
+def sample(calls: Sequence[Call], cases: Sequence[tuple[Action, int]], every: int = 8) -> list[tuple[Action, int]]:
+    """A part of `cases` in which every kind of call occurs.
+
+    A kind is the action, the call's name, and the folder and suffix of the file. Of each kind it takes every eighth
+    case; the first one taken differs from kind to kind, so that the sample also spreads over the run.
+
+    Args:
+        calls: The calls of an undisturbed run.
+        cases: What `points` gives for them.
+        every: Takes one in so many cases of a kind, rounded up.
+    """
+    kinds: dict[tuple[Action, str, PurePath, str], list[tuple[Action, int]]] = {}
+    for action, at in cases:
+        path = PurePath(calls[at - 1].path)
+        suffix = "".join(path.suffixes[:1])  # the rest is random in the name of a temporary file
+        kinds.setdefault((action, calls[at - 1].name, path.parent, suffix), []).append((action, at))
+    chosen = [kind[number % min(every, len(kind)) :: every] for number, kind in enumerate(kinds.values())]
+    return sorted(itertools.chain(*chosen), key=lambda case: (case[1], case[0]))
 
 
 class FaultServer:

@@ -56,7 +56,7 @@ def drop(name: str) -> None:
 
 
 def content(path: str) -> dict[str, str]:
-    """A digest of every file below a folder."""
+    """A digest of each file below a folder, by relative path."""
     files = sorted(file for file in Path(path).rglob("*") if file.is_file())
     return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

@@ -68,12 +68,12 @@ class Child:
         return self.answer()
 
     def attempt(self, do: str, **arguments: Any) -> Any:
-        """What `do` returns, or the error that it raises."""
+        """The result of `do`, or the `Refused` that it raises."""
         self.send(do, **arguments)
         return self.outcome()
 
     def outcome(self) -> Any:
-        """What `answer` returns, or the error that it raises."""
+        """The result of `answer`, or the `Refused` that it raises."""
         try:
             return self.answer()
         except Refused as refused:

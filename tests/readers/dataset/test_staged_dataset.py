@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.staging.workers import InWorkers, leased, to_bytes, to_tensor
-from helpers.support import SUFFIXES, items, packed, tree
+from helpers.support import START_METHODS, SUFFIXES, items, packed, tree
 from torch.utils.data import DataLoader
 
 from packtrain import Loader, StageOptions, concat, open_dataset, stage
 from packtrain.errors import Leased, NoRoom, StagingError
 from packtrain.staging import entries, evict
-
-METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ class TestLease:
         del loader
         assert not leased(place)
 
-    @METHODS
+    @START_METHODS
     def test_in_the_workers_of_torch(self, dataset: Path, place: Path, method: str) -> None:
         opened = open_dataset(dataset, InWorkers(place), stage=place)
         loader = DataLoader(opened, batch_size=3, num_workers=2, multiprocessing_context=method)
@@ -103,7 +101,7 @@ class TestLease:
         del opened
         assert not leased(place)
 
-    @METHODS
+    @START_METHODS
     def test_workers_that_are_left_alone_hold_it(self, dataset: Path, place: Path, method: str) -> None:
         """What the parent lets go of while they live is theirs still."""
         opened = open_dataset(dataset, to_tensor, stage=place)
@@ -117,7 +115,7 @@ class TestLease:
         del batches
         assert not leased(place)
 
-    @METHODS
+    @START_METHODS
     def test_in_the_workers_of_our_loader(self, dataset: Path, place: Path, method: str) -> None:
         opened = open_dataset(dataset, stage=place)
         with Loader(opened, 3, transform=[InWorkers(place)], num_workers=2, multiprocessing_context=method) as loader:

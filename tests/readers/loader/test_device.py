@@ -102,7 +102,9 @@ POLICIES: dict[str, Choice] = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=pytest.mark.complete if n >= 9 else ()) for n, name in enumerate(POLICIES)]
+)
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_batches_are_those_of_the_cpu(policy: str, workers: int) -> None:
     choose = POLICIES[policy]

@@ -35,6 +35,7 @@ def test_ranks_come_from_the_process_group(world: int, tmp_path: Path) -> None:
     assert [state for _, state, _ in results] == [{**results[0][1], "epoch": 1, "consumed": 0}] * world
 
 
+@pytest.mark.complete
 def test_freshly_started_interpreters(tmp_path: Path) -> None:
     results = in_ranks(2, go_on, None, None, 4, 1, group=tmp_path / "group", method="spawn")
     assert flat([found for found, *_ in results])[:ROWS] == list(range(ROWS))

@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
+from helpers.support import START_METHODS
 
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
 START, DEADLINE = 60.0, 5.0
 """Seconds allowed until a program has its first batch, and from a fault until everything has ended."""
-METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 KILLS = 200
 # Few enough in one test that it stays within the time limit of a test.
 KILLS_AT_A_TIME = 10
@@ -135,7 +135,7 @@ def shared_files() -> set[str]:
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
-@METHODS
+@START_METHODS
 def test_no_worker_outlives_a_killed_parent(method: str) -> None:
     with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
         run.at_work()
@@ -160,7 +160,14 @@ def test_nor_where_python_has_no_pidfd() -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize(("method", "deed"), [("fork", ""), ("fork", "sleep"), ("forkserver", ""), ("spawn", "")])
+@pytest.mark.parametrize(
+    ("method", "deed"),
+    [
+        *(pytest.param(method, "", marks=pytest.mark.complete) for method in ("fork", "spawn")),
+        ("fork", "sleep"),
+        ("forkserver", ""),
+    ],
+)
 def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
     with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
         run.at_work()
@@ -172,7 +179,12 @@ def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "status", "deed"), [("return", 0, ""), ("return", 0, "sleep"), ("sys.exit", 3, ""), ("raise", 1, "")]
+    ("end", "status", "deed"),
+    [
+        ("return", 0, "sleep"),
+        ("raise", 1, ""),
+        *(pytest.param(*end, marks=pytest.mark.complete) for end in (("return", 0, ""), ("sys.exit", 3, ""))),
+    ],
 )
 def test_an_exit_without_close_ends_the_workers(end: str, status: int, deed: str) -> None:
     with Consumer(method="fork", end=end, deed=deed) as run:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
-from helpers.support import FORMATS, encoded, items, packed, param_id, picture, shard_bytes, sources
+from helpers.support import FORMATS, START_METHODS, encoded, items, packed, param_id, picture, shard_bytes, sources
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
@@ -275,7 +275,7 @@ class TestWhoMakesIt:
         options = {"num_workers": workers, "prefetch_factor": prefetch}
         assert_same(epoch(everything, 16, seed=4, fields=ALL_FIELDS, **options), expected)
 
-    @pytest.mark.parametrize("method", ["forkserver", "spawn"])
+    @START_METHODS
     def test_any_start_method(self, everything: ImageDataset, expected: list[Any], method: str) -> None:
         options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
         with loader_of(everything, 16, seed=4, fields=ALL_FIELDS, **options) as loader:

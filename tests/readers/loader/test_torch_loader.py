@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.support import FORMATS, flip, packed, shard_bytes, sources
+from helpers.support import FORMATS, START_METHODS, flip, packed, shard_bytes, sources
 from helpers.transforms import negative, to_tensor
 from torch.utils.data import DataLoader
 
@@ -16,7 +16,6 @@ from packtrain._core.options import LabelSpec
 from packtrain.errors import CorruptRecord
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
-METHODS = pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def assert_same(left: Batches, right: Batches) -> None:
         assert torch.equal(left_labels, right_labels)
 
 
-@METHODS
+@START_METHODS
 def test_workers_give_what_no_workers_give_epoch_after_epoch(folders: dict[str, Path], method: str) -> None:
     # One dataset over all formats and both ways of reading, so that two workers test all of them.
     dataset = concat([opened(folder, io=io) for folder in folders.values() for io in ("mmap", "pread")])
@@ -76,7 +75,7 @@ def test_shuffling_samplers_and_subsets_work(folders: dict[str, Path], images: P
     assert sorted(torch.cat([batch[1] for batch in shuffled]).tolist()) == sorted(labels)
 
 
-@METHODS
+@START_METHODS
 def test_a_workers_error_arrives_as_what_it_is(images: Path, tmp_path: Path, method: str) -> None:
     out = packed(images, tmp_path / "out", "tar", seed=None)
     dataset = opened(out)

@@ -361,7 +361,16 @@ def require_sound(found: Stats) -> None:
     assert json.loads(json.dumps(found.to_dict()))["samples"] == found.samples
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 0}, *({"multiprocessing_context": name} for name in METHODS)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        *(
+            pytest.param({"multiprocessing_context": name}, marks=pytest.mark.complete if name == "spawn" else ())
+            for name in METHODS
+        ),
+    ],
+)
 def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: dict[str, Any]) -> None:
     dataset = concat([open_dataset(folder, CROP)] * 6)
     with Loader(dataset, 5, **{"num_workers": 2, **options}) as loader:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.support import with_modules
 
 
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs ``packtrain ARGUMENTS`` in a process that finds modules in `path` first."""
-    environment = {**os.environ, "PYTHONPATH": str(path)}
     command = [sys.executable, "-m", "packtrain", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=with_modules(path))
 
 
 @pytest.fixture
