@@ -15,7 +15,6 @@ FOLDERS = ("api", "benchmarks", "cli", "codec", "core", "docs", "examples", "pac
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 # Still hard-wrapped.
-WRAPPED = ("benchmarks/README.md", "docs/staging.md", "examples/staging/README.md")
 
 # What somebody who follows the document makes.
 MADE = re.compile(r"NAME|^benchmarks/out/")
@@ -121,7 +120,7 @@ def test_the_files_a_document_names_are_in_the_repository(name: str) -> None:
     assert not list(strangers(ROOT / name, (ROOT / name).read_text()))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WRAPPED])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_sentence_has_a_line_of_its_own(name: str) -> None:
     assert not list(crowded((ROOT / name).read_text()))
 

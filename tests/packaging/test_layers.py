@@ -283,7 +283,6 @@ def imported(source: Source, node: ast.AST, known: Collection[str]) -> Iterator[
             yield module
 
 
-@pytest.mark.xfail(reason="two circles are left")
 def test_no_module_imports_itself_by_way_of_others(sources: list[Source]) -> None:
     assert not circles(sources)
 
