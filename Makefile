@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# The CPU build of torch is a tenth of the CUDA build. Where pip would take the latter, name PyTorch's index of CPU wheels:
+# The CPU build of torch is a tenth of the CUDA build. If pip would take the latter, name PyTorch's index of CPU wheels:
 # make setup TORCH_INDEX=...
 TORCH_INDEX ?=
 
@@ -55,7 +55,7 @@ bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images
 
 # If TORCH_INDEX names torch's own index of wheels, the peers' environments use it, too.
 .PHONY: bench-peers
-bench-peers: setup ## compare the loader with its peers, each in an environment of its own (ARGS=--quick shows that all works)
+bench-peers: setup ## compare the loader with its peers (ARGS=--quick shows that all of them work)
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m benchmarks.environments
 	$(BIN)/python benchmarks/run.py peers $(ARGS)
 
@@ -78,7 +78,8 @@ wheel: setup ## build the wheel into dist/
 
 .PHONY: clean
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) .venv-peers links build dist *.egg-info .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers links build dist *.egg-info .coverage .coverage.* .hypothesis
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- what `setup` is made of ---
@@ -111,9 +112,11 @@ $(VENV)/.pillow: $(VENV)/.created constraints.txt
 	$(BIN)/python -m pip uninstall -qq --yes pillow pillow-simd
 	$(PIP) pillow
 	@if $(AVX2); then \
-		echo 'note: decoding with Pillow; faster: apt-get install gcc libjpeg-dev zlib1g-dev python3-dev && make setup PILLOW=pillow-simd'; \
+		echo 'note: decoding with Pillow; faster:'; \
+		echo '  apt-get install gcc libjpeg-dev zlib1g-dev python3-dev && make setup PILLOW=pillow-simd'; \
 	else \
-		echo 'note: decoding with Pillow; pillow-simd is faster, on an x86-64 processor with AVX2: make setup PILLOW=pillow-simd'; \
+		echo 'note: decoding with Pillow; on an x86-64 processor with AVX2, pillow-simd is faster:'; \
+		echo '  make setup PILLOW=pillow-simd'; \
 	fi
 	@touch $@
 
@@ -137,7 +140,8 @@ try:
     from PIL import __version__ as imported
 except ImportError:
     imported = "not importable"
-installed = {dist.name.lower(): dist.version for dist in distributions() if dist.name.lower() in ("pillow", "pillow-simd")}
+names = ("pillow", "pillow-simd")
+installed = {dist.name.lower(): dist.version for dist in distributions() if dist.name.lower() in names}
 if installed != {"$(PILLOW)": imported}:
     sys.exit(f"$(VENV) should have $(PILLOW) alone; installed: {installed}, PIL is {imported}. "
              "Repair: rm -f $(VENV)/.$(PILLOW) && make setup PILLOW=$(PILLOW)")

@@ -34,7 +34,7 @@ class Summary:
         label_counts: Number of rows by label, for scalar integer labels, else None.
         record_bytes: Sizes of records.
         width: Widths of images in pixels, as stored.
-        height: Heights likewise.
+        height: Heights of the images.
         commonest_sizes: The five commonest (width, height) and how many rows have each.
         orientations: Number of rows by EXIF orientation of the source, 1 (upright or unknown) left out.
     """

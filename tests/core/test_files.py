@@ -113,7 +113,7 @@ class TestLocked:
         path.touch()
         with (
             Lock(path, shared=shared),
-            pytest.raises(OutputConflict, match="another packer is at work in"),
+            pytest.raises(OutputConflict, match="another packer is working in"),
             files.locked(path),
         ):
             pass

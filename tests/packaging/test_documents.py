@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("api", "benchmarks", "cli", "codec", "core", "docs", "examples", "packer", "readers", "staging", "tests")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
-# Still hard-wrapped.
 
 # What somebody who follows the document makes.
 MADE = re.compile(r"NAME|^benchmarks/out/")
