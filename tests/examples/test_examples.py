@@ -31,6 +31,9 @@ from packtrain._cli.verify_cmd import command as verify_command
 from packtrain._core.options import LabelSpec
 from packtrain.errors import UsageError
 
+# Each starts a program that imports torch: too slow for every run.
+pytestmark = pytest.mark.complete
+
 ROOT = Path(__file__).parents[2]
 EPOCHS = 4
 
@@ -110,7 +113,7 @@ def reference(colours: Path) -> TrainResult:
     [
         (0, None),
         (3, "fork"),
-        *(pytest.param(2, method, marks=pytest.mark.complete) for method in ("forkserver", "spawn")),
+        *((2, method) for method in ("forkserver", "spawn")),
     ],
 )
 def test_the_same_seed_gives_the_same_run(
@@ -125,7 +128,6 @@ def test_another_seed_gives_another_run(colours: Path, reference: TrainResult) -
     assert facts(trained(colours, seed=1)) != facts(reference)
 
 
-@pytest.mark.complete
 def test_the_format_changes_nothing(colours: Path, reference: TrainResult, tmp_path: Path, format_name: str) -> None:
     pack(colours.parent / "train.txt", tmp_path / "out", PackOptions(format=format_name, seed=5))
     assert facts(trained(tmp_path / "out")) == facts(reference)
@@ -163,7 +165,6 @@ def test_other_labels_are_refused(tmp_path: Path, lines: str, labels: str, says:
         count_classes(packed_with(tmp_path / "set", lines, labels))
 
 
-@pytest.mark.complete
 def test_the_script_trains(colours: Path) -> None:
     done = run(
         "examples/lenet/train.py", colours, "--epochs=2", "--batch-size=32", "--workers=1", "--device=cpu", cwd=ROOT
@@ -183,7 +184,6 @@ def test_the_script_reports_an_error_in_one_line(tmp_path: Path) -> None:
 # --- the demo ---
 
 
-@pytest.mark.complete
 def test_the_demo_runs_on_any_list_and_runs_again(tmp_path: Path) -> None:
     source = image_set(tmp_path / "images", 20)
     (tmp_path / "images" / "broken.jpg").write_bytes(b"<html>")
@@ -223,7 +223,6 @@ def test_the_demo_takes_a_part_of_a_long_list(tmp_path: Path, monkeypatch: pytes
         assert np.bincount(targets).tolist() == [2] * 8, "spread evenly over the list"
 
 
-@pytest.mark.complete
 def test_the_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
     source = image_set(tmp_path / "images", 2)
     done = run(ROOT / "examples/demo.py", "--out", source.parent, images=source, cwd=tmp_path)
@@ -232,7 +231,6 @@ def test_the_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
     assert source.exists()
 
 
-@pytest.mark.complete
 def test_the_photographs_are_cut_the_same_way_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     for number, name in enumerate(demo_images.PHOTOGRAPHS):
@@ -271,7 +269,7 @@ RESNET_README = ROOT / "examples/resnet_ddp/README.md"
     [
         pytest.param(README, id="README"),
         pytest.param(TRANSFORMS, id="transforms"),
-        pytest.param(LENET_README, id="lenet", marks=pytest.mark.complete),
+        pytest.param(LENET_README, id="lenet"),
     ],
 )
 def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: Path) -> None:

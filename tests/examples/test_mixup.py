@@ -16,6 +16,9 @@ from mixup.train import CutMix, Mixup, TrainOptions, count_classes, train
 
 from packtrain import open_dataset
 
+# Each starts a program that imports torch: too slow for every run.
+pytestmark = pytest.mark.complete
+
 SCRIPT = Path(__file__).parents[2] / "examples/mixup/train.py"
 LABELS = torch.tensor([2, 0, 1, 3, 3])
 IMAGES = torch.arange(5.0).view(5, 1, 1, 1).expand(5, 3, 12, 17).contiguous(memory_format=torch.channels_last)
@@ -72,7 +75,6 @@ def test_a_network_learns_the_same_from_mixed_batches_with_any_number_of_workers
         assert train(dataset, 4, replace(options, workers=2)) == losses
 
 
-@pytest.mark.complete
 def test_the_script_runs(colours: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(colours), "--mix", "cutmix", "--epochs", "2", "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,6 +21,9 @@ from resnet_ddp.train import Run, TrainOptions, learning_rate, resnet
 from packtrain import Loader, open_dataset
 from packtrain.errors import UsageError
 
+# Each starts a program that imports torch: too slow for every run.
+pytestmark = pytest.mark.complete
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/resnet_ddp/train.py"
 IMAGES, BATCH = 160, 12
@@ -94,7 +97,6 @@ def test_a_finished_run_has_nothing_left_to_do(options: TrainOptions, tmp_path: 
     assert training.positions(tmp_path / "more notes", 0) == []
 
 
-@pytest.mark.complete
 def test_torchrun_killed_and_continued(options: TrainOptions, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -178,7 +180,6 @@ def arguments(options: TrainOptions) -> list[str]:
     return [options.dataset, *named]
 
 
-@pytest.mark.complete
 def test_torchrun_trains_it_on_two_processes(options: TrainOptions, tmp_path: Path) -> None:
     options = replace(options, epochs=6, validation=options.dataset)
     process = torchrun(2, SCRIPT, *arguments(options))

@@ -19,6 +19,9 @@ import pytest
 from helpers.jobs import SCRIPTS, Bench, workbench
 from helpers.support import tool
 
+# Each starts a program that imports torch: too slow for every run.
+pytestmark = pytest.mark.complete
+
 SHELL: Final = sorted(path for path in SCRIPTS.glob("*/*") if path.suffix in {".sh", ".sbatch"})
 PODS: Final = sorted(SCRIPTS.glob("kubernetes/*.yaml"))
 
@@ -29,7 +32,6 @@ def bench() -> Iterator[Bench]:
         yield it
 
 
-@pytest.mark.complete
 def test_train_stages_once_and_gives_each_command_the_path(bench: Bench) -> None:
     for _ in range(2):
         done = bench.run(SCRIPTS / "bash/train.sh")
@@ -43,7 +45,6 @@ def test_train_stages_once_and_gives_each_command_the_path(bench: Bench) -> None
     assert bench.leased() == [False]
 
 
-@pytest.mark.complete
 def test_train_goes_on_with_the_source_where_there_is_no_room(bench: Bench) -> None:
     done = bench.run(SCRIPTS / "bash/train.sh", BUDGET="1KiB")
     assert done.returncode == 0
@@ -108,7 +109,7 @@ def gibibytes(quantity: str) -> int:
 
 @pytest.mark.parametrize(
     "path",
-    [PODS[0], *(pytest.param(path, marks=pytest.mark.complete) for path in PODS[1:])],
+    PODS,
     ids=lambda path: path.stem,
 )
 def test_a_pod_stages_and_then_trains_on_the_copy(bench: Bench, path: Path) -> None:

@@ -15,6 +15,9 @@ from helpers.support import soon
 from PIL import Image
 from two_queues.loader import Sample, TwoQueues, read_list
 
+# Each starts a program that imports torch: too slow for every run.
+pytestmark = pytest.mark.complete
+
 SCRIPT = Path(__file__).parents[2] / "examples/two_queues/loader.py"
 COUNT, BATCH = 21, 4
 
