@@ -77,7 +77,9 @@ def test_a_recipe_makes_images_of_the_type_that_it_names(name: str, torchvision:
 
 
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name", ["bytes", "tensor", "validation"])
+@pytest.mark.parametrize(
+    "name", ["bytes", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tensor", "validation"))]
+)
 def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
     jpegs: Path, name: str, side: str, torchvision: Any
 ) -> None:

@@ -19,7 +19,7 @@ OPERATIONS = st.lists(
         st.builds(Crop, st.builds(Box, st.integers(-3, 8), st.integers(-3, 8), SIDE, SIDE)),
         st.builds(Scale, SIDE, SIDE, st.sampled_from([FILTERS["bilinear"], FILTERS["nearest"]])),
         st.builds(Flip, st.booleans()),
-        st.builds(Pad, *[st.integers(0, 3)] * 4),
+        st.builds(Pad, *[st.integers(0, 3)] * 4, fill=st.just(0), mode=st.just("constant")),
     ),
     max_size=6,
 ).map(tuple)

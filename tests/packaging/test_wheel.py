@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Wheels take ten seconds to build.
+pytestmark = pytest.mark.complete
+
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 PACKAGES = SETUPTOOLS["packages"]
 FOLDERS = SETUPTOOLS["package-dir"]

@@ -116,7 +116,16 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
-    "options", [{}, {"mode": "L"}, {"resize": "26x24"}, {"labels": "none"}, {"labels": "float*2"}], ids=param_id
+    "options",
+    [
+        {},
+        {"labels": "float*2"},
+        *(
+            pytest.param(options, marks=pytest.mark.complete)
+            for options in ({"mode": "L"}, {"resize": "26x24"}, {"labels": "none"})
+        ),
+    ],
+    ids=param_id,
 )
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("transform", [CROP, RESIZED], ids=["crop", "resized"])

@@ -223,7 +223,7 @@ class TestScaled:
     def pair(folder: Path, transform: Any, decoder: str = "auto") -> tuple[PackedDataset, PackedDataset]:
         return open_dataset(folder, transform), open_dataset(folder, transform, scaled=True, decoder=decoder)
 
-    @pytest.mark.parametrize("decoder", ["auto", "pillow"])
+    @pytest.mark.parametrize("decoder", ["auto", pytest.param("pillow", marks=pytest.mark.complete)])
     @pytest.mark.parametrize(
         "transform",
         [
