@@ -1,9 +1,9 @@
 """Plan, then pixels: what a transform does to one image, decided before a byte of it is decoded.
 
 A transform turns an image's size and some random numbers into operations (`packtrain._codec.geometry`). `plan` brings
-them into a normal form: a rectangle of the source, perhaps resized, perhaps mirrored, and whatever operations remain.
-Executors run it (`packtrain._readers.transforms.executors`): each takes the plans that it has a fast way for, and the
-one over Pillow takes all.
+them into a normal form: a rectangle of the source, an optional resize, an optional mirroring, and the remaining
+operations. Executors run it (`packtrain._readers.transforms.executors`): each accepts the plans that it can run fast,
+and the one on Pillow accepts all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _MIRROR: Final = Flip(horizontal=True)
 
 
 class Plan(NamedTuple):
-    """What to make of one image.
+    """What to do with one image.
 
     Attributes:
         box: Rectangle of the source image that is taken, in pixels; inside the image.
         resize: Size and filter to which `box` is resized, or None.
-        mirrored: Whether left and right are swapped after that.
+        mirrored: True if left and right are swapped after that.
         rest: Operations that follow, in order.
     """
 

@@ -1,4 +1,4 @@
-"""Transforms one after the other, and what is known of them before an image is decoded."""
+"""Transforms one after the other, split into those that are planned before decoding and those that need pixels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Compose:
         return done
 
     def plan(self, width: int, height: int, random: Sequence[float]) -> Plan:
-        """What `fused` makes of one image; takes and raises what `operations` does."""
+        """The plan of `fused` for one image; takes and raises what `operations` does."""
         return plan(self.operations(width, height, random), width, height)
 
     def __call__(self, image: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Run plans on encoded images: only what a plan needs is decoded.
+"""Runs plans on encoded images, and decodes only what a plan needs.
 
-An executor looks at a plan (`packtrain._codec.plan`) and decodes what it needs, or passes. What it returns then makes
-the result: `decode` fails on damaged records, `finish` on what users asked for. The pixels equal those of the transform
-on the whole decoded image, bit for bit, unless decoding is `scaled`.
+An executor decodes what a plan (`packtrain._codec.plan`) needs, or returns None if it cannot run the plan. `finish`
+then makes the result. `decode` fails on damaged records, `finish` in the user's own transforms. The pixels equal those
+of the transform on the whole decoded image, bit for bit, unless decoding is `scaled`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Decoded(Protocol):
             on_stage: Called at the end of each stage.
 
         Returns:
-            `into`, or a tensor, uint8 [channels, height, width], in channels-last memory as torchvision's. With foreign
+            `into`, or a tensor, uint8 [channels, height, width], in channels_last memory. With foreign
             callables: what the last of them returns.
         """
 
@@ -187,7 +187,7 @@ class PillowExecutor(Executor):
         return _Picture(picture, operations)
 
     def _decode_box(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
-        """Decodes what the operations on the plan's box need, and says which of them are left."""
+        """Decodes what the operations on the plan's box need. Returns the image and the operations that are left."""
         box, operations = plan.box, plan.operations
         scale = _decoding_scale(self._records, plan) if self._scaled else 1
         if scale > 1:
@@ -250,7 +250,7 @@ def _delivered(pixels: Pixels, into: Pixels | None) -> Any:
 
 
 def _decoding_scale(records: RecordDecoder, plan: Plan) -> int:
-    """How many times smaller a JPEG may be decoded, since the plan resizes it to less than that."""
+    """The factor by which a JPEG may be shrunk while decoding: 8, 4, 2 or 1; the plan shrinks it at least as much."""
     if plan.resize is None or records.store.store == "raw":
         return 1
     wide, high = plan.box.width // plan.resize.width, plan.box.height // plan.resize.height
