@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from . import errors as errors
 
 if TYPE_CHECKING:
+    from packtrain._core.options import LabelSpec as LabelSpec
+    from packtrain._core.options import StoreOptions as StoreOptions
     from packtrain._packer import PackOptions as PackOptions
     from packtrain._packer import PackProgress as PackProgress
     from packtrain._packer import PackReport as PackReport
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
+    "_core.options": ("LabelSpec", "StoreOptions"),
     "_packer": (
         "PackOptions",
         "PackProgress",

@@ -1,6 +1,5 @@
 """Transforms with torchvision's names, parameters and pixels that see an image before it is decoded."""
 
-from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.compose import Compose
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
@@ -19,5 +18,4 @@ __all__ = [
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
-    "Transform",
 ]

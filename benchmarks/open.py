@@ -21,10 +21,10 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from benchmarks.measure import alternate, child, kind_of, medians, print_table, scratch, target
+from packtrain import LabelSpec, StoreOptions
 from packtrain._core.files import write_file
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FileInfo, Manifest, ShardInfo
-from packtrain._core.options import LabelSpec, StoreOptions
 
 RECORDS: Final = 10_000_000
 SHARDS: Final = 2048

@@ -31,8 +31,7 @@ output folder."""
 
 
 def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
-    from packtrain import PackOptions, pack
-    from packtrain._core.options import StoreOptions
+    from packtrain import PackOptions, StoreOptions, pack
 
     importlib.import_module(f"packtrain._packer.formats.{format_name}")
 

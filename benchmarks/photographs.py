@@ -30,8 +30,7 @@ from benchmarks.measure import (
     scratch,
 )
 from benchmarks.peers.common import SEED, SIDE, files
-from packtrain import PackedDataset, PackOptions, open_dataset, pack
-from packtrain._core.options import StoreOptions
+from packtrain import PackedDataset, PackOptions, StoreOptions, open_dataset, pack
 from packtrain.transforms import RandomResizedCrop
 
 REPETITIONS: Final = 7

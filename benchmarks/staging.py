@@ -27,9 +27,8 @@ from benchmarks.measure import (
     scratch,
     target,
 )
-from packtrain import PackOptions, StageOptions, pack, stage
+from packtrain import PackOptions, StageOptions, StoreOptions, pack, stage
 from packtrain._core.manifest import Manifest
-from packtrain._core.options import StoreOptions
 
 LINES: Final = 24_000
 QUICK_LINES: Final = 600

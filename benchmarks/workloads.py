@@ -28,8 +28,8 @@ from benchmarks.contestants import (
 )
 from benchmarks.measure import describe_list, repeated_list
 from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
-from packtrain import PackOptions, open_dataset, pack
-from packtrain._core.options import ResizeRule, StoreOptions
+from packtrain import PackOptions, StoreOptions, open_dataset, pack
+from packtrain._core.options import ResizeRule
 
 LINES: Final = 4000
 """A short list is repeated to about this length, so that no cache of the processor holds all images."""

@@ -135,7 +135,7 @@ def _describe(result: TuneResult) -> list[str]:
     if result.results_without_step:
         lines += ["", "without the step:", *_table(result.results_without_step, result, waits=False, marked=False)]
     code = (*result.imports.splitlines(), f"loader = {result.line}")
-    return [*lines, "", *(click.style(line, fg="green") for line in code), "", *result.verdict]
+    return [*lines, "", *(click.style(line, fg="green") for line in code), "", *result.findings]
 
 
 def _table(rows: Sequence[SettingResult], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:

@@ -89,7 +89,7 @@ def cut(record: bytes | memoryview, box: Box) -> Cut | None:
 
 
 def has_table(record: memoryview) -> bool:
-    """Whether a record has a table of restart intervals, valid or not."""
+    """True if a record has a table of restart intervals, valid or not."""
     start = _table_start(record)
     return bytes(record[start : start + 2]) == _APP9 and bytes(record[start + 4 : start + 4 + len(_NAME)]) == _NAME
 

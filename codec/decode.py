@@ -1,4 +1,4 @@
-"""From stored bytes to pixels: of a whole image, or of a rectangle of it."""
+"""Decodes records: from stored bytes to the pixels of a whole image, or of a rectangle of it."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class RecordDecoder:
         Args:
             encoded: The image.
             box: A rectangle inside it.
-            scale: 1, 2, 4 or 8: decode to an image so many times smaller. Each side of `box` then becomes the smallest
-                number of whole pixels that cover it. Has no effect on raw records.
+            scale: 1, 2, 4 or 8: decode to an image that is this many times smaller. Each side of `box` then becomes
+                the smallest number of whole pixels that cover it. Has no effect on raw records.
             on_stage: Called at the end of each stage.
 
         Returns:
@@ -109,9 +109,9 @@ class RecordDecoder:
         return image
 
     def with_info(self, image: Image, encoded: EncodedImage) -> Image:
-        """Adds what Pillow's `info` says of the record, above all EXIF and the ICC profile.
+        """Adds Pillow's `info` on the record, above all EXIF and the ICC profile.
 
-        Code that gets the image may ask for it, to turn the image upright for instance, whatever decoded it.
+        Transforms may need it, for example to turn the image upright, whichever decoder was used.
         """
         if self.store.store != "raw" and self.decoder.name != "pillow":
             image.info = require_pillow().open(io.BytesIO(encoded.data)).info
@@ -132,7 +132,7 @@ class RecordDecoder:
     def rgb(self, encoded: EncodedImage, box: Box, on_stage: OnStage = untimed) -> npt.NDArray[np.uint8] | None:
         """A rectangle of an image, uint8 [height, width, 3]: the pixels of `region` at scale 1 in mode RGB.
 
-        There may be other bytes between its rows. None if only `region` can tell what becomes of the record.
+        There may be other bytes between its rows. None if the record has to be decoded by `region`.
         """
         if self.store.mode != "RGB":
             return None
@@ -158,7 +158,7 @@ class RecordDecoder:
 
 
 def ordinary(image: Image) -> Image:
-    """The image in an ordinary mode and in its own memory: Pillow 12 crashes when it exports any other."""
+    """The image in an ordinary mode and in memory of its own: Pillow 12 crashes when it exports any other image."""
     if image.mode == "RGBX":
         return image.convert("RGB")
     return image.copy() if image.readonly else image

@@ -25,7 +25,7 @@ _WIDTH, _HEIGHT = 40, 90
 
 @functools.cache
 def style() -> int | None:
-    """The argument `style` with which the extension resizes as Pillow does; None if there is none."""
+    """The `style` with which the extension gives Pillow's pixels; None if there is none."""
     if extension is None:
         return None
     # Noise, so that every rounding shows; with a fixed seed, so that all processes come to the same answer.
@@ -37,7 +37,7 @@ def style() -> int | None:
 
 
 def _same(native: Extension, pixels: npt.NDArray[np.uint8], size: tuple[int, int], candidate: int) -> bool:
-    """Whether the extension and Pillow resize `pixels` to the same bytes; `size` is (width, height)."""
+    """True if the extension and Pillow resize `pixels` to the same bytes; `size` is (width, height)."""
     place = np.zeros(1, PLACE)
     place["length"] = pixels.size
     place["width"] = place["crop_width"] = _WIDTH

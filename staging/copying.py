@@ -1,4 +1,4 @@
-"""Copying what is missing of an entry: make room, copy, publish. The caller holds the entry's build lock."""
+"""Copies the missing files of an entry: makes room, copies, publishes. The caller holds the entry's build lock."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def missing_files(path: Path, source: Source) -> list[SourceFile]:
 
 
 def is_local(path: Path, file: SourceFile) -> bool:
-    """Whether an entry has its own copy of a file, with the right size, rather than a link to the source."""
+    """True if an entry has its own copy of a file, with the right size, rather than a link to the source."""
     try:
         status = os.stat(path / file.name, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Making room: which entries are evicted, in which order, and which ones stay.
+"""Makes room: decides which entries are evicted, in which order, and which ones stay.
 
 An entry may be evicted if nobody reads it, its path was not promised to anybody, it is not pinned, and its source still
 holds the same dataset. Interrupted copies go first, then entries, least recently used first. All of this happens while

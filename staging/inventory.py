@@ -188,12 +188,12 @@ def pin(to: str | os.PathLike[str], id: str, pinned: bool = True) -> Entry:
 
 
 def can_be_copied_again(entry: Entry) -> bool:
-    """Whether the entry's source still holds the same dataset."""
+    """True if the entry's source still holds the same dataset."""
     return entry.source is not None and holds_dataset(entry.source, entry.key)
 
 
 def holds_dataset(folder: Path, key: str) -> bool:
-    """Whether `folder` holds the dataset with the given key."""
+    """True if `folder` holds the dataset with the given key."""
     try:
         return key_of(Manifest.load(folder)) == key
     except (DatasetError, OSError):

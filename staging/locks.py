@@ -42,7 +42,7 @@ def try_lock(path: Path) -> Lock | None:
 
 
 def is_held(path: Path, *, shared: bool = False) -> bool:
-    """Whether somebody holds the lock; with `shared`, whether somebody holds it exclusively."""
+    """True if somebody holds the lock; with `shared`, True if somebody holds it exclusively."""
     try:
         Lock(path, shared=shared, wait=False).close()
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The origin of a copy: where it is, opening its files, and reporting those that are not what was packed."""
+"""The origin of a copy: finds it, opens its files, and reports those that are not what was packed."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Place:
 
     @property
     def in_memory(self) -> bool:
-        """Whether files there take memory, which is charged to the cgroup of the process that writes them."""
+        """True if files there take memory, which is charged to the cgroup of the process that writes them."""
         return self.mount is not None and self.mount.kind in IN_MEMORY
 
     def after_freeing(self, freed: int) -> Place:

@@ -80,7 +80,7 @@ class Root:
             raise StagingError(f"cannot write to {place} ({error.strerror}): use another folder with --to") from error
 
     def exists(self) -> bool:
-        """Whether anything was ever staged here.
+        """True if anything was ever staged here.
 
         Raises:
             StagingError: The root cannot be trusted.

@@ -1,4 +1,4 @@
-"""Staging a dataset: find the complete copy, or wait for whoever copies it, make room, copy and publish."""
+"""Stages a dataset: finds the complete copy, or waits for the process that copies it, or makes the copy."""
 
 from __future__ import annotations
 

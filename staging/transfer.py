@@ -194,7 +194,7 @@ class _Copy:
                 [file for file in self._files if file not in self.cloned], self._allocate, self.counter.report
             )
         except NoSpace:
-            # Free at once what was allocated but not needed.
+            # Give back the space at once: the copy will not be made.
             for path in self._created:
                 path.unlink(missing_ok=True)
             raise

@@ -43,7 +43,7 @@ def _map_rgb(pixels: bytes | memoryview, width: int, height: int, stride: int) -
 
 @functools.cache
 def _maps_rgb() -> bool:
-    """Whether the private functions behind `frombuffer` work as `_map_rgb` expects."""
+    """True if the private functions behind `frombuffer` work as `_map_rgb` expects."""
     try:
         image = _map_rgb(b"123x456x", 2, 1, 8)
         return image.mode == "RGB" and image.tobytes() == b"123456"

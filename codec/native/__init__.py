@@ -23,7 +23,7 @@ BUILD_COMMAND: Final = (
 class Extension(Protocol):
     """The functions of the compiled module `packtrain._codec.native._extension`.
 
-    They do for JPEGs and pixels what Pillow does not offer. All of them release the GIL, and none trusts its input.
+    They do for JPEGs and pixels what Pillow does not offer. All but `cut` release the GIL, and none trusts its input.
     """
 
     LIBJPEG: str

@@ -216,19 +216,22 @@ static bool copy_record(const Py_buffer *shard, const Place *place, const Task *
 
 static bool copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_buffer *places, const Py_buffer *out,
                      const Task *task, volatile int64_t *current) {
-    const Place *place = places->buf, *end = place + places->len / (Py_ssize_t)sizeof *place;
+    const Place *at = places->buf, *end = at + places->len / (Py_ssize_t)sizeof *at;
     Py_ssize_t size = task->shape.width * task->shape.height * task->shape.channels;
-    for (; place < end; place++) {
-        if (place->shard < 0 || place->shard >= shard_count || place->target < 0 || place->target >= out->shape[0]) {
+    for (; at < end; at++) {
+        /* A copy: what is checked is what is used, even if `current` or `out` overlaps the places, or a thread writes
+           to them. */
+        const Place place = *at;
+        if (place.shard < 0 || place.shard >= shard_count || place.target < 0 || place.target >= out->shape[0]) {
             break;
         }
-        *current = place->row;
-        if (!copy_record(&shards[place->shard], place, task, (unsigned char *)out->buf + place->target * size)) {
+        *current = place.row;
+        if (!copy_record(&shards[place.shard], &place, task, (unsigned char *)out->buf + place.target * size)) {
             break;
         }
     }
     past_caches_done();
-    return place == end;
+    return at == end;
 }
 
 /* Whether `view` is a one-dimensional array of PLACE. */

@@ -149,27 +149,36 @@ static bool write_cut(const Record *record, const Choice *choice, unsigned char 
     put_big(size, (bottom < record->height ? bottom : record->height) - choice->first_row * record->mcu_height);
     put_big(size + 2, (right < record->width ? right : record->width) - choice->first_interval * step);
     out += header;
-    const unsigned char *in = record->data + record->scan;
+    const unsigned char *in = record->data + record->scan, *end = record->data + record->size;
+    size_t room = choice->bytes;
     long number = 0, marker = 0;
     for (; number < choice->first_row * record->per_row; number++) {
-        in += length_of(record, number);
+        size_t length = length_of(record, number);
+        if (length > (size_t)(end - in)) {
+            return false;
+        }
+        in += length;
     }
     for (long row = choice->first_row; row < choice->last_row; row++) {
         for (long column = 0; column < record->per_row; column++, number++) {
             size_t length = length_of(record, number);
+            if (length > (size_t)(end - in)) {
+                return false;
+            }
             if (column >= choice->first_interval && column < choice->last_interval) {
-                if (length < 2 || in[length - 2] != 0xff) {
+                if (length < 2 || length > room || in[length - 2] != 0xff) {
                     return false;
                 }
                 memcpy(out, in, length);
                 out += length;
+                room -= length;
                 out[-1] = (unsigned char)(0xd0 | (marker++ & 7));
             }
             in += length;
         }
     }
     out[-1] = 0xd9;
-    return true;
+    return room == 0;
 }
 
 PyObject *cut(PyObject *module, PyObject *args) {

@@ -81,7 +81,7 @@ class SubsetSamples(Samples):
 
     @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        # A row that was chosen several times has as many places.
+        # A row that was chosen several times has several places.
         return self._by_place[places]
 
     @override
@@ -134,7 +134,7 @@ class ConcatSamples(Samples):
             return False
         numbers = np.searchsorted(self._ends, rows, side="right")
         inner = rows - np.array([0, *self._ends])[numbers]
-        # A dataset that is there several times, to make an epoch longer, is asked once.
+        # A dataset that occurs several times, to make an epoch longer, copies all of its rows in one call.
         firsts = np.array([self._parts.index(part) for part in self._parts])[numbers]
         for first in np.unique(firsts).tolist():
             mine = firsts == first
@@ -193,5 +193,5 @@ class ConcatSamples(Samples):
 
 
 def _inside(rows: npt.NDArray[np.int64], length: int) -> bool:
-    """Whether these are rows of a dataset, none of them counted from the end."""
+    """True if all of these are rows of a dataset, and none is counted from the end."""
     return bool((rows >= 0).all() and (rows < length).all())

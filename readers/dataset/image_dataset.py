@@ -1,4 +1,4 @@
-"""Map-style datasets with the contract of torchvision's ImageFolder: what users see."""
+"""Map-style datasets with the contract of torchvision's ImageFolder: the public classes."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ class PackedDataset(ImageDataset):
 
     @property
     def decoder(self) -> Decoder:
-        """What decodes images; its `name` and `version` say more."""
+        """The decoder of the images, with its `name` and `version`."""
         return self._samples.decoder
 
     @property
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform that the dataset was opened with, or that was set since."""
+        """The transform that the dataset was opened with, or that was set later."""
         return self._samples.transform
 
     @transform.setter
@@ -171,7 +171,7 @@ class PackedDataset(ImageDataset):
 
 
 def samples_of(dataset: object) -> Samples | None:
-    """The samples behind a dataset of packtrain; None for any other object."""
+    """The samples of a packtrain dataset; None for any other object."""
     return dataset._samples if isinstance(dataset, ImageDataset) else None
 
 
@@ -199,8 +199,8 @@ def open_dataset(
 
     Args:
         path: The folder that `packtrain pack` wrote.
-        transform: Any callable, called with each PIL image as in torchvision; or transforms of `packtrain.transforms`,
-            one, a list or a `Compose` of them, torchvision's `Compose` too. These see the encoded record and decode
+        transform: Any callable, called with each PIL image as in torchvision; or one of `packtrain.transforms`, or a
+            list or `Compose` of them (torchvision's `Compose`, too). These see the encoded record and decode
             only what they need. If there are no others, images are tensors, uint8 [channels, height, width]; a foreign
             callable after them gets a PIL image.
         target_transform: Called with each label.
@@ -208,7 +208,7 @@ def open_dataset(
             SIGBUS, mmap elsewhere.
         check: Compare each record with its checksum when it is read.
         decoder: ``"pillow"``, ``"extension"``, ``"simplejpeg"``, ``"accimage"``, or ``"auto"``: the fastest one whose
-            pixels equal Pillow's on this machine. The dataset's `decoder` tells which it is.
+            pixels equal Pillow's on this machine. The dataset's `decoder` says which one it is.
         scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly different pixels.
         stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
             there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction

@@ -1,4 +1,4 @@
-"""Read-ahead: records that come next are on their way into memory while others are decoded. Free of torch."""
+"""Read-ahead: the next records are read into memory while others are decoded. Does not import torch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 WINDOW: Final = 8 << 20
-"""Bytes asked for and not yet done with. Enough to keep a disk busy while one record is decoded, and little
-enough that a batch of large images is not thrown out of memory again before it is used."""
+"""Bytes that are requested but not yet used. Enough to keep a disk busy while one record is decoded, and few enough
+that large images are not dropped from memory again before they are used."""
 
 
 class ReadAhead:
-    """Asks the system for records before they are read, as long as anything has to be read from a disk at all.
+    """Requests records from the system before they are read, as long as data has to be read from a disk.
 
-    Whether that is so, the system says of its own accord: it counts for each thread what was read on its behalf, ahead
-    or at last, and faults that had to wait. Where this has not grown since records were last asked for, they were all
-    in memory already, and nothing is asked for until it grows. Looking at the count once per call is all that data in
-    memory costs; neither a sample of pages nor the right to ask for their residency (`mincore` tells only those who may
-    write a file) is needed.
+    The system counts, for each thread, the blocks that were read for it, ahead of time or on demand, and the page
+    faults that had to wait. If this count has not grown since records were last requested, they were all in memory
+    already, and nothing is requested until it grows. For data in memory, the only cost is one look at the count per
+    call. There is no need to sample pages or to ask whether they are in memory (`mincore` answers only for files that
+    the caller may write).
 
     For use by one thread.
 
     Args:
         will_need: `RecordStore.will_need`, or that of a dataset.
-        window: About as many bytes are asked for, the record at hand and at least the next one included.
+        window: Approximate number of bytes to request, including the present record and at least the next one.
     """
 
     def __init__(self, will_need: Callable[[int], int], window: int = WINDOW) -> None:
@@ -33,13 +33,13 @@ class ReadAhead:
         self._read = -1
 
     def idle(self) -> bool:
-        """Whether nothing had to be read since records were last asked for, so that `through` would ask for none."""
+        """True if nothing had to be read since records were last requested, so that `through` would request none."""
         return self._read == _blocks_read()
 
     def through(self, rows: Sequence[int]) -> Iterator[int]:
-        """The rows in their order; when one comes, those behind it have been asked for.
+        """Yields the rows in their order. Before a row is yielded, the records of the rows after it are requested.
 
-        Nothing is raised for rows or records that are at fault: reading them does that.
+        Bad rows and damaged records raise nothing here; reading them does.
         """
         read, self._read = self._read, _blocks_read()
         if self._read == read:

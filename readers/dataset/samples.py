@@ -1,4 +1,4 @@
-"""What a loader asks of a dataset: samples by row, made with given random numbers, and where their records lie."""
+"""What a loader needs from a dataset: samples by row, made with given random numbers, and where their records lie."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Samples(ABC):
-    """The samples of a dataset, by row: what stands behind every `ImageDataset`."""
+    """The samples of a dataset, by row. Every `ImageDataset` is built on one of these."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -50,12 +50,12 @@ class Samples(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """How many random numbers `make` takes: as many as the transform that needs the most."""
+        """Number of random numbers that `make` takes: that of the transform that needs the most."""
 
     @property
     @abstractmethod
     def foreign(self) -> bool:
-        """Whether callables that are not packtrain's take part, which draw random numbers of their own."""
+        """True if callables that are not packtrain's take part, which may draw random numbers themselves."""
 
     @property
     @abstractmethod
@@ -83,7 +83,7 @@ class Samples(ABC):
             into: Where the samples go.
 
         Returns:
-            True if they were made. If False, call `make` for each: it makes any sample, or says what is wrong.
+            True if they were made. If False, call `make` for each row: it makes the sample or raises the error.
         """
 
     def make(
@@ -129,7 +129,7 @@ class Samples(ABC):
         return f"{packed.store.path}: {packed.store.describe(packed.store.checked_row(row))}"
 
     def will_need(self, row: int) -> int:
-        """Asks the system to read the record of `row` ahead; see `RecordStore.will_need`."""
+        """Requests the record of `row` ahead of its use, like `RecordStore.will_need`; 0 if there is no such row."""
         try:
             packed, row = self.locate(row)
         except IndexError:
@@ -143,7 +143,7 @@ class PackedSamples(Samples):
     Attributes:
         store: The records.
         decoder: Decodes images.
-        pipeline: Makes samples of encoded images, or None without a transform.
+        pipeline: Transforms encoded images; None without a transform.
         target_transform: Called with each label, or None.
     """
 

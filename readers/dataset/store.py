@@ -46,8 +46,8 @@ class RecordStore:
 
     If `path` is a staged copy, it is not evicted while this object lives.
 
-    Pickles as its arguments, and may be used on both sides of a fork: it holds no state that two processes could
-    disturb.
+    It pickles as its arguments, and can be used on both sides of a fork, because it holds no state that two processes
+    could disturb.
 
     Args:
         path: The dataset's folder.
@@ -222,7 +222,7 @@ class RecordStore:
         self.index.check_rows(rows)
 
     def describe(self, row: int) -> str:
-        """Names `row` for a person: row, line, path and shard."""
+        """The name of `row` for messages: row, line, path and shard."""
         line = int(self.index["line"][row])
         return f"row {row} (line {line}, {self.index.text('path', row)!r}, in {self._info(self._shard[row]).name})"
 
@@ -332,7 +332,7 @@ class _OpenShard:
 
 
 def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Whole pages around a range, in pieces that the kernel reads ahead in full; it truncates longer requests."""
+    """The pages around a range, in pieces that the kernel reads ahead in full; it truncates longer requests."""
     end = offset + size
     for start in range(offset - offset % mmap.PAGESIZE, end, _PIECE):
         yield start, min(_PIECE, end - start)

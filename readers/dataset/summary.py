@@ -1,4 +1,4 @@
-"""What is in a dataset, from its manifest and index alone."""
+"""What is in a dataset, from its manifest and index only."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Summary:
 
     Attributes:
         dataset: The folder.
-        manifest: Its manifest: format, store mode, counts, shards, what wrote it.
-        index_bytes: Size of the index.
-        label_counts: Number of rows by label, for scalar integer labels, else None.
-        record_bytes: Sizes of records.
+        manifest: Manifest of the dataset: format, store mode, counts, shards, what wrote it.
+        index_bytes: Size of the index in bytes.
+        label_counts: Number of rows by label for scalar integer labels; None for other labels.
+        record_bytes: Sizes of the records in bytes.
         width: Widths of images in pixels, as stored.
-        height: Heights of the images.
-        commonest_sizes: The five commonest (width, height) and how many rows have each.
-        orientations: Number of rows by EXIF orientation of the source, 1 (upright or unknown) left out.
+        height: Heights of images in pixels, as stored.
+        commonest_sizes: The five most common sizes, each as (width, height, number of rows).
+        orientations: Number of rows by EXIF orientation of the source, without 1 (upright or unknown).
     """
 
     dataset: Path

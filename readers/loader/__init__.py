@@ -6,13 +6,13 @@ A batch goes by five names on its way from the order to the consumer:
 - `engine.Job`: which batch is to be made: the positions, the rows that the order puts there, and the key of the random
   numbers.
 - `worker.Ticket`: a job as one message to the worker processes. The rows lie in the slot of the arena that it names.
-- `batches.Made`: what came of a job, which is also what a worker sends back: how many samples, what was left out, or
+- `batches.Made`: the result of a job, which is also what a worker sends back: how many samples, what was left out, or
   an error. The images and labels lie in the slot.
 - `engine.Batch`: job, result and content in one. An engine fills it with arrays, and a transfer (`device`) turns these
   into what the consumer gets, on its device and postprocessed.
 
 In the order in which they are used: `order` and `schedule` say which rows a step takes, `samples` makes one sample,
-`batches` one batch, `worker` does so in a process of its own and `workers` talks to these processes, `engine` keeps
+`batches` one batch, `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps
 batches ahead in the slots of the `arena`, `device` and `postprocess` turn them into what the consumer gets, and
 `loader` is what users see.
 """

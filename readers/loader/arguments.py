@@ -39,7 +39,7 @@ def require_functions(**functions: Callable[..., Any] | None) -> None:
 
 
 def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
-    """The order that `sampler` and `shuffle` ask for."""
+    """The order that `sampler` and `shuffle` stand for."""
     rows = len(dataset)
     if sampler is None:
         return Shuffled(rows) if shuffle else Sequential(rows)

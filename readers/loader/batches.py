@@ -24,7 +24,7 @@ _COLLATE: Final = 0x636F6C6C617465
 
 
 class Made(NamedTuple):
-    """What came of a job: a batch, or an error.
+    """The result of a job: a batch, or an error.
 
     Attributes:
         size: Number of samples in the batch. They come first in its arrays.
@@ -42,7 +42,7 @@ class Made(NamedTuple):
 
 
 CANCELLED: Final = Made()
-"""What comes of a job that nobody waits for any more. Nobody reads it."""
+"""The result of a cancelled job. Nobody reads it."""
 
 
 def _never() -> bool:
@@ -113,7 +113,7 @@ class BatchMaker:
             count: Number of samples.
             layout: What `layout` returned.
             arrays: Arrays of this layout. They hold the rows and positions, and get the images and labels.
-            observer: Is told how far the batch has come.
+            observer: Receives the progress of the batch.
             cancelled: Asked before each sample. Once it has returned True, it must always return True.
 
         Returns:

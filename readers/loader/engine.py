@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
     Attributes:
         job: Which batch was to be made.
-        made: What came of it.
+        made: Result of the job.
         value: From an engine: arrays by name, of which the first `made.size` samples count. From a transfer: what the
             consumer gets, or None if all samples were left out.
         after: Takes an event; the memory of the arrays is not written again before that event, even if no array is

@@ -30,7 +30,7 @@ class Replay:
         """Number of samples in each of them."""
 
     def run(self, jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Batch]]) -> Iterator[Batch]:
-        """A batch for each job, with as many samples as the job asks for, but not those it asks for.
+        """A replayed batch for each job, with the number of samples of the job, but not its samples.
 
         Args:
             jobs: What should be made. No job is larger than the first one.

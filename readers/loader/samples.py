@@ -59,7 +59,7 @@ class SampleMaker:
                 raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
 
     def ahead(self, rows: Sequence[int]) -> Iterable[int]:
-        """The rows of a batch, one by one. Records of later rows are being read into memory meanwhile, if need be."""
+        """The rows of a batch, one by one; meanwhile, missing records of later rows are read into memory."""
         return self._ahead.through(rows) if self._ahead is not None else rows
 
     def random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -94,7 +94,7 @@ class SampleMaker:
             current: Gets the row that is being read, int64 [1].
 
         Returns:
-            True if it did; False if the samples are to be made by `make`.
+            True if the samples were made; False if `make` has to make them one by one.
         """
         if self._packed is None or self.seeds or self._ahead is None or not self._ahead.idle():
             return False

@@ -67,7 +67,7 @@ class Assignment:
         maker: Makes batches.
         arena: The slots that batches are written to.
         tickets: Socket of one message per ticket; each message goes to one of the workers.
-        results: Pipe of this worker, for the number of each ticket and what was made of it.
+        results: Pipe of this worker, for the number of each ticket and its result.
         parent: Process id of the loader.
         inherited: The loader's ends of sockets, which a forked worker must close.
         init: The user's `worker_init_fn`.

@@ -122,7 +122,7 @@ class Workers:
             pass
 
     def results(self, *, wait: bool) -> list[tuple[int, Made]]:
-        """The numbers of tickets that the workers have dealt with, and what they made of them.
+        """The numbers of the tickets that the workers have finished, and their results.
 
         Args:
             wait: True to wait until there is at least one.

@@ -42,7 +42,7 @@ class Count(IntEnum):
     CONSUMING = 7
     """Phase: the consumer works on a batch."""
     COLLECTING = 8
-    """The part of `WAITING` that goes by until batches are made; the rest is their postprocessing."""
+    """The part of `WAITING` until batches are made; the rest is their postprocessing."""
     BATCHES = 9
     """Batches handed out."""
     SAMPLES = 10
@@ -132,7 +132,7 @@ def totals(rows: Words, now: int) -> Words:
 def _read(row: Words, now: int) -> Words:
     for _ in range(_TRIES):
         found = row.copy()
-        # No time of beginning: the process is about to enter another phase, or was killed in doing so.
+        # No time of beginning: the process is about to enter another phase, or was killed while doing so.
         if (since := int(found[Count.SINCE])) and since == row[Count.SINCE]:
             break
     if since:

@@ -1,4 +1,4 @@
-"""Tells for a loader that is not packtrain's whether training waits for data."""
+"""Measures whether training waits for data, for loaders that are not packtrain's."""
 
 from __future__ import annotations
 

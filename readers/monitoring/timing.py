@@ -20,15 +20,15 @@ from ..dataset.store import RecordStore
 from .counters import BUSY, IDLE, Clock, Count, Counters
 
 EVERY: Final = 32
-"""One sample in this many is timed, on average. Which ones is left to chance: if it were every 32nd, it would be the
-same ones of each batch."""
+"""One sample in this many is timed, on average. Samples are chosen at random: every 32nd would often be at the
+same place in each batch."""
 _BLOCK_BYTES: Final = 512
 _STAGES: Final = len(Count)
 _USAGE: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES)
 
 
 class Observer:
-    """Is told how far the making of a batch has come. This one ignores it.
+    """Receives the progress of a batch that is being made. This class ignores it.
 
     Args:
         current: Gets the row that is being read, int64 [1]; None: memory of its own.
@@ -36,7 +36,7 @@ class Observer:
 
     def __init__(self, current: memoryview | None = None) -> None:
         self.current = memoryview(bytearray(8)).cast("q") if current is None else current
-        """The row that is being read, int64 [1]. Whoever reads a row writes it here first."""
+        """The row that is being read, int64 [1]. A row is written here before it is read."""
 
     def callbacks(self, samples: int) -> Iterable[OnStage]:
         """One callback for each of the next `samples` samples: `untimed` for those whose stages are not timed."""

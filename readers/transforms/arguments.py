@@ -12,7 +12,7 @@ from packtrain._core.errors import UsageError
 
 
 def integers(name: str, value: int | Sequence[int], lengths: Sequence[int], *, least: int) -> tuple[int, ...]:
-    """A whole number, or as many as one of `lengths` says, from `least` on."""
+    """Checks for whole numbers, each at least `least`; their count must be one of `lengths`."""
     try:
         numbers = tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
     except TypeError:
@@ -24,7 +24,7 @@ def integers(name: str, value: int | Sequence[int], lengths: Sequence[int], *, l
 
 
 def size(value: int | Sequence[int]) -> tuple[int, int]:
-    """(height, width)."""
+    """Checks a size and returns it as (height, width)."""
     sides = integers("size", value, (1, 2), least=1)
     return sides[0], sides[-1]
 
@@ -58,7 +58,7 @@ def interpolation(value: Any) -> str:
 
 
 def antialias(value: bool | None) -> bool | None:
-    """Anything but False."""
+    """Checks that antialiasing is not switched off."""
     if value not in (True, None):
         raise UsageError(
             f"antialias={value!r}: the pixels are those of PIL images, which are always antialiased; leave it out"

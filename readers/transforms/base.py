@@ -18,7 +18,7 @@ class MakesOperations(Protocol):
 
     @property
     def draws(self) -> int:
-        """How many random numbers `operations` takes."""
+        """Number of random numbers that `operations` takes."""
 
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         """The operations for an image of `width` x `height` pixels."""
@@ -27,7 +27,7 @@ class MakesOperations(Protocol):
 class Transform(ABC):
     """A transform of packtrain: operations that depend on the image's size and on `draws` random numbers.
 
-    Called with a PIL image it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
+    Called with a PIL image, it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
 
     Attributes:
         geometric: True if the transform moves pixels: it may change the image's size and which part of the source is
@@ -39,7 +39,7 @@ class Transform(ABC):
     @property
     @abstractmethod
     def draws(self) -> int:
-        """How many random numbers `operations` takes, for any image."""
+        """Number of random numbers that `operations` takes; the same for every image."""
 
     @abstractmethod
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:

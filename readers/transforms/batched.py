@@ -1,4 +1,4 @@
-"""Plans of many images at once, where they are a crop, a resize and a mirroring."""
+"""Plans for many images at once, for transforms that crop, resize and mirror."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class BatchPlan(NamedTuple):
-    """A plan for each of some images, whose results all have one size.
+    """Plans for several images whose results have the same size.
 
     Attributes:
         boxes: int64 [images, 5]: left, top, width and height of the rectangle in pixels, and 1 if it is mirrored.
@@ -59,7 +59,7 @@ class Destination(NamedTuple):
 def plan_batch(
     compose: Compose, size: tuple[int, int], widths: Numbers, heights: Numbers, random: npt.NDArray[np.float64]
 ) -> BatchPlan | None:
-    """What a transform makes of some images.
+    """Plans a transform for several images.
 
     Args:
         compose: The transform.
@@ -69,7 +69,8 @@ def plan_batch(
         random: Uniform in [0, 1), float64 [images, `compose.draws` or more].
 
     Returns:
-        None if the transform is of another kind, if results have another size, or if one of the images is too small.
+        The plans; None if the transform is of another kind, if the results would have another size, or if one of the
+        images is too small.
     """
     # By type, not by isinstance: a derived class may do something else.
     kinds = {type(transform) for transform in compose.fused}
@@ -104,7 +105,7 @@ def _plan_copies(
     if isinstance(crop, RandomCrop):
         boxes[:, 0], boxes[:, 1] = random[:, 0] * (right + 1), random[:, 1] * (bottom + 1)
     else:
-        # To even numbers, as Python rounds.
+        # Halves are rounded to even numbers, as by Python's `round`.
         boxes[:, 0], boxes[:, 1] = np.rint(right / 2), np.rint(bottom / 2)
     boxes[:, 2], boxes[:, 3] = width, height
     boxes[:, 4] = 0 if flip is None else random[:, compose.draws - 1] < flip.p
@@ -119,7 +120,7 @@ def _plan_one_by_one(
     random: npt.NDArray[np.float64],
     style: int,
 ) -> BatchPlan | None:
-    """By `Compose.plan` itself: numpy's exponential function may differ from Python's in the last digit."""
+    """Calls `Compose.plan` for each image: numpy's exponential function may differ from Python's in the last digit."""
     boxes, resamples = [], set[int]()
     wanted = size[::-1]
     for width, height, numbers in zip(widths.tolist(), heights.tolist(), random.tolist(), strict=True):

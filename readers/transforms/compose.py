@@ -1,4 +1,4 @@
-"""Transforms one after the other, and what is known of them before an image is decoded."""
+"""Transforms one after the other, split into those that are planned before decoding and those that need pixels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from packtrain._codec.geometry import Operation, size_after
-from packtrain._codec.plan import Plan, plan
+from packtrain._codec.image_plan import ImagePlan, plan_image
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
@@ -47,9 +47,9 @@ class Compose:
             done += operations
         return done
 
-    def plan(self, width: int, height: int, random: Sequence[float]) -> Plan:
-        """What `fused` makes of one image; takes and raises what `operations` does."""
-        return plan(self.operations(width, height, random), width, height)
+    def plan(self, width: int, height: int, random: Sequence[float]) -> ImagePlan:
+        """The plan of `fused` for one image; takes and raises what `operations` does."""
+        return plan_image(self.operations(width, height, random), width, height)
 
     def __call__(self, image: Any) -> Any:
         """Transforms a PIL image; without `fused`, whatever the first of `foreign` takes.

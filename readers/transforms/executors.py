@@ -1,8 +1,8 @@
-"""Run plans on encoded images: only what a plan needs is decoded.
+"""Runs plans on encoded images, and decodes only what a plan needs.
 
-An executor looks at a plan (`packtrain._codec.plan`) and decodes what it needs, or passes. What it returns then makes
-the result: `decode` fails on damaged records, `finish` on what users asked for. The pixels equal those of the transform
-on the whole decoded image, bit for bit, unless decoding is `scaled`.
+An executor decodes what a plan (`packtrain._codec.image_plan`) needs, or returns None if it cannot run the plan.
+`finish` then makes the result. `decode` fails on damaged records, `finish` in the user's own transforms. The pixels
+equal those of the transform on the whole decoded image, bit for bit, unless decoding is `scaled`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing_extensions import override
 
 from packtrain._codec import resizing
 from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
-from packtrain._codec.geometry import Box, Flip, Operation, Scale, apply, needed
+from packtrain._codec.geometry import Box, Operation, Scale, apply, needed
+from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels, array_resized
-from packtrain._codec.plan import Plan
 from packtrain._codec.stages import RESIZE, TRANSFORM, WRITE, OnStage, untimed
 
 from .compose import Compose
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 _SCALES: Final = (8, 4, 2)
-_MIRROR: Final = Flip(horizontal=True)
 # If a plan reads less of the image than this, decoding only that part saves more than putting it in place costs.
 _WORTHWHILE: Final = 0.8
 
@@ -49,7 +48,7 @@ class Decoded(Protocol):
             on_stage: Called at the end of each stage.
 
         Returns:
-            `into`, or a tensor, uint8 [channels, height, width], in channels-last memory as torchvision's. With foreign
+            `into`, or a tensor, uint8 [channels, height, width], in channels_last memory. With foreign
             callables: what the last of them returns.
         """
 
@@ -57,7 +56,7 @@ class Decoded(Protocol):
 class Executor(Protocol):
     """One way of running plans."""
 
-    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded | None:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
         """Decodes what `plan` needs of `image`; None if this executor cannot run it.
 
         Raises:
@@ -83,7 +82,7 @@ class Pipeline:
             (through_pillow,) if compose.foreign else (ArrayExecutor(records, scaled=scaled), through_pillow)
         )
 
-    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Plan:
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
         """What the transform makes of an image of `width` x `height` pixels.
 
         Args:
@@ -99,7 +98,7 @@ class Pipeline:
             random = torch.rand(draws, dtype=torch.float64).tolist() if draws else ()
         return self.compose.plan(width, height, random)
 
-    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage = untimed) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage = untimed) -> Decoded:
         """Decodes what `plan` needs of `image`.
 
         Raises:
@@ -128,7 +127,7 @@ class ArrayExecutor(Executor):
         self._style = resizing.style() if records.store.channels == 3 else None
 
     @override
-    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded | None:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
         if plan.rest:
             return None
         if plan.resize is None:
@@ -149,7 +148,7 @@ class _Array:
 
     __slots__ = ("_pixels", "_plan", "_style")
 
-    def __init__(self, pixels: Pixels, plan: Plan, style: int) -> None:
+    def __init__(self, pixels: Pixels, plan: ImagePlan, style: int) -> None:
         self._pixels = pixels
         self._plan = plan
         self._style = style
@@ -180,14 +179,14 @@ class PillowExecutor(Executor):
         self._scaled = scaled
 
     @override
-    def decode(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
         picture, operations = self._decode_box(image, plan, on_stage)
         if self._foreign:
             return _ForeignInput(self._records.with_info(picture, image), operations, self._foreign)
         return _Picture(picture, operations)
 
-    def _decode_box(self, image: EncodedImage, plan: Plan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
-        """Decodes what the operations on the plan's box need, and says which of them are left."""
+    def _decode_box(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
+        """Decodes what the operations on the plan's box need. Returns the image and the operations that are left."""
         box, operations = plan.box, plan.operations
         scale = _decoding_scale(self._records, plan) if self._scaled else 1
         if scale > 1:
@@ -217,7 +216,7 @@ class _Picture:
 
     def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
         # A mirroring at the end is done while the pixels are written.
-        mirrored = bool(self._operations) and self._operations[-1] == _MIRROR
+        mirrored = bool(self._operations) and self._operations[-1] == MIRROR
         image = apply(self._image, self._operations[:-1] if mirrored else self._operations)
         on_stage(RESIZE)
         made = array_from_image(image, mirrored=mirrored, into=into)
@@ -249,8 +248,8 @@ def _delivered(pixels: Pixels, into: Pixels | None) -> Any:
     return into if pixels is into else torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _decoding_scale(records: RecordDecoder, plan: Plan) -> int:
-    """How many times smaller a JPEG may be decoded, since the plan resizes it to less than that."""
+def _decoding_scale(records: RecordDecoder, plan: ImagePlan) -> int:
+    """The factor by which a JPEG may be shrunk while decoding: 8, 4, 2 or 1; the plan shrinks it at least as much."""
     if plan.resize is None or records.store.store == "raw":
         return 1
     wide, high = plan.box.width // plan.resize.width, plan.box.height // plan.resize.height

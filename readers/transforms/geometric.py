@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 10
 
 
 class GeometricTransform(Transform):
-    """A transform that moves pixels and keeps their values, but for the filter of a resize."""
+    """A transform that moves pixels and keeps their values, except where a resize filters them."""
 
     geometric: ClassVar[bool] = True
 
@@ -100,8 +100,8 @@ class Resize(GeometricTransform):
     Args:
         size: Pixels of the short side, or (height, width).
         interpolation: As for `RandomResizedCrop`.
-        max_size: Pixels that the long side may have; where it would have more, the short side becomes less than `size`
-            (but never 0, at which torchvision fails).
+        max_size: Most pixels that the long side may have. If it would have more, the short side becomes less than
+            `size` (but never 0, for which torchvision fails).
         antialias: Always on, as for all PIL images.
 
     Raises:
@@ -177,8 +177,9 @@ class RandomCrop(GeometricTransform):
 
     Args:
         size: Pixels of each side, or (height, width).
-        padding: Pixels added before: on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
-        pad_if_needed: Where the image is smaller than the part, add what is missing, on both sides of the image.
+        padding: Pixels added before the crop: on all sides, or (left and right, top and bottom), or (left, top, right,
+            bottom).
+        pad_if_needed: True to pad an image that is smaller than the part by the missing pixels, on both sides.
         fill: Value of the pixels added by the padding mode ``"constant"``: one for all channels or one for each.
         padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``.
 
@@ -234,7 +235,7 @@ class RandomCrop(GeometricTransform):
         return pads
 
     def __repr__(self) -> str:
-        # torchvision's shows the first two alone.
+        # torchvision's shows only the first two.
         defaults = {"size": (), "padding": (), "pad_if_needed": False, "fill": 0, "padding_mode": "constant"}
         shown = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
         return f"{type(self).__name__}({', '.join(shown)})"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .findings import findings_on
 from .options import DEFAULT_PREFETCH, Setting, TuneOptions, TuneTarget
 from .presets import preset
 from .trials import SettingResult, Trial, choose, noise_of, results_of, spread_of, tolerance_of
-from .verdict import verdict_on
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TuneResult:
         disk_share: Share of the record bytes that had to be read from a disk, in [0, 1].
         imports: Python imports that `line` needs.
         line: Python expression that makes the loader.
-        verdict: What all this means, in a few sentences.
+        findings: What all this means, in a few sentences.
     """
 
     target: TuneTarget
@@ -45,7 +45,7 @@ class TuneResult:
     disk_share: float
     imports: str
     line: str
-    verdict: tuple[str, ...]
+    findings: tuple[str, ...]
 
 
 def conclude(target: TuneTarget, options: TuneOptions, trials: Iterable[Trial]) -> TuneResult | None:
@@ -75,7 +75,7 @@ def conclude(target: TuneTarget, options: TuneOptions, trials: Iterable[Trial]) 
         disk_share=disk_share,
         imports=imports,
         line=line,
-        verdict=tuple(verdict_on(best, default, target, options, noise=noise, spread=spread, disk_share=disk_share)),
+        findings=tuple(findings_on(best, default, target, options, noise=noise, spread=spread, disk_share=disk_share)),
     )
 
 

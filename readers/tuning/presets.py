@@ -1,4 +1,4 @@
-"""Transforms that can be named on a command line. Free of torch."""
+"""Transforms that can be named on a command line. Does not import torch."""
 
 from __future__ import annotations
 

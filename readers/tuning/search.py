@@ -1,4 +1,4 @@
-"""Which settings are measured, one after the other, in the time that is given. Free of torch.
+"""Decides which settings are measured in the time that is given. Does not import torch.
 
 The search compares decoders first, then numbers of workers, then prefetch factors. The remaining time goes to the
 settings that the decision is between. The contestants of a stage take turns, first in order and then in reverse, so

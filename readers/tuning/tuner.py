@@ -30,7 +30,6 @@ def tune(
         path: Path of the dataset.
         options: What to look for, and how long.
         on_trial: Called after each measurement with the trial, the seconds since the start, and the dataset and host.
-            If `tune` is interrupted, `conclude` makes a result of the trials collected here.
 
     Raises:
         DatasetError: The dataset is missing or damaged.

@@ -67,7 +67,7 @@ class TestOutput:
     def test_the_best_and_the_default_are_marked(self, run: Run, fake: type[FakeBench]) -> None:
         outcome = run("tune", "/data/train")
         assert (outcome.code, outcome.err) == (0, "")
-        head, table, code, verdict = outcome.out.split("\n\n")
+        head, table, code, findings = outcome.out.split("\n\n")
         assert head.splitlines()[0] == "/data/train: 1,000 records, crop-ready"
         assert head.splitlines()[1].startswith("rrc224, batches of 64; 2 core(s), ")
         best = [line for line in table.splitlines() if line.startswith("*")]
@@ -80,7 +80,7 @@ class TestOutput:
             "loader = Loader(open_dataset('/data/train', transform=[RandomResizedCrop(224), RandomHorizontalFlip()]), "
             "batch_size=64, num_workers=2, prefetch_factor=2)",
         ]
-        assert "leave them" in verdict
+        assert "leave them" in findings
 
     def test_with_a_step_it_shows_how_long_each_setting_waits(self, run: Run, fake: type[FakeBench]) -> None:
         outcome = run("tune", "/data/train", "--consumer-ms", "130")

@@ -21,6 +21,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from packtrain._codec.geometry import FILTERS, Crop, Flip, PadMode, Scale, apply, size_after
+from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.compose import compose
 from packtrain.errors import UsageError
 from packtrain.transforms import (
@@ -31,7 +32,6 @@ from packtrain.transforms import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
-    Transform,
 )
 
 SIDES = st.integers(1, 60)

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packtrain._codec.geometry import Box, Crop, Operation
-from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Transform
+from packtrain._readers.transforms.base import Transform
+from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 
 FALSE_ALARM = 1e-6
 

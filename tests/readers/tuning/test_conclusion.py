@@ -54,7 +54,7 @@ class TestConclusion:
         assert result is not None
         assert result.spread == pytest.approx(0.04, abs=0.003) and result.tolerance == pytest.approx(0.08, abs=0.006)
         assert result.best is result.default
-        assert "leave them (two measurements of a setting differ by" in result.verdict[0]
+        assert "leave them (two measurements of a setting differ by" in result.findings[0]
 
     def test_a_setting_that_is_neither_cheaper_nor_clearly_faster_is_not_recommended(self) -> None:
         """A factor of 4 is as fast as 8 and the default is not, but 4 is not clearly faster than the default either."""
@@ -75,8 +75,8 @@ class TestConclusion:
         assert result is not None
         assert result.spread == pytest.approx(0.1) and result.tolerance == 0.1
         assert (result.best is not result.default) == worth
-        assert ("worth setting" in result.verdict[0], "leave them" in result.verdict[0]) == (worth, not worth)
-        assert "this host is noisy" in result.verdict[1]
+        assert ("worth setting" in result.findings[0], "leave them" in result.findings[0]) == (worth, not worth)
+        assert "this host is noisy" in result.findings[1]
 
     def test_no_such_gain_is_claimed_for_a_cheaper_setting_either(self) -> None:
         rates = (95, 105, 95, 105, 100)
@@ -84,7 +84,7 @@ class TestConclusion:
         trials += [trial_of(Setting("extension", 2, 2), 1.16 * rate) for rate in rates]
         result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None and result.best.setting.workers == 2
-        assert result.verdict[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
+        assert result.findings[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
 
     @pytest.mark.parametrize(
         ("noise", "gain", "least", "most"),
@@ -119,8 +119,8 @@ class TestConclusion:
         result = conclude(TARGET, TuneOptions(), trials)
         assert result is not None
         assert result.best.setting.workers == 2
-        assert "the defaults are as good (-1.0%; two" in result.verdict[0]
-        assert result.verdict[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
+        assert "the defaults are as good (-1.0%; two" in result.findings[0]
+        assert result.findings[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
 
     def test_the_spread_is_that_between_two_trials_of_a_setting(self) -> None:
         """Not the difference between settings; and a single outlier does not count."""
@@ -137,7 +137,7 @@ class TestConclusion:
         trial = trial_of(self.DEFAULT, 100, disk_bytes=disk_bytes, disk_faults=faults)
         result = conclude(TARGET, TuneOptions(), [trial])
         assert result is not None
-        assert ("came from the disk" in result.verdict[-1]) == cold
+        assert ("came from the disk" in result.findings[-1]) == cold
 
     def test_memory_is_that_of_all_batches_that_a_loader_keeps(self) -> None:
         trials = [trial_of(Setting("extension", workers, prefetch), 100) for workers, prefetch in ((0, 2), (3, 4))]

@@ -195,7 +195,7 @@ class TestChoice:
         result = Host(by_cores(4)).tuned(TuneOptions(consumer_ms=consumer_ms))
         assert result.best.setting == ("extension", workers, 2)
         assert (result.best.wait_share <= 0.02) == (consumer_ms >= 33)
-        assert ("no setting keeps up" in result.verdict[0]) == (consumer_ms == 1)
+        assert ("no setting keeps up" in result.findings[0]) == (consumer_ms == 1)
 
     def test_with_a_consumer_the_fastest_decoder_is_still_chosen(self) -> None:
         """Even though the consumer would not notice the difference at the default number of workers."""
@@ -208,7 +208,7 @@ class TestChoice:
         host = Host(lambda setting: by_cores(4)(setting) * (1 if setting.prefetch < 4 else 1.3))
         result = host.tuned(TuneOptions())
         assert result.best.setting == ("extension", 4, 4)
-        assert "30.0% more images/s than with the defaults" in result.verdict[-1]
+        assert "30.0% more images/s than with the defaults" in result.findings[-1]
 
     def test_a_setting_that_is_far_behind_is_not_measured_again(self) -> None:
         host = Host(by_cores(4))

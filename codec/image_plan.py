@@ -1,9 +1,9 @@
 """Plan, then pixels: what a transform does to one image, decided before a byte of it is decoded.
 
-A transform turns an image's size and some random numbers into operations (`packtrain._codec.geometry`). `plan` brings
-them into a normal form: a rectangle of the source, perhaps resized, perhaps mirrored, and whatever operations remain.
-Executors run it (`packtrain._readers.transforms.executors`): each takes the plans that it has a fast way for, and the
-one over Pillow takes all.
+A transform turns an image's size and some random numbers into operations (`packtrain._codec.geometry`). `plan_image`
+brings them into a normal form: a rectangle of the source, an optional resize, an optional mirroring, and the remaining
+operations. Executors run it (`packtrain._readers.transforms.executors`): each accepts the plans that it can run fast,
+and the one on Pillow accepts all.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 
 from .geometry import Box, Crop, Flip, Operation, Scale
 
-_MIRROR: Final = Flip(horizontal=True)
+MIRROR: Final = Flip(horizontal=True)
 
 
-class Plan(NamedTuple):
-    """What to make of one image.
+class ImagePlan(NamedTuple):
+    """What to do with one image.
 
     Attributes:
         box: Rectangle of the source image that is taken, in pixels; inside the image.
         resize: Size and filter to which `box` is resized, or None.
-        mirrored: Whether left and right are swapped after that.
+        mirrored: True if left and right are swapped after that.
         rest: Operations that follow, in order.
     """
 
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     def operations(self) -> tuple[Operation, ...]:
         """All operations on `box`, in order."""
         resize = () if self.resize is None else (self.resize,)
-        return (*resize, _MIRROR, *self.rest) if self.mirrored else (*resize, *self.rest)
+        return (*resize, MIRROR, *self.rest) if self.mirrored else (*resize, *self.rest)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -42,11 +42,11 @@ class Plan(NamedTuple):
         return self.box[2:] if self.resize is None else self.resize[:2]
 
 
-def plan(operations: tuple[Operation, ...], width: int, height: int) -> Plan:
+def plan_image(operations: tuple[Operation, ...], width: int, height: int) -> ImagePlan:
     """Brings operations on an image of `width` x `height` pixels into their normal form.
 
-    >>> plan((Crop(Box(10, 20, 50, 40)), Flip(horizontal=True)), 500, 375)
-    Plan(box=Box(left=10, top=20, width=50, height=40), resize=None, mirrored=True, rest=())
+    >>> plan_image((Crop(Box(10, 20, 50, 40)), Flip(horizontal=True)), 500, 375)
+    ImagePlan(box=Box(left=10, top=20, width=50, height=40), resize=None, mirrored=True, rest=())
     """
     left = top = done = 0
     resize: Scale | None = None
@@ -65,4 +65,4 @@ def plan(operations: tuple[Operation, ...], width: int, height: int) -> Plan:
         else:
             break
         done += 1
-    return Plan(Box(left, top, width, height), resize, mirrored, operations[done:])
+    return ImagePlan(Box(left, top, width, height), resize, mirrored, operations[done:])

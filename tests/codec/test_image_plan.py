@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, Scale, apply, size_after
-from packtrain._codec.plan import Plan, plan
+from packtrain._codec.image_plan import ImagePlan, plan_image
 
 WIDTH, HEIGHT = 13, 9
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
@@ -25,20 +25,20 @@ OPERATIONS = st.lists(
 ).map(tuple)
 
 
-def carried_out(made: Plan) -> Image.Image:
+def carried_out(made: ImagePlan) -> Image.Image:
     return apply(IMAGE, (Crop(made.box), *made.operations))
 
 
 @given(OPERATIONS)
 def test_a_plan_makes_what_its_operations_make(operations: tuple[Operation, ...]) -> None:
-    made, expected = carried_out(plan(operations, WIDTH, HEIGHT)), apply(IMAGE, operations)
+    made, expected = carried_out(plan_image(operations, WIDTH, HEIGHT)), apply(IMAGE, operations)
     assert made.size == expected.size
     assert made.tobytes() == expected.tobytes()
 
 
 @given(OPERATIONS)
 def test_its_box_lies_inside_the_image_and_its_size_is_that_before_the_rest(operations: tuple[Operation, ...]) -> None:
-    made = plan(operations, WIDTH, HEIGHT)
+    made = plan_image(operations, WIDTH, HEIGHT)
     left, top, width, height = made.box
     assert 0 <= left < left + width <= WIDTH and 0 <= top < top + height <= HEIGHT
     assert size_after(made.rest, *made.size) == size_after(operations, WIDTH, HEIGHT)
@@ -47,22 +47,22 @@ def test_its_box_lies_inside_the_image_and_its_size_is_that_before_the_rest(oper
 @pytest.mark.parametrize(
     ("operations", "expected"),
     [
-        ((), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
-        ((Crop(Box(2, 1, 8, 7)), Crop(Box(1, 1, 4, 4))), Plan(Box(3, 2, 4, 4), None, False, ())),
+        ((), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
+        ((Crop(Box(2, 1, 8, 7)), Crop(Box(1, 1, 4, 4))), ImagePlan(Box(3, 2, 4, 4), None, False, ())),
         (
             (Crop(Box(2, 1, 8, 7)), Scale(5, 5, 2), Flip(True)),
-            Plan(Box(2, 1, 8, 7), Scale(5, 5, 2), True, ()),
+            ImagePlan(Box(2, 1, 8, 7), Scale(5, 5, 2), True, ()),
         ),
-        ((Flip(True), Flip(True)), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
-        ((Crop(Box(-1, 0, 5, 5)),), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, (Crop(Box(-1, 0, 5, 5)),))),
+        ((Flip(True), Flip(True)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
+        ((Crop(Box(-1, 0, 5, 5)),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, (Crop(Box(-1, 0, 5, 5)),))),
         (
             (Scale(5, 5, 2), Crop(Box(0, 0, 3, 3))),
-            Plan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), False, (Crop(Box(0, 0, 3, 3)),)),
+            ImagePlan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), False, (Crop(Box(0, 0, 3, 3)),)),
         ),
         # A resize of a mirrored image need not have the pixels of the mirrored resize.
-        ((Flip(True), Scale(5, 5, 2)), Plan(Box(0, 0, WIDTH, HEIGHT), None, True, (Scale(5, 5, 2),))),
-        ((Flip(False),), Plan(Box(0, 0, WIDTH, HEIGHT), None, False, (Flip(False),))),
+        ((Flip(True), Scale(5, 5, 2)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, True, (Scale(5, 5, 2),))),
+        ((Flip(False),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, (Flip(False),))),
     ],
 )
-def test_the_fast_executors_see_as_much_as_they_can_run(operations: tuple[Operation, ...], expected: Plan) -> None:
-    assert plan(operations, WIDTH, HEIGHT) == expected
+def test_the_fast_executors_see_as_much_as_they_can_run(operations: tuple[Operation, ...], expected: ImagePlan) -> None:
+    assert plan_image(operations, WIDTH, HEIGHT) == expected

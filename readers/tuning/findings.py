@@ -9,12 +9,12 @@ from .options import Setting, TuneOptions, TuneTarget
 from .trials import NEGLIGIBLE, SettingResult
 
 _COLD: Final = 0.05
-"""From this share of bytes read from a disk on, the verdict says so."""
+"""From this share of bytes read from a disk on, the findings mention it."""
 _NOISY: Final = 0.05
-"""Above this spread the verdict says so."""
+"""Above this spread the findings mention it."""
 
 
-def verdict_on(
+def findings_on(
     best: SettingResult,
     default: SettingResult | None,
     target: TuneTarget,
