@@ -6,7 +6,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from packtrain._codec.cut import cut, has_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
-from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency
-from packtrain._core.files import checksum_file
+from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
+from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._readers.formats import container
@@ -301,7 +301,8 @@ class _ShardRows:
 class _Journal:
     """The findings so far, by shard; also kept in a file if one is given.
 
-    The first line of the file names the dataset and the kind of check. Then comes one line per shard.
+    The first line of the file names the dataset and the kind of check. Then comes one line per shard. A journal that is
+    complete, or about another dataset or kind of check, is begun anew.
     """
 
     def __init__(self, path: Path | None, manifest: Manifest, decode_images: bool) -> None:
@@ -310,15 +311,15 @@ class _Journal:
         if path is None:
             return
         head = {"manifest_sha256": hashlib.sha256(manifest.dump()).hexdigest(), "decode": decode_images}
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        try:
-            known = json.loads(lines[0]) == head
-        except (IndexError, ValueError):
-            known = False
-        if known:
-            self.findings = {found.number: found for found in map(_parse_findings, lines[1:]) if found is not None}
-        else:
-            path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        with file_errors(path, UsageError, verb="use the journal"):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+            if lines and not _is_journal(lines[0], head):
+                raise UsageError(f"{path} is not a journal of packtrain verify: name another file, or a new one")
+            if lines and json.loads(lines[0]) == head:
+                self.findings = {found.number: found for found in map(_parse_findings, lines[1:]) if found is not None}
+            if len(self.findings) == len(manifest.shards) or not self.findings:
+                self.findings = {}
+                path.write_text(json.dumps(head) + "\n", encoding="utf-8")
 
     def add(self, findings: _ShardFindings) -> None:
         """Adds the findings of a shard."""
@@ -326,6 +327,14 @@ class _Journal:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(findings)) + "\n")
+
+
+def _is_journal(line: str, head: Mapping[str, object]) -> bool:
+    """Whether a line is the first one of some journal, so that the file may be overwritten."""
+    try:
+        return set(json.loads(line)) == set(head)
+    except (ValueError, TypeError):
+        return False
 
 
 def _parse_findings(line: str) -> _ShardFindings | None:

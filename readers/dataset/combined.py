@@ -25,20 +25,24 @@ class SubsetSamples(Samples):
 
     Args:
         samples: The samples to choose from.
-        rows: Row numbers, negative ones counted from the end, or a boolean array [rows] that is True for those to take.
+        rows: Row numbers, negative ones counted from the end, or booleans [rows] that are True for those to take.
 
     Raises:
         IndexError: A row is outside `samples`.
+        UsageError: `rows` are not whole numbers.
     """
 
     def __init__(self, samples: Samples, rows: Iterable[int]) -> None:
         self._samples = samples
-        if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            if rows.shape != (len(samples),):
-                raise IndexError(f"a mask of shape {rows.shape} for a dataset of {len(samples)} rows")
-            rows = np.flatnonzero(rows)
+        chosen = np.asarray(rows if hasattr(rows, "__array__") or isinstance(rows, range) else list(rows))
+        if chosen.dtype == bool:
+            if chosen.shape != (len(samples),):
+                raise IndexError(f"a mask of shape {chosen.shape} for a dataset of {len(samples)} rows")
+            chosen = np.flatnonzero(chosen)
+        elif chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
+            raise UsageError(f"rows {rows!r}: expected whole numbers, or a boolean for each of the {len(samples)} rows")
         # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
-        self._rows = np.fromiter(rows, np.int64)
+        self._rows = chosen.astype(np.int64)
         if len(self._rows) and not (-len(samples) <= self._rows.min() and self._rows.max() < len(samples)):
             raise IndexError(f"rows {self._rows.min()} to {self._rows.max()} of a dataset of {len(samples)} rows")
         self._rows[self._rows < 0] += len(samples)

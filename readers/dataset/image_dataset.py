@@ -94,10 +94,11 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         """The given rows, in the given order. Its `with_transform` gives them a transform of their own.
 
         Args:
-            rows: Row numbers, negative ones counted from the end, or a boolean array [rows], True for those to take.
+            rows: Row numbers, negative ones counted from the end, or booleans [rows], True for those to take.
 
         Raises:
             IndexError: A row is outside this dataset.
+            UsageError: `rows` are not whole numbers.
         """
         return ImageDataset(SubsetSamples(self._samples, rows))
 

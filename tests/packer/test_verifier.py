@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from packtrain import Problem, VerifyProgress, verify
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
-from packtrain.errors import NotADataset
+from packtrain.errors import NotADataset, UsageError
 
 COUNT = 9
 Datasets = dict[str, Path]
@@ -185,7 +186,6 @@ class TestJournal:
         assert len(lines) == 1 + 3
         for path in shards(tar)[1:]:
             flip(path, 600)
-        assert verify(tar, journal=journal) == first
         journal.write_text("".join(lines[:3]) + lines[3][:20])  # killed while it wrote about the third shard
         seen: list[VerifyProgress] = []
         report = verify(tar, journal=journal, on_progress=seen.append)
@@ -193,15 +193,32 @@ class TestJournal:
         assert {problem.file for problem in report.problems} == {shards(tar)[number].name for number in (0, 2)}
         assert report.records == COUNT
 
-    @pytest.mark.parametrize("change", ["decode", "dataset", "garbage"])
+    def test_a_complete_one_is_begun_anew(self, tar: Path, tmp_path: Path) -> None:
+        journal = tmp_path / "journal"
+        assert not verify(tar, journal=journal).problems
+        flip(shards(tar)[1], 600)
+        assert {problem.file for problem in verify(tar, journal=journal).problems} == {shards(tar)[1].name}
+
+    @pytest.mark.parametrize("name", ["manifest.json", "train-000000.tar", "rejects.jsonl"])
+    def test_no_other_file_is_overwritten(self, tar: Path, name: str) -> None:
+        path = tar / name
+        path.write_bytes(path.read_bytes() or b"[]\n{}\n")
+        before = path.read_bytes()
+        with pytest.raises(UsageError, match="is not a journal of packtrain verify"):
+            verify(tar, journal=path)
+        assert path.read_bytes() == before
+
+    def test_a_journal_that_cannot_be_used_is_named(self, tar: Path, tmp_path: Path) -> None:
+        for path in (tmp_path, tmp_path / "missing" / "journal"):
+            with pytest.raises(UsageError, match=f"cannot use the journal {re.escape(str(path))}"):
+                verify(tar, journal=path)
+
+    @pytest.mark.parametrize("change", ["decode", "dataset"])
     def test_it_counts_only_for_the_same_dataset_and_kind_of_check(
         self, tar: Path, datasets: Datasets, tmp_path: Path, change: str
     ) -> None:
         journal = tmp_path / "journal"
-        if change == "garbage":
-            journal.write_bytes(b"[]\n{}\n")
-        else:
-            verify(datasets["lmdb"] if change == "dataset" else tar, journal=journal)
+        verify(datasets["lmdb"] if change == "dataset" else tar, journal=journal)
         seen: list[VerifyProgress] = []
         verify(tar, decode_images=change == "decode", journal=journal, on_progress=seen.append)
         assert {state.number for state in seen} == {0, 1, 2}

@@ -187,3 +187,15 @@ def test_what_is_no_memory_is_refused() -> None:
     with pytest.raises((BufferError, TypeError)):
         _extension.copy_records([], NONE, True, -1, 0, bytes(12), CURRENT)
     assert _extension.copy_records([], NONE, True, -1, 0, OUT, CURRENT) is True
+
+
+def test_what_is_checked_is_what_is_used() -> None:
+    """Even if `current` lies in the places themselves, so that writing the row changes a field that was checked."""
+    (first, pixels), (second, _) = (record(seed, 4, 4, 3, header=False) for seed in (1, 2))
+    places = place(
+        target=0, row=1, shard=0, offset=0, length=len(first), crc32c=crc32c(first), width=4, height=4,
+        crop_left=0, crop_top=0, crop_width=4, crop_height=4, mirrored=0,
+    )  # fmt: skip
+    out = np.zeros((1, 4, 4, 3), np.uint8)
+    assert _extension.copy_records([first, second], places, True, -1, 0, out, places["shard"])
+    np.testing.assert_array_equal(out[0], pixels)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.support import encoded, packed, picture, sources
 
 from packtrain import concat, open_dataset
@@ -154,3 +155,18 @@ def test_numpys_and_torchs_integers_are_rows(packed_folder: Path) -> None:
             assert dataset.record(row) == opened.record(4)  # type: ignore[arg-type]
             assert dataset[row][1] == opened[4][1]  # type: ignore[index]
             assert dataset.filename(row) == opened.filename(4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_booleans_are_a_mask_whatever_holds_them(images: Path, tmp_path: Path, kind: Any) -> None:
+    opened = open_dataset(packed(images, tmp_path / "out", "tar"))
+    chosen = opened.subset(kind([row in (1, 4) for row in range(12)]))
+    assert [chosen.line(row) for row in range(len(chosen))] == [1, 4]
+
+
+@pytest.mark.parametrize("rows", [[1.5], ["1"], np.array([0.0])], ids=repr)
+def test_rows_that_are_no_whole_numbers_are_refused(images: Path, tmp_path: Path, rows: Any) -> None:
+    opened = open_dataset(packed(images, tmp_path / "out", "tar"))
+    with pytest.raises(UsageError, match="expected whole numbers"):
+        opened.subset(rows)
+    assert len(opened.subset([])) == len(opened.subset(iter(()))) == 0
