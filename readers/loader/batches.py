@@ -249,7 +249,7 @@ def _image_field(image: Any) -> Field:
 def _label_field(label: Any) -> Field:
     collated = default_collate([label])
     if not isinstance(collated, torch.Tensor):
-        raise TypeError(f"its label is a {type(label).__qualname__}, which no tensor can hold")
+        raise TypeError(f"its label is an object of type {type(label).__qualname__}, which no tensor can hold")
     array = collated.numpy()
     return Field(array.dtype.str, array.shape[1:])
 
@@ -267,7 +267,9 @@ def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
         return (image.permute(1, 2, 0) if channels_last and image.ndim == 3 else image).detach().numpy()
     if isinstance(image, np.ndarray):
         return image
-    raise TypeError(f"its image is a {type(image).__qualname__}: expected a tensor, an array or a PIL image")
+    raise TypeError(
+        f"its image is an object of type {type(image).__qualname__}: expected a tensor, an array or a PIL image"
+    )
 
 
 def _require_same(what: str, value: npt.NDArray[Any], field: Field) -> None:

@@ -140,7 +140,9 @@ class Loader:
             raise UsageError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
         if transform is not None:
             if not isinstance(dataset, ImageDataset):
-                raise UsageError(f"transform= needs a packtrain dataset; a {type(dataset).__name__} has its own")
+                raise UsageError(
+                    f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
+                )
             dataset = dataset.with_transform(transform)
         self.dataset: Final = dataset
         self.batch_size: Final = batch_size

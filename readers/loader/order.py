@@ -124,8 +124,8 @@ class BlockShuffled(Order):
         placed = samples_of(dataset) or dataset
         if not hasattr(placed, "rows_at"):
             raise UsageError(
-                f"a {type(dataset).__name__} does not know where its records lie on disk: give BlockShuffled a dataset "
-                "from open_dataset or concat, or a subset of one; or use Shuffled"
+                f"an object of type {type(dataset).__name__} does not know where its records lie on disk: give "
+                "BlockShuffled a dataset from open_dataset or concat, or a subset of one; or use Shuffled"
             )
         if block < 1 or window < 1:
             raise UsageError(f"block and window must be at least 1, got {block} and {window}")

@@ -147,7 +147,9 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
 
 def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(changed, (tuple, list)) or len(changed) != 2:
-        raise UsageError(f"batch_transform returned a {type(changed).__name__}: expected images and labels")
+        raise UsageError(
+            f"batch_transform returned an object of type {type(changed).__name__}: expected images and labels"
+        )
     return changed[0], changed[1]
 
 

@@ -40,11 +40,11 @@ class SamplerOrder(Order):
 
     def __init__(self, sampler: Iterable[Any], rows: int) -> None:
         if not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
-            raise UsageError(f"a sampler must be iterable, a {type(sampler).__name__} is not")
+            raise UsageError(f"a sampler must be iterable; an object of type {type(sampler).__name__} is not")
         if isinstance(sampler, Iterator):
             raise UsageError(
-                f"a {type(sampler).__name__} can be iterated only once, but every epoch iterates the sampler: "
-                "give a list, or an object with __iter__"
+                f"an object of type {type(sampler).__name__} can be iterated only once, but every epoch iterates the "
+                "sampler: give a list, or an object with __iter__"
             )
         self._sampler: Final[Any] = sampler
         self._count: Final = rows
@@ -136,8 +136,8 @@ class SamplerOrder(Order):
                 row = operator.index(value)
             except TypeError:
                 raise UsageError(
-                    f"{name} yields a {type(value).__name__} at position {position}, where an integer was expected. "
-                    "In place of a batch sampler, give the sampler inside it and batch_size"
+                    f"{name} yields an object of type {type(value).__name__} at position {position}, where an integer "
+                    "was expected. In place of a batch sampler, give the sampler inside it and batch_size"
                 ) from None
             if not 0 <= row < rows:
                 raise UsageError(f"{name} yields {row} at position {position}, the dataset has rows 0 to {rows - 1}")

@@ -39,7 +39,9 @@ class SampleMaker:
 
     def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UsageError(f"a {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__")
+            raise UsageError(
+                f"an object of type {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__"
+            )
         self._dataset = dataset
         self._packed = samples_of(dataset)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None

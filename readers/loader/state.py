@@ -47,7 +47,7 @@ class LoaderState:
             UsageError: `state` is something else.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"this is not the state of a loader: it is a {type(state).__name__}")
+            raise UsageError(f"this is not the state of a loader: it is an object of type {type(state).__name__}")
         fields = dict(state)
         version = fields.pop("version", None)
         if version != _VERSION:

@@ -499,7 +499,9 @@ def test_images_that_cannot_be_normalised_are_refused(image: torch.Tensor) -> No
 
 def test_a_batch_transform_returns_both() -> None:
     loader = Loader(Numbered(4), 2, num_workers=0, batch_transform=lambda images, labels: images)  # type: ignore[arg-type,return-value]
-    with pytest.raises(UsageError, match="batch_transform returned a Tensor: expected images and labels"):
+    with pytest.raises(
+        UsageError, match="batch_transform returned an object of type Tensor: expected images and labels"
+    ):
         next(iter(loader))
 
 

@@ -347,7 +347,9 @@ def test_other_nonsense_is_refused() -> None:
     for sizes in ({"block": 0}, {"window": 0}):
         with pytest.raises(UsageError, match="block and window must be at least 1"):
             BlockShuffled(OnDisk([0]), **sizes)
-    with pytest.raises(UsageError, match=r"a list does not know where its records lie on disk.*or use Shuffled"):
+    with pytest.raises(
+        UsageError, match=r"an object of type list does not know where its records lie on disk.*or use Shuffled"
+    ):
         BlockShuffled([1, 2])  # type: ignore[arg-type]
 
 

@@ -280,7 +280,7 @@ def test_what_is_no_row_of_the_dataset_is_refused(rows: Any, message: str) -> No
 def test_what_cannot_be_gone_through_again_and_again_is_refused() -> None:
     with pytest.raises(UsageError, match="list_iterator can be iterated only once"):
         SamplerOrder(iter([1]), ROWS)
-    with pytest.raises(UsageError, match="a sampler must be iterable, a int is not"):
+    with pytest.raises(UsageError, match="a sampler must be iterable; an object of type int is not"):
         SamplerOrder(3, ROWS)  # type: ignore[arg-type]
 
 
