@@ -28,7 +28,7 @@ from benchmarks.workloads import LINES, QUICK_LINES, WORKLOADS, prepare
 
 REPETITIONS: Final = 5
 WARM_UP: Final = 8
-SECONDS: Final = 5.0
+SECONDS: Final = 3.0
 QUICK_SECONDS: Final = 1.0
 
 MEAN: Final = (0.485, 0.456, 0.406)

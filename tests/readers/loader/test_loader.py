@@ -452,7 +452,7 @@ UNLIKE = {
     "PIL": (Unlike(Image.new("RGB", (5, 4)), 1, other=(Image.new("RGB", (4, 5)), 1)), r"\(height, width, channels\)"),
     "no image": (
         Unlike(IMAGE, 1, other=("image", 1)),
-        "its image is a str: expected a tensor, an array or a PIL image",
+        "its image is an object of type str: expected a tensor, an array or a PIL image",
     ),
     "float": (Unlike(IMAGE, 1, other=(IMAGE, 1.5)), r"its label is float64 \[\], that of the first sample was int64"),
     "vector": (Unlike(IMAGE, np.zeros(2), other=(IMAGE, np.zeros(3))), r"its label is float64 \[3\], .* float64 \[2\]"),
@@ -492,7 +492,7 @@ class TestSamplesThatDoNotFit:
 
     @pytest.mark.parametrize(
         ("label", "message"),
-        [("cat", "a str"), ({"a": 1}, "a dict"), ((1, 2), "a tuple"), (None, "NoneType"), (2**63, "")],
+        [("cat", "type str"), ({"a": 1}, "type dict"), ((1, 2), "type tuple"), (None, "NoneType"), (2**63, "")],
     )
     def test_labels_that_are_no_tensors(self, label: Any, message: str) -> None:
         for workers in (0, 1):
@@ -601,10 +601,10 @@ class TestUsage:
             ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread': expected one of fork, "),
             ({"fields": ("lines",)}, "fields: 'lines': expected any of row, line, position, path"),
             ({"fields": ("path",)}, "fields: 'path': only packtrain datasets have it"),
-            ({"transform": CROP}, "transform= needs a packtrain dataset; a Numbers has its own"),
+            ({"transform": CROP}, "transform= needs a packtrain dataset; an object of type Numbers has its own"),
             ({"collate_fn": "default"}, "collate_fn="),
             ({"worker_init_fn": 1}, "worker_init_fn="),
-            ({"sampler": 3}, "a sampler must be iterable, a int is not"),
+            ({"sampler": 3}, "a sampler must be iterable; an object of type int is not"),
             ({"sampler": iter([1])}, "list_iterator can be iterated only once"),
             ({"rank": 0}, "give both rank and world_size, or neither"),
             ({"world_size": 2}, "give both rank and world_size, or neither"),

@@ -264,11 +264,11 @@ def test_a_state_is_not_changed_by_what_follows() -> None:
         ([0, 1, ROWS], f"list yields {ROWS} at position 2, the dataset has rows 0 to {ROWS - 1}"),
         ([-1], "list yields -1 at position 0"),
         ([0, 2**70], f"yields {2**70} at position 1"),
-        ([0, 1.0], "yields a float at position 1, where an integer was expected"),
-        (["0"], "yields a str at position 0"),
+        ([0, 1.0], "yields an object of type float at position 1, where an integer was expected"),
+        (["0"], "yields an object of type str at position 0"),
         (
             BatchSampler(range(ROWS), 4, False),
-            r"yields a list at position 0.*give the sampler inside it and batch_size",
+            r"yields an object of type list at position 0.*give the sampler inside it and batch_size",
         ),
     ],
 )
