@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import lmdb
 
-from packtrain._core.files import MiB
+from packtrain._core.files import FULL, MiB
 from packtrain._readers.formats.lmdb import IMAGES, LABELS, walk
 
 from . import NewRecord, RecordSpec, WrittenShard
@@ -86,13 +86,13 @@ def _as_os_error(error: Any, path: Path, size: int) -> OSError:
     liblmdb gives the error number only as text, and not at all if a full disk cut a write short. In that case this
     tries to allocate `size` more bytes, to see whether the disk is full.
     """
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
+    for number in (*FULL, errno.ENOMEM):
         if os.strerror(number) in str(error):
             return OSError(number, os.strerror(number))
     try:
         with path.open("ab") as file:
             os.posix_fallocate(file.fileno(), file.tell(), size)
     except OSError as full:
-        if full.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if full.errno in FULL:
             return full
     return OSError(errno.EIO, str(error))
