@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets Hypothesis up, and frees the tests from the signals that their caller ignores.
+    """Sets Hypothesis up, and frees the tests from their caller's umask and the signals that it ignores.
 
     A program started under ``nohup`` ignores SIGHUP, and a background job of a shell ignores Ctrl-C. The processes that
     tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
     set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is
+    # Folders that everybody may write to are refused in places, and files that nobody may read cannot be tested.
+    os.umask(0o022)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
