@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from packtrain._readers.tuning import TuneOptions as TuneOptions
     from packtrain._readers.tuning import TuneResult as TuneResult
     from packtrain._readers.tuning import tune as tune
-    from packtrain._staging import Staged as Staged
-    from packtrain._staging import StageOptions as StageOptions
-    from packtrain._staging import StageProgress as StageProgress
-    from packtrain._staging import stage as stage
+    from packtrain._staging.options import StageOptions as StageOptions
+    from packtrain._staging.options import StageProgress as StageProgress
+    from packtrain._staging.stager import Staged as Staged
+    from packtrain._staging.stager import stage as stage
 
     from . import staging as staging
     from . import transforms as transforms
@@ -67,7 +67,8 @@ _HOMES = {
     "_readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),
     "_readers.monitoring.monitor": ("watch",),
     "_readers.tuning": ("TuneOptions", "TuneResult", "tune"),
-    "_staging": ("StageOptions", "StageProgress", "Staged", "stage"),
+    "_staging.options": ("StageOptions", "StageProgress"),
+    "_staging.stager": ("Staged", "stage"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("errors", "staging", "transforms")

@@ -20,7 +20,8 @@ from packtrain._core.sizes import parse_bytes
 from .output import print_json, progress, warn
 
 if TYPE_CHECKING:
-    from packtrain._staging import Staged, StageProgress
+    from packtrain._staging.options import StageProgress
+    from packtrain._staging.stager import Staged
 
 PLACE: Final = "/dev/shm"
 VARIABLE: Final = "PACKTRAIN_STAGED"
@@ -86,7 +87,8 @@ def command(
     and is in the variable PACKTRAIN_STAGED. The copy is safe from eviction until CMD and all processes it starts have
     ended. The exit code is that of CMD, or 127 if CMD is not found.
     """
-    from packtrain._staging import StageOptions, stage
+    from packtrain._staging.options import StageOptions
+    from packtrain._staging.stager import stage
 
     if words and as_json:
         raise UsageError("--json cannot be combined with a command: standard output belongs to the command")

@@ -17,7 +17,7 @@ from .output import print_json
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
-    from packtrain._staging import Entry
+    from packtrain._staging.inventory import Entry
     from packtrain._staging.room import Room
 
 _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe until")
@@ -43,7 +43,7 @@ _id = click.argument("id")
 @_json
 def list_command(to: Path | None, as_json: bool) -> None:
     """List the staged copies, and how much more can be staged."""
-    from packtrain._staging import entries
+    from packtrain._staging.inventory import entries
 
     place = to or Path(PLACE)
     known = entries(place)
@@ -66,7 +66,7 @@ def list_command(to: Path | None, as_json: bool) -> None:
 @_json
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
     """Delete copies. A copy that is being read, is pinned, or is the only one left is kept."""
-    from packtrain._staging import evict
+    from packtrain._staging.eviction import evict
 
     if bool(ids) == everything:
         raise UsageError("name the copies to evict, or use --all")
@@ -104,8 +104,8 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_json
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     """Check a copy, and copy damaged files again from the source."""
-    from packtrain._staging import entries, repair
-    from packtrain._staging.inventory import find_entry
+    from packtrain._staging.inventory import entries, find_entry
+    from packtrain._staging.repairing import repair
 
     entry = find_entry(entries(_place(to, [id])), id)
     with stage_progress(quiet=as_json) as on_progress:
@@ -120,7 +120,7 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
-    from packtrain._staging import pin
+    from packtrain._staging.inventory import pin
 
     entry = pin(_place(to, [id]), id, pinned)
     if as_json:

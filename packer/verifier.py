@@ -6,7 +6,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._readers.formats import container
-from packtrain._staging import lease_on
+from packtrain._staging.root import lease_on
 
 from .engine import run_tasks
 
@@ -313,9 +313,10 @@ class _Journal:
         head = {"manifest_sha256": hashlib.sha256(manifest.dump()).hexdigest(), "decode": decode_images}
         with file_errors(path, UsageError, verb="use the journal"):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-            if lines and not _is_journal(lines[0], head):
+            begun = _journal_head(lines[0]) if lines else {}
+            if lines and begun.keys() != head.keys():
                 raise UsageError(f"{path} is not a journal of packtrain verify: name another file, or a new one")
-            if lines and json.loads(lines[0]) == head:
+            if begun == head:
                 self.findings = {found.number: found for found in map(_parse_findings, lines[1:]) if found is not None}
             if len(self.findings) == len(manifest.shards) or not self.findings:
                 self.findings = {}
@@ -325,16 +326,17 @@ class _Journal:
         """Adds the findings of a shard."""
         self.findings[findings.number] = findings
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+            with file_errors(self._path, UsageError), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(findings)) + "\n")
 
 
-def _is_journal(line: str, head: Mapping[str, object]) -> bool:
-    """Whether a line is the first one of some journal, so that the file may be overwritten."""
+def _journal_head(line: str) -> dict[str, object]:
+    """The object in the first line of a journal; empty if the line holds something else."""
     try:
-        return set(json.loads(line)) == set(head)
-    except (ValueError, TypeError):
-        return False
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _parse_findings(line: str) -> _ShardFindings | None:

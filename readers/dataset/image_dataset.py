@@ -22,7 +22,8 @@ from .store import Label, RecordStore
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from packtrain._staging import Staged, StageOptions
+    from packtrain._staging.options import StageOptions
+    from packtrain._staging.stager import Staged
 
 
 class ImageDataset(Dataset[tuple[Any, Any]]):
@@ -237,6 +238,7 @@ def open_dataset(
 
 
 def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
-    from packtrain._staging import StageOptions, stage
+    from packtrain._staging.options import StageOptions
+    from packtrain._staging.stager import stage
 
     return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))

@@ -121,7 +121,9 @@ class BlockShuffled(Order):
     """
 
     def __init__(self, dataset: ImageDataset | Placed, *, block: int = 64, window: int = 128) -> None:
-        placed = samples_of(dataset) or dataset
+        samples = samples_of(dataset)
+        # Not `or`: samples without rows are false.
+        placed = dataset if samples is None else samples
         if not hasattr(placed, "rows_at"):
             raise UsageError(
                 f"an object of type {type(dataset).__name__} does not know where its records lie on disk: give "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packtrain._codec.geometry import Operation, apply
 from packtrain._codec.pillow import require_pillow
@@ -28,13 +28,15 @@ class Transform(ABC):
     """A transform of packtrain: operations that depend on the image's size and on `draws` random numbers.
 
     Called with a PIL image, it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
-
-    Attributes:
-        geometric: True if the transform moves pixels: it may change the image's size and which part of the source is
-            needed. False if it is pointwise: it changes each pixel by itself.
     """
 
-    geometric: ClassVar[bool]
+    @property
+    @abstractmethod
+    def geometric(self) -> bool:
+        """True if the transform moves pixels: the image's size may change, and which part of the source is needed.
+
+        False if it is pointwise: it changes each pixel by itself.
+        """
 
     @property
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 10
 class GeometricTransform(Transform):
     """A transform that moves pixels and keeps their values, except where a resize filters them."""
 
-    geometric: ClassVar[bool] = True
+    geometric: Final = True
 
 
 class RandomResizedCrop(GeometricTransform):

@@ -44,7 +44,7 @@ def command(line: str) -> str:
         (command("packtrain doctor --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain stage --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain staged list --to /nowhere"), TENSORS | CONTAINERS | IMAGES),
-        ("from packtrain._staging import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
+        ("from packtrain import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
     ],

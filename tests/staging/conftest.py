@@ -15,7 +15,10 @@ from helpers.staging.laws import packed_pictures
 WARM_UP = """
 import tempfile
 from pathlib import Path
-from packtrain._staging import StageOptions, evict, repair, stage
+from packtrain._staging.eviction import evict
+from packtrain._staging.options import StageOptions
+from packtrain._staging.repairing import repair
+from packtrain._staging.stager import stage
 
 with tempfile.TemporaryDirectory() as folder:
     staged = stage(args["dataset"], StageOptions(to=Path(folder)))

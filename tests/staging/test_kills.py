@@ -28,12 +28,12 @@ CLEAN_ERROR = 3
 ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
 
 EVICT = """
-from packtrain._staging import evict
+from packtrain._staging.eviction import evict
 
 evict(args["place"])
 """
 REPAIR = """
-from packtrain._staging import repair
+from packtrain._staging.repairing import repair
 
 repair(args["entry"], threads=1)
 """

@@ -26,7 +26,8 @@ SHARDS = 4
 # Code for a separate process.
 STAGE = """
 from pathlib import Path
-from packtrain._staging import StageOptions, stage
+from packtrain._staging.options import StageOptions
+from packtrain._staging.stager import stage
 
 stage(args["dataset"], StageOptions(to=Path(args["place"]), **args["options"]))
 """

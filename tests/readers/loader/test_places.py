@@ -69,3 +69,8 @@ def test_a_damaged_index_is_not_believed(dataset: PackedDataset) -> None:
     column.write_bytes(data)
     with pytest.raises(CorruptFile, match="damaged in rows 0 to 11"):
         open_dataset(dataset.store.path)._samples.rows_at(np.arange(2))
+
+
+def test_an_empty_dataset_has_a_blockwise_order(dataset: PackedDataset) -> None:
+    order = BlockShuffled(dataset.subset([]))
+    assert len(order) == 0 and order.rows(1, 0, 0).tolist() == []
