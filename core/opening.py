@@ -1,0 +1,67 @@
+"""Opens files that somebody else may have made, without waiting and without reading more than is expected.
+
+A dataset or a staging root can come from a stranger. A name in it may be a FIFO, whose opening would wait for a writer,
+or a device that never ends. So every file that packtrain did not create itself in this run is opened here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True) -> int:
+    """Opens a regular file for reading. Returns its descriptor, which is not inherited by programs that are started.
+
+    Args:
+        path: Path of the file.
+        dir_fd: Descriptor of the folder that a relative `path` is in; None: the working folder.
+        follow: False to refuse a symbolic link as the last part of `path`.
+
+    Raises:
+        OSError: The file cannot be opened. The error has errno ``EISDIR`` for a folder, ``ELOOP`` for a link that is
+            not to be followed, and ``EINVAL`` for any other file that is not regular.
+    """
+    # Without O_NONBLOCK, opening a FIFO would wait for ever. It changes nothing about regular files.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _not_regular(path, "a socket or a device") from error
+        raise
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise _not_regular(path, "a FIFO" if stat.S_ISFIFO(mode) else "a device")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_regular(path: str | Path, most: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes:
+    """Reads a whole regular file of at most `most` bytes.
+
+    Raises:
+        OSError: The file cannot be opened, see `open_regular`, or cannot be read. The error has errno ``EFBIG`` if the
+            file is larger.
+    """
+    descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        pieces, left = [], most + 1
+        # The size that fstat tells is not asked for: the file may grow while it is read.
+        while left and (piece := file.read(min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+    if not left:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", os.fspath(path))
+    return b"".join(pieces)
+
+
+def _not_regular(path: str | Path, what: str) -> OSError:
+    return OSError(errno.EINVAL, f"it is {what}, not a regular file", os.fspath(path))

@@ -1,0 +1,77 @@
+"""Files that somebody else may have made are opened without waiting, and read without end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from packtrain._core.opening import open_regular, read_regular
+
+
+def special(folder: Path, kind: str) -> Path:
+    path = folder / kind
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(os.fspath(path))
+        case "device":
+            path.symlink_to("/dev/zero")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "device"])
+def test_what_is_not_a_regular_file_is_refused_at_once_by_name(tmp_path: Path, kind: str) -> None:
+    path = special(tmp_path, kind)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="it is a ") as caught:
+        read_regular(path, 10)
+    assert caught.value.filename == os.fspath(path)
+    assert caught.value.errno == (errno.EISDIR if kind == "folder" else errno.EINVAL)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10])
+def test_a_file_of_at_most_the_bytes_allowed_is_read_whole(tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(bytes(range(size)))
+    assert read_regular(tmp_path / "file", 10) == bytes(range(size))
+
+
+@pytest.mark.parametrize("size", [11, 3 << 20])
+def test_a_larger_file_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(bytes(size))
+    with pytest.raises(OSError, match="larger than 10 bytes") as caught:
+        read_regular(tmp_path / "file", 10)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_a_file_without_a_size_is_read_to_its_end() -> None:
+    assert read_regular("/proc/self/cmdline", 1 << 20)
+
+
+def test_links_are_followed_only_where_they_may_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link", 1) == b"1"
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        read_regular(tmp_path / "link", 1, follow=False)
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_path_is_relative_to_the_folder_that_was_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.rename(tmp_path, tmp_path.with_name("elsewhere"))
+        descriptor = open_regular("file", dir_fd=folder)
+        assert os.read(descriptor, 2) == b"1"
+        os.close(descriptor)
+    finally:
+        os.close(folder)
