@@ -59,9 +59,10 @@ bench-peers: setup ## compare the loader with its peers (ARGS=--quick shows that
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m benchmarks.environments
 	$(BIN)/python benchmarks/run.py peers $(ARGS)
 
+# A single campaign may take many minutes, so the limit for a test that hangs is longer.
 .PHONY: stress
 stress: setup ## run the long randomised tests
-	$(BIN)/pytest --complete -m stress $(ARGS)
+	$(BIN)/pytest --complete -m stress -o faulthandler_timeout=3000 $(ARGS)
 
 .PHONY: coverage
 coverage: setup ## run the tests under coverage

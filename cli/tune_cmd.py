@@ -139,7 +139,7 @@ def _describe(result: TuneResult) -> list[str]:
 
 
 def _table(rows: Sequence[SettingResult], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:
-    head = f"  {'decoder':<11}{'workers':>8}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'batches':>12}"
+    head = f"  {'decoder':<11}{'workers':>8}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'memory':>12}"
     lines = [head + (f"{'waiting':>9}" if waits else "")]
     for row in rows:
         best = marked and row.setting == result.best.setting

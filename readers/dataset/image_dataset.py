@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from packtrain._codec.decoders import Decoder
+from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.errors import UsageError
 
 from .combined import ConcatSamples, SubsetSamples
@@ -228,6 +230,8 @@ def open_dataset(
         NoRoom: There is no room to stage it.
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
     """
+    if problem := pillow_conflict():
+        warnings.warn(problem, RuntimeWarning, stacklevel=2)
     # This lease is released at the end of the function, when the dataset holds its own.
     staged = None if stage is None else _staged(path, stage)
     if staged is not None:

@@ -16,6 +16,8 @@ _LARGE: Final = 0.4
 _BUSY: Final = 0.7
 # From this share of their busy time off the processor, something keeps the workers from it.
 _OFF: Final = 0.3
+# Below this share of the bytes or samples, data came from memory, and another disk would change nothing.
+_FROM_DISK: Final = 0.05
 # From this share of copied batches, copying matters.
 _COPIED: Final = 0.1
 _REMEDIES: Final = {
@@ -137,8 +139,14 @@ def _off_processor(figures: Figures) -> float:
 
 
 def _waits_for_disk(figures: Figures) -> bool:
-    touched = figures.disk_bytes > 0 or figures.disk_faults > 0
-    return figures.stage_shares.get("read", 0) >= 0.5 or (touched and _off_processor(figures) >= _OFF)
+    share = max(_share(figures.disk_bytes, figures.read_bytes), _share(figures.disk_faults, figures.samples))
+    # Some file systems count neither bytes nor faults. There, a wait shows only as time off the processor.
+    signs = share >= _FROM_DISK, figures.stage_shares.get("read", 0) >= 0.5, _off_processor(figures) >= _OFF
+    return sum(signs) >= 2
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float(part > 0)
 
 
 def _where(figures: Figures) -> str:

@@ -29,7 +29,10 @@ def findings_on(
         yield _waiting(best, options, target)
     yield _comparison(best, default, noise, spread, has_step=bool(options.consumer_ms))
     if spread is not None and spread > _NOISY:
-        yield "this host is noisy, probably busy with other work: ignore differences smaller than twice that"
+        yield (
+            f"this host is noisy, probably busy with other work: two measurements of a setting differ by {spread:.1%}, "
+            f"so ignore differences below {2 * spread:.0%}"
+        )
     if disk_share >= _COLD:
         yield (
             f"{disk_share:.0%} of the data came from the disk and not from memory, so these figures also measure the "

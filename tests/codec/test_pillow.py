@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.support import with_modules
 
+from packtrain import PackOptions, open_dataset, pack
+
 
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs ``packtrain ARGUMENTS`` in a process that finds modules in `path` first."""
@@ -36,15 +38,30 @@ def test_without_either_the_error_names_both_commands(
     assert "Traceback" not in done.stderr
 
 
-def test_with_both_a_warning_says_how_to_keep_one(images: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def with_both(tmp_path: Path) -> Path:
     for name in ("pillow", "pillow_simd"):
         folder = tmp_path / "modules" / f"{name}-99.0.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 99.0\n")
-    done = run_with(tmp_path / "modules", "pack", images, tmp_path / "out", "--format", "tar", "--workers", "1")
+    return tmp_path / "modules"
+
+
+def test_with_both_a_warning_says_how_to_keep_one(images: Path, tmp_path: Path, with_both: Path) -> None:
+    done = run_with(with_both, "pack", images, tmp_path / "out", "--format", "tar", "--workers", "1")
     assert done.returncode == 0
     assert done.stderr.startswith("warning: Pillow and pillow-simd are both installed")
     assert "pip uninstall -y pillow pillow-simd" in done.stderr
+
+
+def test_with_both_opening_a_dataset_warns_in_the_line_that_opens_it(
+    images: Path, tmp_path: Path, with_both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "out", PackOptions(format="tar"))
+    monkeypatch.syspath_prepend(with_both)
+    with pytest.warns(RuntimeWarning, match="both installed .* pip uninstall -y pillow pillow-simd") as warned:
+        open_dataset(tmp_path / "out")
+    assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
 
 
 def test_with_one_nothing_is_said(images: Path, tmp_path: Path) -> None:

@@ -561,7 +561,8 @@ def test_bottlenecks(text: str) -> None:
 
 DISK = "in memory (`packtrain stage`)"
 ADVICE: dict[str, tuple[Stats, str]] = {
-    "read": (starving(stage_seconds={"read": 15.0, "decode": 5.0}), DISK),
+    "read": (starving(disk_bytes=10**9, stage_seconds={"read": 15.0, "decode": 5.0}), DISK),
+    "uncounted": (starving(processor_seconds=4.0, stage_seconds={"read": 15.0, "decode": 5.0}), DISK),
     "faults": (starving(disk_faults=900, processor_seconds=4.0), DISK),
     "disk": (starving(disk_bytes=10**9, processor_seconds=4.0, stage_seconds={"check": 18.0, "decode": 2.0}), DISK),
     "others": (starving(processor_seconds=8.0), "fewer other processes"),
@@ -583,6 +584,19 @@ ADVICE: dict[str, tuple[Stats, str]] = {
 def test_advice_names_what_takes_the_time(case: str) -> None:
     stats, words = ADVICE[case]
     assert words in str(stats)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stage_seconds": {"read": 15.0, "decode": 5.0}},
+        {"processor_seconds": 8.0, "disk_bytes": 4096},
+        {"processor_seconds": 8.0, "disk_faults": 3},
+    ],
+)
+def test_no_faster_disk_is_advised_where_the_data_was_in_memory(changes: dict[str, Any]) -> None:
+    stats = starving(samples=1000, read_bytes=10**8, **changes)
+    assert "disk" not in str(stats) and "packtrain stage" not in str(stats)
 
 
 def test_where_workers_wait_for_a_disk_or_a_core_more_of_them_are_no_advice() -> None:
