@@ -59,7 +59,7 @@ def test_with_both_opening_a_dataset_warns_in_the_line_that_opens_it(
 ) -> None:
     pack(images, tmp_path / "out", PackOptions(format="tar"))
     monkeypatch.syspath_prepend(with_both)
-    with pytest.warns(RuntimeWarning, match="both installed .* pip uninstall -y pillow pillow-simd") as warned:
+    with pytest.warns(RuntimeWarning, match="both installed .*pip uninstall -y pillow pillow-simd") as warned:
         open_dataset(tmp_path / "out")
     assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
 
