@@ -26,6 +26,21 @@ _TEMPORARY: Final = ".tmp-"
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
+_NO_RIGHT: Final = "Give this user the right to do so (`ls -ld` on the path shows who has it)"
+_WAYS_OUT: Final = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: "This file system is mounted read-only: choose another folder, or mount it with the right to write",
+    errno.ENOENT: "Make sure that it exists and is mounted",
+    errno.ENOTDIR: "A part of this path is a file, not a folder: correct the path, or remove the file",
+    errno.EIO: "The disk or the network file system reports a fault: look at `dmesg`",
+    errno.ESTALE: "The network file system has lost this file: mount it again",
+    errno.ENOTCONN: "The network file system is not connected: mount it again",
+    errno.EMFILE: "Allow this process more open files (`ulimit -n`)",
+    errno.ENFILE: "The whole machine has too many open files: stop other programs",
+    errno.ENOMEM: "Free some memory, for example with fewer --workers",
+}
+
 
 def temporary_path(final: Path) -> Path:
     """Returns a new name in the folder of `final`; unique, so that two writers never share a temporary file."""
@@ -164,7 +179,12 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
         # A call with a descriptor names a number, or nothing.
         if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
             reason = f"{reason} ({os.fsdecode(error.filename)})"
-        raise otherwise(f"cannot {verb} {path}: {reason}. Fix this and run the same command again") from error
+        raise otherwise(f"cannot {verb} {path}: {reason}. {way_out(error)}") from error
+
+
+def way_out(error: OSError) -> str:
+    """What a person can do about an error of the system, in a sentence without its full stop."""
+    return f"{_WAYS_OUT.get(error.errno or 0, 'Remove this cause')}, then run the same command again"
 
 
 def no_space(path: Path, why: str) -> NoSpace:
