@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from packtrain._core.options import StoreOptions
 from .cut import cut
 from .decoders import Decoder
 from .geometry import Box
-from .pillow import require_pillow
+from .pillow import check_pixels, open_image, require_pillow
 from .pixels import rgb_from_pixels
 from .stages import CUT, DECODE, OnStage, untimed
 
@@ -94,6 +93,9 @@ class RecordDecoder:
             image = self.region(encoded, aligned, on_stage=on_stage)
             return image.crop((left, 0, left + box.width, box.height))
         whole = box == encoded.box
+        if not whole:
+            # Decoders check the size of what they are given, which may be a small part.
+            check_pixels(encoded.width, encoded.height)
         part = None if whole else cut(encoded.data, box)
         on_stage(CUT)
         if part is not None:
@@ -114,7 +116,7 @@ class RecordDecoder:
         Transforms may need it, for example to turn the image upright, whichever decoder was used.
         """
         if self.store.store != "raw" and self.decoder.name != "pillow":
-            image.info = require_pillow().open(io.BytesIO(encoded.data)).info
+            image.info = open_image(encoded.data).info
         return image
 
     def raw_pixels(self, encoded: EncodedImage, box: Box) -> npt.NDArray[np.uint8]:
@@ -139,6 +141,9 @@ class RecordDecoder:
         if self.store.store == "raw":
             return self.raw_pixels(encoded, box)
         whole = box == encoded.box
+        if not whole:
+            # Decoders check the size of what they are given, which may be a small part.
+            check_pixels(encoded.width, encoded.height)
         part = None if whole else cut(encoded.data, box)
         on_stage(CUT)
         if part is not None:

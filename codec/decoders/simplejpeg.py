@@ -44,9 +44,6 @@ class SimplejpegDecoder(BackEnd):
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
         if colorspace not in _EXACT:
             raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
-        most = require_pillow().MAX_IMAGE_PIXELS
-        if most is not None and width * height > most:
-            raise ValueError("the image has more pixels than Pillow's limit")
         smaller = {}
         if scale > 1:
             width, height = -(-width // scale), -(-height // scale)

@@ -275,11 +275,16 @@ def test_what_pillow_refuses_raises_what_pillow_raises(each: Decoder, kind: str)
 
 
 def test_what_pillow_warns_of_is_decoded_by_pillow(each: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    if each.name in ("accimage", "extension", "auto"):
-        pytest.skip("has a limit of its own")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 101 * 67 - 1)
     with pytest.warns(Image.DecompressionBombWarning):
         each.decode(SOURCES["grey"], "RGB")
+    with pytest.warns(Image.DecompressionBombWarning):
+        each.decode(SOURCES["grey"], "RGB", Box(0, 0, 5, 5))
+    assert each.pixels(SOURCES["4:2:0"]) is None
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", (101 * 67 - 1) // 2)
+    for box in (None, Box(0, 0, 5, 5)):
+        with pytest.raises(Image.DecompressionBombError):
+            each.decode(SOURCES["grey"], "RGB", box)
 
 
 def test_a_decoder_goes_to_other_processes(each: Decoder) -> None:
