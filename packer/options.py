@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from packtrain._core.arguments import path_of, require, require_one_of, require_type
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
-from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._readers.formats import container
+from packtrain._core.options import LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.sizes import parse_bytes
+from packtrain._readers.formats import FORMATS
 
 
 @dataclass(frozen=True)
 class PackOptions:
     """Options of a dataset. All of them except `root` are part of its plan.
+
+    Where a text says as much, it is taken too: ``store="jpeg"`` for ``StoreOptions("jpeg")``, ``labels="float*4"`` for
+    ``LabelSpec("float", 4)``, a text for a path, and ``shard_bytes="64MiB"``.
 
     Attributes:
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
@@ -36,24 +42,60 @@ class PackOptions:
     seed: int | None = 0
 
     def __post_init__(self) -> None:
-        container(self.format)
-        if self.shard_bytes < 1:
-            raise UsageError(f"shard size {self.shard_bytes}: expected at least one byte")
+        self._take_texts()
+        require_one_of("format", self.format, FORMATS)
+        require_type("store", self.store, StoreOptions)
+        require_type("labels", self.labels, LabelSpec)
+        require("shard_bytes", self.shard_bytes, 1)
+        if self.seed is not None and type(self.seed) is not int:
+            raise UsageError(f"seed={self.seed!r}: expected a whole number, or None for the order of the list")
         if self.classes is not None and str(self.labels) != "int":
             raise UsageError(f"class names need labels int, not {self.labels}")
+        _require_used(self.store)
+
+    def _take_texts(self) -> None:
+        taken: dict[str, Any] = {}
+        if isinstance(self.store, str):
+            taken["store"] = StoreOptions(self.store)
+        if isinstance(self.labels, str):
+            taken["labels"] = LabelSpec.parse(self.labels)
+        if isinstance(self.shard_bytes, str):
+            taken["shard_bytes"] = parse_bytes(self.shard_bytes)
+        for name in ("classes", "root"):
+            if (path := getattr(self, name)) is not None:
+                taken[name] = path_of(name, path)
+        for name, value in taken.items():
+            # The only way to set a field of a frozen dataclass.
+            object.__setattr__(self, name, value)
 
 
-def reject_limit(text: str, lines: int) -> int:
-    """Returns how many of `lines` lines may be refused under a limit such as ``"0.1%"`` or ``"20"``.
+def _require_used(store: StoreOptions) -> None:
+    """Refuses options that the store mode ignores or cannot fulfil. A dataset on disk may have them all the same."""
+    if store.store != "jpeg" and store.quality != StoreOptions.quality:
+        raise UsageError(
+            f"quality {store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "
+            "--store jpeg"
+        )
+    if store.store == "jpeg" and store.resize is not None:
+        resize = ResizeRule.parse(store.resize)
+        if resize.rule == "exact" and max(resize.width, resize.height) > LARGEST_JPEG_SIDE:
+            raise UsageError(f"resize {store.resize!r}: the sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+
+
+def reject_limit(limit: str | int, lines: int) -> int:
+    """Returns how many of `lines` lines may be refused under a limit such as ``"0.1%"``, ``"20"`` or ``20``.
 
     A percentage above zero allows at least one line.
 
     Raises:
-        UsageError: `text` is neither a percentage nor a count.
+        UsageError: `limit` is neither a percentage nor a count.
     """
+    if type(limit) is int:
+        return require("max_rejects", limit, 0)
+    text = limit if isinstance(limit, str) else ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
-        raise UsageError(f"max rejects {text!r}: expected a percentage or a count, such as 0.1% or 20")
+        raise UsageError(f"max rejects {limit!r}: expected a percentage or a count, such as 0.1% or 20")
     if not found[2]:
         return int(found[1])
     percent = float(found[1])

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from packtrain._core.arguments import path_of, require, require_functions, require_type
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import (
     file_errors,
@@ -79,7 +80,7 @@ def pack(
     options: PackOptions | None = None,
     *,
     workers: int = 1,
-    max_rejects: str = "0.1%",
+    max_rejects: str | int = "0.1%",
     retry_rejects: bool = False,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
@@ -94,8 +95,8 @@ def pack(
         workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
             command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
             script needs the usual ``if __name__ == "__main__"``.
-        max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"``). A percentage above
-            zero allows at least one.
+        max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
+            percentage above zero allows at least one.
         retry_rejects: True to pack shards that have refused lines again.
         on_progress: Called in the calling process, about five times a second per worker and after each shard.
 
@@ -104,16 +105,19 @@ def pack(
 
     Raises:
         ListError: The list is unusable.
-        UsageError: `max_rejects` is neither a percentage nor a count, or the options do not fit the list.
+        UsageError: An argument has the wrong type or is out of range, or the options do not fit the list.
         OutputConflict: `out` holds something else, or another packer is working there.
         CorruptFile: `out` holds a dataset or plan that is damaged.
         TooManyRejects: More lines were refused than allowed. Finished shards are kept.
         ShardFailed: A shard failed twice for a reason other than the content of its images.
         NoSpace: The file system of `out` is full. Finished shards are kept.
     """
-    options = options or PackOptions()
-    folder = Path(out)
-    images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
+    options = PackOptions() if options is None else options
+    require_type("options", options, PackOptions)
+    require("workers", workers, 1)
+    require_functions(on_progress=on_progress)
+    folder = path_of("out", out)
+    images = read_list(path_of("source", source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
     with file_errors(folder):
         _require_usable(folder)

@@ -19,6 +19,7 @@ from packtrain._codec.cut import cut, has_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
+from packtrain._core.arguments import path_of, require, require_functions
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
 from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
@@ -106,7 +107,7 @@ def verify(
     *,
     decode_images: bool = False,
     workers: int = 1,
-    journal: Path | None = None,
+    journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
     """Checks everything in a dataset against what was written.
@@ -128,10 +129,14 @@ def verify(
         What was found. Damage is reported, not raised.
 
     Raises:
+        UsageError: An argument has the wrong type or is out of range.
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
     """
-    folder = Path(path)
+    require("workers", workers, 1)
+    require_functions(on_progress=on_progress)
+    folder = path_of("path", path)
+    journal = None if journal is None else path_of("journal", journal)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(folder) or nullcontext():
         return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))

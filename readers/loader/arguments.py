@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 import torch
 
+from packtrain._core.arguments import require as require
+from packtrain._core.arguments import require_functions as require_functions
 from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
-
-
-def require(name: str, value: int, least: int) -> int:
-    """Checks that an argument is a whole number, and returns it.
-
-    Raises:
-        UsageError: It is not, or it is less than `least`.
-    """
-    if type(value) is not int or value < least:
-        raise UsageError(f"{name}={value!r}: expected a whole number, at least {least}")
-    return value
-
-
-def require_functions(**functions: Callable[..., Any] | None) -> None:
-    """Checks that arguments are functions or None.
-
-    Raises:
-        UsageError: One of them is something else.
-    """
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise UsageError(f"{name}={function!r}: expected a function")
 
 
 def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
