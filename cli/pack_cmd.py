@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,6 +18,8 @@ from .output import print_json, progress, run, warn
 
 if TYPE_CHECKING:
     from packtrain._packer import PackOptions, PackReport
+
+_REMARKS: Final = 8
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -127,6 +129,10 @@ def _describe(report: PackReport, seconds: float) -> str:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:
         text += f"\n{report.duplicates} line(s) repeat an earlier one (they were packed too)"
+    text += "".join(f"\n{count:,} record(s): {remark}" for remark, count in list(report.remarks.items())[:_REMARKS])
+    if len(report.remarks) > _REMARKS:
+        rest = sum(list(report.remarks.values())[_REMARKS:])
+        text += f"\n{rest:,} record(s) with {len(report.remarks) - _REMARKS} other remarks: see --json"
     return text
 
 

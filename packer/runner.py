@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packtrain._core.arguments import path_of, require, require_functions, require_type
@@ -62,6 +63,8 @@ class PackReport:
         bytes: Total size of the shards in bytes.
         rejects: Number of refused lines.
         duplicates: Number of lines that repeat an earlier line; they are packed as well.
+        remarks: What is worth knowing about the records that this run packed, each with the number of records it is
+            about; above all why records are not crop-ready. The commonest first.
     """
 
     dataset: Path
@@ -72,6 +75,7 @@ class PackReport:
     bytes: int
     rejects: int
     duplicates: int
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 def pack(
@@ -131,11 +135,11 @@ def pack(
                 return _report(folder, manifest, packed=0, resumed=len(plan.shards), complete_before=True)
             remove_temporaries(folder)
             missing = _missing_shards(folder, plan, guard, retry_rejects)
-            _pack_shards(folder, plan, images, missing, workers, guard, on_progress)
+            remarks = _pack_shards(folder, plan, images, missing, workers, guard, on_progress)
             manifest = merge(folder, plan, images)
-    return _report(
-        folder, manifest, packed=len(missing), resumed=len(plan.shards) - len(missing), complete_before=False
-    )
+    resumed = len(plan.shards) - len(missing)
+    report = _report(folder, manifest, packed=len(missing), resumed=resumed, complete_before=False)
+    return replace(report, remarks=dict(remarks.most_common()))
 
 
 def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
@@ -189,7 +193,9 @@ def _pack_shards(
     workers: int,
     guard: RejectGuard,
     on_progress: Callable[[PackProgress], None] | None,
-) -> None:
+) -> Counter[str]:
+    """Packs the missing shards. Returns the remarks about their records, with the number of records of each."""
+    remarks: Counter[str] = Counter()
     done = dict.fromkeys(missing, 0)
     resumed = plan.entries - sum(plan.shards[number].count for number in missing)
 
@@ -203,9 +209,11 @@ def _pack_shards(
     try:
         for result in run_tasks(pack_shard, tasks, workers=min(workers, len(missing)), on_progress=advance):
             advance(result)
+            remarks.update(result.remarks)
     finally:
         # Workers that were stopped could not clean up.
         remove_temporaries(folder)
+    return remarks
 
 
 def _tasks(folder: Path, plan: Plan, images: ImageList, numbers: Sequence[int]) -> Iterator[ShardTask]:

@@ -128,6 +128,7 @@ class TestJson:
             "bytes": sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar")),
             "rejects": 0,
             "duplicates": 0,
+            "remarks": {},
         }
 
     def test_so_is_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
@@ -154,6 +155,7 @@ class TestJson:
         ("--format tar --resize short=8", "so --resize needs --store jpeg or raw"),
         ("--format tar --store raw --resize 8", "resize '8': expected short=256"),
         ("--format tar --quality 0", "0 is not in the range 1<=x<=100"),
+        ("--format tar --quality 50", "quality 50 applies to store mode jpeg only, not to crop-ready"),
         ("--format tar --workers 0", "0 is not in the range x>=1"),
         ("--format tar --labels none --classes {images}", "class names need labels int, not none"),
     ],

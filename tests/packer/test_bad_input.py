@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from helpers.corpus import wide_grey
 from helpers.support import encoded, image_set, items, packed, picture, sources
 from PIL import Image
 
@@ -63,15 +63,15 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated PNG": (holding(PNG[:-200]), "Pillow refuses it: OSError: image file is truncated"),
     "zeros in the middle of a JPEG header": (holding(JPEG[:20] + bytes(300) + JPEG[320:]), "Pillow"),
     "a table in the middle of a picture": (holding(JPEG[:-200] + b"\xff\xc4" + JPEG[-198:]), "broken data stream"),
+    "16 bits": (holding(encoded(wide_grey(), "PNG")), "its pixels are 16 bits wide, .* convert it to 8 bits first"),
+    "EPS named .jpg": (holding(encoded(picture(1), "EPS")), "a file of format EPS, .*: convert it to PNG or JPEG"),
+    "PDF": (holding(b"%PDF-1.7\n"), "a file of format PDF, .*: convert it to PNG or JPEG"),
     "decompression bomb": (holding(png_of(30_000, 30_000)), "Pillow refuses it: DecompressionBombError"),
 }
-
-SIXTEEN_BITS = Image.fromarray(np.arange(48 * 36, dtype=np.uint16).reshape(36, 48) * 37)
 
 ACCEPTED: dict[str, bytes] = {
     "PNG named .JPEG": PNG,
     "CMYK": encoded(picture(1, mode="CMYK")),
-    "16 bits": encoded(SIXTEEN_BITS, "PNG"),
     "GIF": encoded(picture(2), "GIF"),
     "palette": encoded(picture(3, mode="P"), "PNG"),
     "transparent": encoded(picture(4, mode="RGBA"), "PNG"),

@@ -149,7 +149,7 @@ class TestUnreadable:
 
     def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
         options = PackOptions(store=StoreOptions("verbatim"), seed=None)
-        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* fix this and run"):
+        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* run the same command again"):
             pack(listing, out, options, max_rejects="100%")
         assert not (out / "manifest.json").exists()
         assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
