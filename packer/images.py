@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import re
-import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from packtrain._codec.native import extension
 from packtrain._codec.pillow import exceeds_limit, misfit, open_image, pillow_version, require_pillow
 from packtrain._core.errors import PacktrainError
 from packtrain._core.npy import npy_header
+from packtrain._core.opening import open_regular
 from packtrain._core.options import LARGEST_JPEG_SIDE, ResizeRule, StoreOptions
 
 from .probe import ImageHeader, probe
@@ -35,7 +35,8 @@ _UPRIGHT: Final = {
     8: "ROTATE_90",
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
-_MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
+"""Errors by which `open_regular` says that there is no regular file of this name."""
 _LARGEST: Final = 1 << 31
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
 _PALETTES: Final = ("P", "PA")
@@ -71,18 +72,13 @@ def read_source(path: str) -> bytes:
         OSError: Reading fails for another reason, which is not the fault of the image.
     """
     try:
-        # Without O_NONBLOCK, opening a FIFO would block forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except OSError as error:
-        if error.errno in _MISSING:
-            raise Refused(os.strerror(error.errno or 0)) from error
-        if error.errno == errno.ENXIO:
-            raise Refused("not a regular file") from error
+        if error.errno in _NO_FILE:
+            raise Refused(error.strerror or os.strerror(error.errno)) from error
         raise
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
         if status.st_size >= _LARGEST:
             raise Refused(f"larger than {_LARGEST - 1} bytes")
         data = os.read(descriptor, status.st_size + 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import shlex
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import metadata
 from itertools import pairwise
@@ -122,10 +123,14 @@ class Plan:
             return np.arange(shard.first, shard.first + shard.count)
         return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)
 
-    def require_same(self, other: Plan) -> None:
+    def require_same(self, other: Plan, folder: Path) -> None:
         """Compares this plan, which lies on disk, with the plan that is asked for.
 
         The division into shards is not compared: it was decided when this plan was made.
+
+        Args:
+            other: The plan that is asked for.
+            folder: The folder that this plan is in, for the message.
 
         Raises:
             OutputConflict: They differ; the message says how.
@@ -138,7 +143,8 @@ class Plan:
         ]
         if differing:
             raise OutputConflict(
-                f"the folder was packed by another plan ({'; '.join(differing)}). Choose another folder, or remove it"
+                f"{folder} was packed by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
+                f"it, choose another folder, or remove it: `rm -r {shlex.quote(os.fspath(folder))}`"
             )
 
     def _terms(self) -> dict[str, Any]:
@@ -197,8 +203,8 @@ def _record_bytes(images: ImageList, store: StoreOptions) -> int:
                 sizes.append(os.stat(path).st_size)
             else:
                 sizes.append(len(store_image(read_source(path), store).payload))
-        except (OSError, Refused) as error:
-            failure = failure or f"{path}: {error}"
+        except (OSError, Refused, MemoryError) as error:
+            failure = failure or f"{path}: {str(error) or 'not enough memory'}"
     if not sizes:
         raise ListError(f"none of {wanted} sampled files can be read; is --root right? First: {failure}")
     return max(1, sum(sizes) // len(sizes))

@@ -152,7 +152,7 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
-    there.require_same(wanted)
+    there.require_same(wanted, folder)
     return there
 
 

@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from packtrain._codec.cut import cut, has_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
-from packtrain._codec.pillow import misfit, open_image
+from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit
 from packtrain._core.arguments import path_of, require, require_functions
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
 from packtrain._core.files import checksum_file, file_errors
@@ -89,6 +89,7 @@ class _ShardCheck:
     folder: Path
     number: int
     decode: bool
+    pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
         return f"verifying shard {self.number}"
@@ -194,9 +195,13 @@ def _check_file(folder: Path, info: FileInfo, name: str | None = None) -> Iterat
         if size != info.bytes:
             yield Problem(name, f"has {size} bytes, {info.bytes} were written")
         elif (checksum := checksum_file(folder / name)) != info.crc32c:
-            yield Problem(name, f"its crc32c is {checksum:08x}, {info.crc32c:08x} was written")
+            yield Problem(name, _other_bytes(checksum, info.crc32c))
     except OSError as error:
         yield Problem(name, f"cannot be read: {error.strerror}")
+
+
+def _other_bytes(found: int, written: int) -> str:
+    return f"its bytes are not those that were written (crc32c {found:08x} instead of {written:08x})"
 
 
 def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -212,6 +217,7 @@ def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
 
 
 def _check_shard(check: _ShardCheck, report: Callable[[VerifyProgress], None]) -> _ShardFindings:
+    set_pixel_limit(check.pixel_limit)
     manifest = Manifest.load(check.folder)
     info = manifest.shards[check.number]
     problems = [problem for sidecar in info.sidecars for problem in _check_file(check.folder, sidecar)]
@@ -255,7 +261,7 @@ class _ShardRows:
             if len(record) < length:
                 yield self._problem(row, f"{length - len(record)} of its {length} bytes are cut off")
             elif crc32c(record) != checksum:
-                yield self._problem(row, f"crc32c is {crc32c(record):08x}, {checksum:08x} was written")
+                yield self._problem(row, _other_bytes(crc32c(record), checksum))
             elif decode_images and (reason := self._undecodable(record, width, height)):
                 yield self._problem(row, reason)
             if done % _REPORT_RECORDS == 0:

@@ -36,7 +36,8 @@ class TestVerify:
         flip(dataset / shard, where + 20)
         outcome = run("verify", dataset)
         assert outcome.code == 1
-        assert f"{shard}: row 4 (line 4, 'image 4.jpg'): crc32c is " in outcome.out
+        assert f"{shard}: row 4 (line 4, 'image 4.jpg'): its bytes are not those that were written" in outcome.out
+        assert f"To mend {shard}, remove it and run the same pack command again" in outcome.out
         report = run("verify", dataset, "--json")
         assert report.code == 1
         (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]

@@ -49,8 +49,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "No such file or directory"),
     "dangling link": (linking("nowhere"), "No such file or directory"),
     "link to itself": (linking("bad.jpg"), "Too many levels of symbolic links"),
-    "directory": (Path.mkdir, "a directory"),
-    "FIFO": (os.mkfifo, "not a regular file"),
+    "directory": (Path.mkdir, "it is a folder"),
+    "FIFO": (os.mkfifo, "it is a FIFO, not a regular file"),
     "device": (linking("/dev/zero"), "not a regular file"),
     "empty": (holding(b""), "empty file"),
     "HTML": (
