@@ -12,6 +12,8 @@ import io
 import struct
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -80,6 +82,20 @@ def open_image(data: Encoded) -> Image:
         return pillow.open(io.BytesIO(data), formats=_plugins())  # type: ignore[no-any-return]
     except UnidentifiedImageError as error:
         raise UnidentifiedImageError(_unidentified(bytes(data[:32]))) from error
+
+
+@contextmanager
+def whole_images_only() -> Iterator[None]:
+    """Makes Pillow refuse truncated images, whatever the caller has set ``ImageFile.LOAD_TRUNCATED_IMAGES`` to."""
+    require_pillow()
+    from PIL import ImageFile
+
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def pixel_limit() -> int | None:
@@ -152,27 +168,32 @@ def _plugins() -> tuple[str, ...]:
 
 def _unidentified(start: bytes) -> str:
     """What to say of a file that begins with `start` and is not an image of one of the `FORMATS`."""
-    name = next((name for at, magic, name in _FOREIGN if start[at:].startswith(magic)), None) or _claimed(start)
+    name = next((name for at, magic, name in _FOREIGN if start[at:].startswith(magic)), None)
+    claimed = {} if name else _claimed(start)
+    if known := next((name for name, opened in claimed.items() if opened), None):
+        return f"it begins like a file of format {known}, but Pillow cannot make sense of its header"
+    name = name or next(iter(claimed), None)
     if name is None:
         return f"not an image that Pillow knows; it begins with {start[:16]!r}"
     who = "the Pillow that is installed cannot read" if name in FORMATS else "packtrain does not open"
     return f"a file of format {name}, which {who}: convert it to PNG or JPEG"
 
 
-def _claimed(start: bytes) -> str | None:
-    """The format that a file is of by its first bytes, but that is not opened; None if there is no such format."""
+def _claimed(start: bytes) -> dict[str, bool]:
+    """The formats that a file may be of by its first bytes. True for those that this Pillow opens for packtrain."""
     pillow = require_pillow()
     pillow.init()
+    found = {}
     for name, (_, accept) in pillow.OPEN.items():
         try:
             claimed = accept is not None and accept(start)
         except (SyntaxError, IndexError, TypeError, struct.error):
             # As Pillow does: the file is too short for this plugin.
             continue
-        # A plugin returns a text if the format is known but was not built in.
-        if claimed and (isinstance(claimed, str) or name not in _plugins()):
-            return str(name)
-    return None
+        if claimed:
+            # A plugin returns a text if the format is known but was not built in.
+            found[str(name)] = name in _plugins() and not isinstance(claimed, str)
+    return found
 
 
 def pillow_version() -> str:

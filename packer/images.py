@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packtrain._codec.native import extension
-from packtrain._codec.pillow import exceeds_limit, misfit, open_image, pillow_version, require_pillow
+from packtrain._codec.pillow import (
+    exceeds_limit,
+    misfit,
+    open_image,
+    pillow_version,
+    require_pillow,
+    whole_images_only,
+)
 from packtrain._core.errors import PacktrainError
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
@@ -187,16 +194,21 @@ class _Source(NamedTuple):
 
 
 def _decode(data: bytes, mode: str) -> _Source:
-    require_pillow()
+    pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
-    with warnings.catch_warnings(), _faults_of_the_image("Pillow refuses it"):
+    with warnings.catch_warnings(), whole_images_only(), _faults_of_the_image("Pillow refuses it"):
         # Training code can read a picture that Pillow only warns about.
         warnings.simplefilter("ignore")
         try:
             image = open_image(data)
         except UnidentifiedImageError as error:
             raise Refused(str(error)) from error
+        except pillow.DecompressionBombError as error:
+            raise Refused(
+                f"Pillow refuses it: DecompressionBombError: {error} Make it smaller, or raise "
+                "PIL.Image.MAX_IMAGE_PIXELS and pack from Python"
+            ) from error
         kind = image.format or ""
         if reason := misfit(image):
             raise Refused(reason)

@@ -87,7 +87,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
     set_pixel_limit(task.pixel_limit)
-    _require_encoder(plan)
+    _require_encoder(plan, task.folder)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
     spec = RecordSpec(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
@@ -176,10 +176,10 @@ def _write_sidecar(path: Path, data: bytes) -> FileInfo:
     return FileInfo(path.name, len(data), crc32c(data))
 
 
-def _require_encoder(plan: Plan) -> None:
+def _require_encoder(plan: Plan, folder: Path) -> None:
     here = encoder(plan.store)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan was made with {plan.encoder}, but this environment has {here}: the same images would give "
-            "other bytes. Pack in the same environment, or start again in another folder"
+            f"the plan in {folder} was made with {plan.encoder}, but this environment has {here}: the same images "
+            "would give other bytes. Pack in the same environment, or start again in another folder"
         )

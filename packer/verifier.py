@@ -19,7 +19,7 @@ from packtrain._codec.cut import cut, has_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
-from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit
+from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit, whole_images_only
 from packtrain._core.arguments import path_of, require, require_functions
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
 from packtrain._core.files import checksum_file, file_errors
@@ -295,7 +295,8 @@ class _ShardRows:
 
     def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
         try:
-            self._decoder.image(EncodedImage(record, width, height))
+            with whole_images_only():
+                self._decoder.image(EncodedImage(record, width, height))
             if self._manifest.store.store != "raw" and (reason := misfit(open_image(record))):
                 return reason
         except (MissingDependency, MemoryError):
