@@ -133,7 +133,8 @@ def test_hundreds_of_schedules(packs: dict[str, Any], seed: int, record_property
 
 
 def loader_of(rows: int = 20, batch: int = 4, **options: Any) -> Loader:
-    return Loader(Numbers(rows), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+    options = {"shuffle": "sampler" not in options, "seed": SEED, "num_workers": 0, "fields": FIELDS, **options}
+    return Loader(Numbers(rows), batch, **options)
 
 
 def positions(batches: Any) -> list[int]:
@@ -518,12 +519,18 @@ class TestStateful:
 
 def test_blocks_of_a_packed_dataset_resume(packs: dict[str, Any]) -> None:
     for dataset in packs.values():
-        whole = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        whole = Loader(
+            dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         rows = [row for batch in whole for row in batch[3].tolist()]
         assert sorted(rows) == list(range(len(dataset)))
-        first = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        first = Loader(
+            dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         begun = next(iter(first))[3].tolist()
-        second = Loader(dataset, 5, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        second = Loader(
+            dataset, 5, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         second.load_state_dict(first.state_dict())
         assert begun + [row for batch in second for row in batch[3].tolist()] == rows
 
@@ -536,9 +543,12 @@ def test_a_run_goes_on_in_another_format(images: Path, tmp_path: Path, format: s
         open_dataset(packed(images, tmp_path / "sets" / str(number) / name, name), transform)
         for number, name in enumerate(["tar", format])
     )
-    whole = Loader(tar, 4, num_workers=0)
+    whole = Loader(tar, 4, shuffle=True, seed=0, num_workers=0)
     expected = [image for batch, _ in whole for image in batch]
-    first, second = Loader(tar, 4, num_workers=0), Loader(other, 4, num_workers=0)
+    first, second = (
+        Loader(tar, 4, shuffle=True, seed=0, num_workers=0),
+        Loader(other, 4, shuffle=True, seed=0, num_workers=0),
+    )
     found = list(next(iter(first))[0])
     second.load_state_dict(first.state_dict())
     found += [image for batch, _ in second for image in batch]
