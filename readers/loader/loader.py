@@ -85,8 +85,9 @@ class Loader:
         timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit.
         generator: A generator whose initial seed is the seed, in place of `seed`.
         collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label. The
-            fields follow in the same tuple. Called in the worker. What it returns goes through a pipe, and its tensors through shared memory of their own, as in torch's
-            DataLoader. That allows samples of different shapes, but is slower.
+            fields follow in the same tuple. Called in the worker. What it returns goes through a pipe, and its tensors
+            through shared memory of their own, as in torch's DataLoader. That allows samples of different shapes, but
+            is slower.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context; None: Python's default.
         fields: What to hand out in addition: any of ``"row"``, ``"line"`` and ``"position"`` (int64 [batch]) and
@@ -322,10 +323,9 @@ class Loader:
             self._resumed = {name: value for name, value in found.sampler.items() if name != "crc32c"}
 
     def sample(self, position: int) -> Any:
-        """The sample at a position of the present epoch: a tuple of image and label as the dataset returns them, and
-        the fields; with `collate_fn`, what that function gets.
+        """The sample at a position of the present epoch: image and label as the dataset returns them, and the fields.
 
-        It is made in this process, with the random numbers of its position.
+        With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its position.
 
         Raises:
             IndexError: The epoch has no such position.

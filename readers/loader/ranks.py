@@ -95,7 +95,7 @@ class Seed:
         self._value, self._agreed = value, None
 
     def settle(self) -> int:
-        """The seed, from now on always the same. Several ranks must call this at the same time, as they begin a pass."""
+        """The seed, which stays the same from now on. Several ranks must call this together, as they begin a pass."""
         world_size = self._ranks.now().world_size
         agreed = world_size if self._agreed is None else self._agreed
         if self._value is None or agreed != world_size:

@@ -122,6 +122,10 @@ class Meter:
     def __str__(self) -> str:
         return str(self.present)
 
+    def __repr__(self) -> str:
+        present = self.present
+        return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
+
     def attach(self, rows: Words) -> None:
         """Adds the processes that make batches from now on.
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from packtrain._codec.geometry import Operation, size_after
 from packtrain._codec.image_plan import ImagePlan, plan_image
+from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
@@ -28,7 +29,7 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        flat = list(_flat(transforms))
+        flat = list(_flat(items("transforms", transforms, "a list of transforms")))
         ours = next((i for i, transform in enumerate(flat) if not isinstance(transform, Transform)), len(flat))
         self.fused: Final[tuple[Transform, ...]] = tuple(flat[:ours])
         self.foreign: Final[tuple[Callable[[Any], Any], ...]] = tuple(flat[ours:])

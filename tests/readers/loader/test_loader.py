@@ -18,7 +18,7 @@ from helpers.support import FORMATS, START_METHODS, encoded, items, packed, para
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
-from packtrain import ImageDataset, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
+from packtrain import ImageDataset, Loader, Shuffled, Weighted, concat, open_dataset
 from packtrain._core import cores as cores_module
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.loader.randomness import mixed, preserved, seed_all, uniforms
@@ -248,14 +248,6 @@ class TestBatches:
             ((batch, labels),) = epoch(whole, 14, transform=CenterCrop(8), shuffle=False)
             assert (batch.shape, labels.tolist()) == ((len(whole), 3, 8, 8), [label for _, label in items(whole)])
             assert whole[0][0].shape == (3, 4, 4)
-
-    def test_what_the_loader_was_made_with_stays(self, folder: Path) -> None:
-        """Workers have the dataset as it was when they were started."""
-        dataset = open_dataset(folder, CenterCrop(4))
-        with loader_of(dataset, num_workers=1) as loader:
-            before = list(loader)
-            dataset.transform = CenterCrop(8)
-            assert [batch[0].shape for batch in loader] == [batch[0].shape for batch in before]
 
 
 class TestWhoMakesIt:

@@ -345,7 +345,7 @@ def test_other_nonsense_is_refused() -> None:
     with pytest.raises(UsageError, match="samples=-1: expected a whole number, at least 0"):
         Weighted([1], -1)
     for sizes in ({"block": 0}, {"window": 0}):
-        with pytest.raises(UsageError, match="(block|window)=0: expected a whole number, at least 1"):
+        with pytest.raises(UsageError, match=r"(block|window)=0: expected a whole number, at least 1"):
             BlockShuffled(OnDisk([0]), **sizes)
     with pytest.raises(
         UsageError, match=r"an object of type list does not know where its records lie on disk.*or use Shuffled"

@@ -154,7 +154,7 @@ class TestSeeds:
     def test_a_sample_before_the_first_pass_is_that_of_the_pass(self) -> None:
         loader = loader_of(shuffle=True)
         torch.manual_seed(4)
-        image, label, position, row = loader.sample(5)
+        image, _, position, row = loader.sample(5)
         torch.manual_seed(5)
         batches = list(loader)
         assert (position, row) == (5, batches[1][3][2]) and torch.equal(image, batches[1][0][2])
