@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt

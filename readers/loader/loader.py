@@ -9,8 +9,6 @@ from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 
-import numpy as np
-
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
@@ -19,24 +17,22 @@ from ..monitoring.stats import Meter
 from .arena import Layout
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
 from .batches import BatchMaker, Made
+from .course import Course
 from .device import device_of, pins
-from .engine import Batch, Job
-from .order import Ahead, Order
+from .engine import Batch
+from .order import Order
 from .postprocess import BatchTransform, Postprocess
 from .production import Means, Production
-from .randomness import mixed, preserved
+from .randomness import preserved
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .samples import SampleMaker
-from .schedule import Schedule
 from .state import LoaderState
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-# The keys of an epoch's order and of its random numbers are mixed from seed, epoch and one of these.
-_ORDER, _SAMPLES = 0, 1
 # Number of samples that are tried before the whole dataset counts as damaged.
 _TRIES: Final = 1000
 # Number of damaged records that are warned about.
@@ -158,9 +154,14 @@ class Loader:
         self.worker_init_fn: Final = function("worker_init_fn", worker_init_fn)
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
-        self._order = order_of(dataset, sampler, shuffle)
         self._ranks = Ranks(rank, world_size)
-        self._seed = Seed(seed, generator, self._ranks)
+        self._course = Course(
+            order_of(dataset, sampler, shuffle),
+            self.batch_size,
+            self.drop_last,
+            self._ranks,
+            Seed(seed, generator, self._ranks),
+        )
         self._maker = BatchMaker(
             SampleMaker(self._dataset, fields),
             function("collate_fn", collate_fn),
@@ -181,16 +182,8 @@ class Loader:
         )
         self._production = Production(self._maker, self._means, self.stats)
         self._skipped = 0
-        self._epoch = 0
-        self._consumed = 0
-        self._under_way = False
-        """True if the present pass has handed out a batch, so that the next pass goes through the next epoch."""
         self._pass: object | None = None
         """Stands for the present pass."""
-        self._drawn: tuple[int | None, int] | None = None
-        """Seed and epoch of the last draw of a foreign sampler."""
-        self._resumed: Mapping[str, Any] | None = None
-        """State from which a foreign sampler is to draw its next epoch."""
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
 
@@ -232,16 +225,16 @@ class Loader:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        rank, world_size = self._ranks.now()
-        order = type(self._order if self.sampler is None else self.sampler).__name__
+        course, (rank, world_size) = self._course, self._ranks.now()
+        order = type(course.order if self.sampler is None else self.sampler).__name__
         return (
             f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
-            f"rank {rank} of {world_size}, epoch {self._epoch}, {self._consumed} samples handed out in it)"
+            f"rank {rank} of {world_size}, epoch {course.epoch}, {course.consumed} samples handed out in it)"
         )
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return self._schedule(self._ranks.now()).steps()
+        return self._course.schedule(self._ranks.now()).steps()
 
     def __iter__(self) -> Iterator[Any]:
         """Begins a pass, which ends any other pass.
@@ -250,15 +243,15 @@ class Loader:
         later pass goes through the next epoch, even if the pass before it was stopped early. A pass that has handed out
         nothing does not count.
         """
-        if self._under_way:
-            self._move(self._epoch + 1)
+        if self._course.under_way:
+            self._move(self._course.epoch + 1)
         self._pass = object()
         return self.stats.timed(self._batches(self._pass))
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded."""
         epoch = whole("epoch", epoch, 0)
-        if epoch != self._epoch or self._under_way:
+        if epoch != self._course.epoch or self._course.under_way:
             self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -270,17 +263,7 @@ class Loader:
         It counts the batches that were handed out, including the one the consumer works on, but not those made ahead.
         This is torch's ``Stateful`` protocol, which torchdata, Lightning and ``torch.distributed.checkpoint`` use.
         """
-        seed, place = self._seed.value, self._ranks.now()
-        # Without a seed, a sampler cannot draw. It does when the first pass begins.
-        order = self._order if seed is None else self._ready(place)
-        sampler = None
-        if isinstance(order, SamplerOrder):
-            sampler = {**order.state(), **place._asdict()}
-        length = _length(order)
-        state = LoaderState(
-            seed, self._epoch, self._consumed, length, type(order).__name__, order.parameters, sampler=sampler
-        )
-        return state.to_dict()
+        return self._course.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state. Batch size, workers and number of ranks may differ from those that saved it.
@@ -289,57 +272,24 @@ class Loader:
         seed of the state is the seed from then on.
 
         Raises:
-            UsageError: The state belongs to another dataset or another kind of order. Or, with a foreign sampler, it
-                was saved with another number of ranks: only packtrain's own orders can be divided among other ranks.
+            UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
+                with another number of ranks: only packtrain's own orders can be divided among other ranks.
         """
-        found = LoaderState.from_dict(state)
-        order = type(self._order).__name__
-        if found.order != order:
-            raise UsageError(f"the state was saved by a loader with order {found.order}, this one has {order}")
-        rank, world_size = self._ranks.now()
-        if found.sampler is None:
-            if found.length != len(self._order):
-                raise UsageError(
-                    f"the state was saved by a loader with {found.length} positions in an epoch, this one has "
-                    f"{len(self._order)}: is it another dataset?"
-                )
-            if found.parameters != self._order.parameters:
-                raise UsageError(
-                    f"the state was saved by a loader whose {order} has {_listed(found.parameters)}, this one has "
-                    f"{_listed(self._order.parameters)}, so rows would be repeated or left out"
-                )
-        elif found.sampler.get("world_size") != world_size:
-            raise UsageError(
-                f"the state was saved by {found.sampler.get('world_size')} ranks, now there are {world_size}; "
-                "only packtrain's own orders can continue with another number, a foreign sampler cannot"
-            )
-        self._move(found.epoch)
-        if found.seed is not None:
-            self._seed.load(found.seed)
-        self._consumed = found.consumed
-        self._resumed, self._drawn = found.sampler, None
-        if found.sampler is not None and found.sampler.get("rank") != rank:
-            # The checksum is that of another rank's rows.
-            self._resumed = {name: value for name, value in found.sampler.items() if name != "crc32c"}
+        self._course.load(LoaderState.from_dict(state))
+        self._pass = None
 
     def sample(self, position: int) -> Any:
         """The sample at a position of the present epoch: image and label as the dataset returns them, and the fields.
 
-        With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its position.
+        With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its
+        position.
 
         Raises:
             IndexError: The epoch has no such position.
             UsageError: The seed is not known yet, because the ranks agree on it when the first pass begins.
             PacktrainError: The sample cannot be made.
         """
-        self._seed.settle_alone()
-        place = self._ranks.now()
-        order = self._ready(place)
-        position = whole("position", position)
-        if not 0 <= position < len(order):
-            raise IndexError(f"position {position} of an epoch of {len(order)}")
-        order_key, key = self._keys(place)
-        row = int(order.rows(order_key, position, position + 1)[0])
+        key, (position,), (row,) = self._course.sample(whole("position", position))
         self._maker = self._maker.of(self._dataset)
         with preserved():
             return self._maker.sample(key, position, row)
@@ -359,42 +309,17 @@ class Loader:
 
     def _move(self, epoch: int) -> None:
         self._pass = None
-        self._under_way = False
-        self._epoch, self._consumed, self._resumed = epoch, 0, None
-
-    def _schedule(self, place: Place) -> Schedule:
-        # A foreign sampler yields only the rows of this rank.
-        rank, world_size = Place(0, 1) if isinstance(self._order, SamplerOrder) else place
-        return Schedule(len(self._order), self.batch_size, rank, world_size, self.drop_last)
-
-    def _keys(self, place: Place) -> tuple[int, int]:
-        """The keys of the epoch's order and of its random numbers."""
-        # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
-        rank = (place.rank,) if isinstance(self._order, SamplerOrder) else ()
-        seed = self._seed.value
-        assert seed is not None
-        return mixed(seed, self._epoch, _ORDER), mixed(seed, self._epoch, _SAMPLES, *rank)
-
-    def _ready(self, place: Place) -> Order:
-        """The order, ready for the present epoch."""
-        if isinstance(self._order, SamplerOrder) and self._drawn != (self._seed.value, self._epoch):
-            key, _ = self._keys(place)
-            if self._resumed is None:
-                self._order.begin(key, self._epoch)
-            else:
-                self._order.resume(key, self._epoch, self._resumed)
-            self._resumed, self._drawn = None, (self._seed.value, self._epoch)
-        return self._order
+        self._course.move(epoch)
 
     def _batches(self, this: object) -> Iterator[Any]:
+        course = self._course
         try:
             place = self._ranks.now()
             self._require_present(this, place)
-            self._seed.settle()
-            self._ready(place)
-            run = self._run(place) if self._schedule(place).steps(self._consumed) else iter(())
+            course.begin(place)
+            run = self._run(place) if course.schedule(place).steps(course.consumed) else iter(())
             while batch := next(run, None):
-                self._consumed, self._under_way = batch.job.consumed, True
+                course.consumed, course.under_way = batch.job.consumed, True
                 self._note_skipped(batch.made)
                 found = [batch.value]
                 # A variable would keep the batch's memory after the consumer has dropped it.
@@ -402,7 +327,7 @@ class Loader:
                 if found[0] is not None:
                     yield found.pop()
                 self._require_present(this, place)
-            self._move(self._epoch + 1)
+            self._move(course.epoch + 1)
         except (GeneratorExit, DatasetError, UsageError):
             raise
         except BaseException:
@@ -429,27 +354,15 @@ class Loader:
         if self._maker is not self._production.maker or not self.persistent_workers:
             self._production.close()
             self._production = Production(self._maker, self._means, self.stats)
-        return self._production.run(self._jobs(place), partial(self._probed, place))
-
-    def _jobs(self, place: Place) -> Iterator[Job]:
-        schedule, order = self._schedule(place), self._order
-        # Computing the rows of several steps at a time is faster, but only a single rank takes them all.
-        order = Ahead(order) if schedule.world_size == 1 else order
-        order_key, key = self._keys(place)
-        consumed = self._consumed
-        while step := schedule.step(consumed):
-            consumed = step.consumed
-            yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
+        return self._production.run(self._course.jobs(place), partial(self._probed, place))
 
     def _probed(self, place: Place) -> Layout:
         """The layout of a batch, found by making one of the next samples of the epoch."""
-        order_key, key = self._keys(place)
-        positions = range(self._consumed, min(len(self._order), self._consumed + _TRIES))
-        rows = self._order.rows(order_key, positions.start, positions.stop)
+        order = self._course.order
         # A later epoch of a foreign sampler may be longer.
-        size = self.batch_size if isinstance(self._order, SamplerOrder) else min(self.batch_size, len(self._order))
+        size = self.batch_size if isinstance(order, SamplerOrder) else min(self.batch_size, len(order))
         with preserved():
-            return self._maker.layout(size, key, positions, rows.tolist())
+            return self._maker.layout(size, *self._course.upcoming(place, _TRIES))
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
@@ -460,23 +373,3 @@ class Loader:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"
             )
-
-
-def _rows(order: Order, key: int, positions: Any) -> Any:
-    """The rows at consecutive positions, or at positions that continue at the beginning of the epoch."""
-    first, last = int(positions[0]), int(positions[-1])
-    if last - first == len(positions) - 1:
-        return order.rows(key, first, last + 1)
-    return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
-
-
-def _length(order: Order) -> int:
-    """Number of positions in an epoch; 0 for a sampler that tells it only when it draws one."""
-    try:
-        return len(order)
-    except TypeError:
-        return 0
-
-
-def _listed(parameters: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in parameters.items()) or "no parameters"

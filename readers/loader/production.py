@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -63,6 +63,10 @@ class Production:
         self._layout: Layout | None = None
         self._engine: Engine | None = None
         self._transfer: Transfer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process starts workers of its own.
+        return {**vars(self), "_engine": None, "_transfer": None}
 
     def run(self, jobs: Iterator[Job], probed: Callable[[], Layout]) -> Iterator[Batch]:
         """The batches of a pass, as the consumer gets them.
