@@ -60,13 +60,13 @@ def number(name: str, value: SupportsFloat, least: float, most: float, expected:
     return found
 
 
-def flag(name: str, value: bool) -> bool:
-    """True or False. Nothing else, because every other object counts as one of them.
+def flag(name: str, value: object) -> bool:
+    """True or False, also numpy's. Nothing else, though Python takes every object for one of them.
 
     Raises:
         UsageError: It is something else.
     """
-    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
+    if type(value).__name__ not in ("bool", "bool_"):
         raise unexpected(name, value, "True or False")
     return bool(value)
 

@@ -57,7 +57,8 @@ def with_transform(dataset: Any, transform: Any) -> ImageDataset:
     Raises:
         UsageError: It has none that can be replaced, or `transform` is not one.
     """
-    if not isinstance(require_dataset(dataset), ImageDataset):
+    require_dataset(dataset)
+    if not isinstance(dataset, ImageDataset):
         raise UsageError(
             f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
         )

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, Final
-
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from ..monitoring.stats import Meter
 from .arena import Layout
@@ -17,6 +15,9 @@ from .device import Transfer, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .headspace import Replay
 from .postprocess import Postprocess, tensors_of
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)

@@ -62,14 +62,8 @@ def content(held: Any) -> Any:
 
 def forked(workers: int = 1, **options: Any) -> Loader:
     """A loader with as few slots as possible for its workers: three for one worker."""
-    options = {
-        "shuffle": True,
-        "seed": 0,
-        "prefetch_factor": 1,
-        "multiprocessing_context": "fork",
-        "fields": ("row", "position"),
-    } | options
-    return Loader(Numbered(ROWS), BATCH, num_workers=workers, **options)
+    options = {"prefetch_factor": 1, "multiprocessing_context": "fork", "fields": ("row", "position"), **options}
+    return Loader(Numbered(ROWS), BATCH, shuffle=True, seed=0, num_workers=workers, **options)
 
 
 def slots_of(loader: Loader) -> Slots:

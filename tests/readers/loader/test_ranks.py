@@ -102,7 +102,7 @@ class TestTheRankIsReadWhenAPassBegins:
 
     @staticmethod
     def with_torchs_sampler(rank: int, world: int, group: Path) -> Any:
-        sampler = DistributedSampler(Numbers(ROWS), world, rank)
+        sampler: DistributedSampler[Any] = DistributedSampler(Numbers(ROWS), world, rank)
         loader = loader_of(seed=1, sampler=sampler)
         loader.state_dict()
         join(rank, world, group)

@@ -168,7 +168,7 @@ def test_after_an_error_the_loader_can_be_used_again(dataset: PackedDataset) -> 
     with soon(), pytest.raises(LoaderError):
         list(loader)
     assert multiprocessing.active_children() == []
-    loader.dataset.transform = to_tensor  # type: ignore[attr-defined]
+    loader.dataset.transform = to_tensor
     with soon():
         assert labels_of(loader) == labels_of(Loader(dataset, 2, shuffle=False, num_workers=0))
     loader.close()
