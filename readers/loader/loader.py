@@ -217,7 +217,9 @@ class Loader:
         return self._skipped
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name != "transform" and "_made" in self.__dict__:
+        # A subclass may have attributes of its own.
+        known = type(self) is Loader or hasattr(Loader, name) or name in Loader.__init__.__annotations__
+        if known and not name.startswith("_") and name != "transform" and "_made" in vars(self):
             raise UsageError(
                 f"loader.{name} cannot be set: make another Loader, and let it continue with load_state_dict if it "
                 "should. Only loader.transform can be set, and set_epoch chooses the epoch"

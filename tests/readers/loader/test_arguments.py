@@ -409,6 +409,19 @@ class TestTransformsThatChange:
             setattr(loader, name, 3)
 
 
+    def test_subclasses_have_attributes_of_their_own(self) -> None:
+        class Named(Loader):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                self.name = "train"
+
+        loader = Named(Numbers(4), 2, num_workers=0)
+        assert loader.name == "train" and len(list(loader)) == 2
+        for name in ("batch_size", "shuffle", "rank"):
+            with pytest.raises(UsageError, match="cannot be set"):
+                setattr(loader, name, 3)
+
+
 class TestWhatThingsSayOfThemselves:
     def test_a_loader(self, folder: Path) -> None:
         loader = loader_of(open_dataset(folder), transform=CenterCrop(4), seed=1, shuffle=True)
