@@ -78,7 +78,8 @@ class Loader:
         prefetch_factor: Number of batches that each worker makes ahead; None: 2.
         persistent_workers: False to end the workers at the end of each pass. Then each pass sees what has changed in a
             dataset that is not packtrain's.
-        timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit.
+        timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit. Like all that is about
+            workers, it has no effect if there are none.
         generator: A generator whose initial seed is the seed, in place of `seed`.
         collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label. The
             fields follow in the same tuple. Called in the worker. What it returns goes through a pipe, and its tensors

@@ -88,6 +88,9 @@ def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(transform)
         elif type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision."):
             yield from _flat(transform.transforms)
+        elif isinstance(transform, type) and issubclass(transform, Transform):
+            # Being a class, it can be called, but that would only make a transform out of the image.
+            raise UsageError(f"{transform.__name__} is a class of transforms: give {transform.__name__}(...)")
         elif callable(transform):
             yield transform
         else:

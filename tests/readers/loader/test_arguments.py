@@ -1,4 +1,4 @@
-"""Laws of a loader's arguments: torch's mean what they mean there, and nothing that has no effect is accepted."""
+"""Laws of arguments: torch's mean what they mean there, wrong ones are named, and what is set takes effect."""
 
 from __future__ import annotations
 
@@ -221,6 +221,10 @@ class TestWrongTypes:
         ("make", "message"),
         [
             (lambda: transforms.Compose(3), "transforms=3: expected a list of transforms"),
+            (
+                lambda: transforms.Compose([CenterCrop]),
+                r"CenterCrop is a class of transforms: give CenterCrop\(\.\.\.\)",
+            ),
             (lambda: transforms.Compose("flip"), "transforms='flip': expected a list of transforms"),
             (lambda: transforms.RandomHorizontalFlip("a"), "p='a': expected a probability"),
             (lambda: transforms.RandomHorizontalFlip(None), "p=None: expected a probability"),
@@ -407,7 +411,6 @@ class TestTransformsThatChange:
         loader = loader_of()
         with pytest.raises(UsageError, match=rf"loader\.{name} cannot be set: make another Loader"):
             setattr(loader, name, 3)
-
 
     def test_subclasses_have_attributes_of_their_own(self) -> None:
         class Named(Loader):
