@@ -82,7 +82,7 @@ def function(name: str, value: Callable[..., T] | None) -> Callable[..., T] | No
     return value
 
 
-def choice(name: str, value: str, choices: Iterable[str]) -> str:
+def choice(name: str, value: object, choices: Iterable[str]) -> str:
     """One of several names.
 
     Raises:
