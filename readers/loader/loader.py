@@ -20,6 +20,7 @@ from .batches import BatchMaker, Made
 from .course import Course
 from .device import device_of, pins
 from .engine import Batch
+from .lookalike import EpochSampler, sampler_of
 from .order import Order
 from .postprocess import BatchTransform, Postprocess
 from .production import Means, Production
@@ -147,12 +148,11 @@ class Loader:
         refuse(unknown, Loader.__init__.__annotations__)
         self.batch_size: Final = whole("batch_size", batch_size, 1)
         self.drop_last: Final = flag("drop_last", drop_last)
-        self.sampler: Final = sampler
+        self._sampler: Final = sampler
         self.num_workers: Final = workers_of(num_workers)
         self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
         self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
         self.timeout: Final = number("timeout", timeout, 0, _LONGEST, "a number of seconds, at least 0")
-        self.worker_init_fn: Final = function("worker_init_fn", worker_init_fn)
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
@@ -174,7 +174,8 @@ class Loader:
             self.num_workers,
             self.prefetch_factor,
             context_of(multiprocessing_context),
-            self.worker_init_fn,
+            # Not an attribute: Lightning would set it.
+            function("worker_init_fn", worker_init_fn),
             self.timeout,
             self.device,
             Postprocess(mean, std, dtype, batch_transform),
@@ -229,7 +230,7 @@ class Loader:
 
     def __repr__(self) -> str:
         course, (rank, world_size) = self._course, self._ranks.now()
-        order = type(course.order if self.sampler is None else self.sampler).__name__
+        order = type(course.order if self._sampler is None else self._sampler).__name__
         return (
             f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
             f"rank {rank} of {world_size}, epoch {course.epoch}, {course.consumed} samples handed out in it)"
@@ -238,6 +239,37 @@ class Loader:
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
         return self._course.schedule(self._ranks.now()).steps()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the present pass; if that has handed out nothing, of the next pass."""
+        return self._course.epoch
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches of the epoch that have not been handed out."""
+        return self._course.schedule(self._ranks.now()).steps(self._course.consumed)
+
+    @property
+    def remainder(self) -> int:
+        """Number of samples in the incomplete step that ends the epoch, over all ranks and without padding.
+
+        0 if there is no such step; -1 if it is unknown, because a torch Sampler yields the rows of one rank only.
+        """
+        course = self._course
+        if isinstance(course.order, SamplerOrder):
+            return -1
+        return course.schedule(self._ranks.now()).remainder(course.consumed)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """Passes `set_epoch` on to the loader, for frameworks that look for it here. Nothing can be drawn from it."""
+        return sampler_of(self._course.order, self._follow)
+
+    @property
+    def batch_sampler(self) -> EpochSampler:
+        """The same as `sampler`."""
+        return self.sampler
 
     def __iter__(self) -> Iterator[Any]:
         """Begins a pass, which ends any other pass.
@@ -252,10 +284,16 @@ class Loader:
         return self.stats.timed(self._batches(self._pass))
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded."""
+        """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
+
+        A pass that has handed out nothing counts as the next one.
+        """
         epoch = whole("epoch", epoch, 0)
         if epoch != self._course.epoch or self._course.under_way:
+            present = None if self._course.under_way else self._pass
             self._move(epoch)
+            # Lightning calls `iter` first, and then says which epoch that is.
+            self._pass = present
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader between two steps. The state of any one rank can be loaded on all ranks.
@@ -265,6 +303,11 @@ class Loader:
 
         It counts the batches that were handed out, including the one the consumer works on, but not those made ahead.
         This is torch's ``Stateful`` protocol, which torchdata, Lightning and ``torch.distributed.checkpoint`` use.
+
+        After the last batch of an epoch, the state is the end of that epoch, until the pass ends or the loader is moved
+        to another epoch. As in torchdata, a pass from there hands out nothing, and the pass after it goes through the
+        next epoch. So a loop that continues in the epoch it was saved in finishes it, without any step. A loop that
+        continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
         return self._course.state().to_dict()
 
@@ -309,6 +352,16 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pass belongs to the process that it was begun in.
+        return {**vars(self), "_pass": None}
+
+    def _follow(self, epoch: int) -> None:
+        course = self._course
+        begun = course.under_way or course.consumed > 0
+        if epoch > course.epoch and (begun or not course.epoch):
+            self.set_epoch(course.epoch + 1 if begun else epoch)
 
     def _move(self, epoch: int) -> None:
         self._pass = None

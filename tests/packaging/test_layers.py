@@ -49,6 +49,7 @@ TORCH_ALLOWED = {
     "readers/loader/batches.py",
     "readers/loader/device.py",
     "readers/loader/loader.py",
+    "readers/loader/lookalike.py",
     "readers/loader/postprocess.py",
     "readers/loader/randomness.py",
     "readers/loader/ranks.py",
