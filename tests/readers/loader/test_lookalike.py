@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.batching import Numbers
-from helpers.support import FORMATS, image_set, packed, param_id
+from helpers.support import FORMATS, image_set, packed
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from packtrain import Loader, Weighted, concat, open_dataset
