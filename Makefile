@@ -92,13 +92,16 @@ $(VENV)/.created:
 	@touch $@
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
-# for tests, matplotlib draws the charts; their dependencies would bring Pillow over pillow-simd.
+# for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The dependencies of all
+# these would bring Pillow over pillow-simd, or much that the tests do not need.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	$(PIP) --no-deps torchvision
 	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
+	$(PIP) --no-deps lightning lightning-utilities torchmetrics
+	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

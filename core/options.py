@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from .arguments import require, require_one_of, require_type
+from .arguments import choice, instance, whole
 from .errors import UsageError
 
 STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
@@ -35,9 +35,9 @@ class ResizeRule:
     height: int
 
     def __post_init__(self) -> None:
-        require_one_of("rule", self.rule, _RULES)
-        require("width", self.width, 1)
-        require("height", self.height, 1)
+        choice("rule", self.rule, _RULES)
+        object.__setattr__(self, "width", whole("width", self.width, 1))
+        object.__setattr__(self, "height", whole("height", self.height, 1))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -101,11 +101,11 @@ class StoreOptions:
     check: bool = False
 
     def __post_init__(self) -> None:
-        require_one_of("store", self.store, STORE_MODES)
-        require_one_of("mode", self.mode, PIXEL_MODES)
-        require_one_of("orientation", self.orientation, ORIENTATIONS)
-        require("quality", self.quality, 1, 100)
-        require_type("check", self.check, bool)
+        choice("store", self.store, STORE_MODES)
+        choice("mode", self.mode, PIXEL_MODES)
+        choice("orientation", self.orientation, ORIENTATIONS)
+        object.__setattr__(self, "quality", whole("quality", self.quality, 1, 100))
+        instance("check", self.check, bool)
         if self.resize is not None:
             ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
@@ -144,9 +144,9 @@ class LabelSpec:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("kind", self.kind, _LABEL_KINDS)
+        choice("kind", self.kind, _LABEL_KINDS)
         if self.count is not None:
-            require("count", self.count, 1)
+            object.__setattr__(self, "count", whole("count", self.count, 1))
             if self.kind == "none":
                 raise UsageError(f"count={self.count}: labels of kind none have no values")
 
@@ -157,7 +157,7 @@ class LabelSpec:
         Raises:
             UsageError: `text` is none of these.
         """
-        require_type("labels", text, str)
+        instance("labels", text, str)
         found = re.fullmatch(r"(int|float)(?:\*([1-9]\d{0,5}))?|none", text)
         if not found:
             raise UsageError(f"labels {text!r}: expected int, int*K, float*K or none")

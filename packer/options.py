@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packtrain._core.arguments import path_of, require, require_one_of, require_type
+from packtrain._core.arguments import choice, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.options import LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
@@ -43,12 +43,12 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         self._take_texts()
-        require_one_of("format", self.format, FORMATS)
-        require_type("store", self.store, StoreOptions)
-        require_type("labels", self.labels, LabelSpec)
-        require("shard_bytes", self.shard_bytes, 1)
-        if self.seed is not None and type(self.seed) is not int:
-            raise UsageError(f"seed={self.seed!r}: expected a whole number, or None for the order of the list")
+        choice("format", self.format, FORMATS)
+        instance("store", self.store, StoreOptions)
+        instance("labels", self.labels, LabelSpec)
+        object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed))
         if self.classes is not None and str(self.labels) != "int":
             raise UsageError(f"class names need labels int, not {self.labels}")
         _require_used(self.store)
@@ -91,7 +91,7 @@ def reject_limit(limit: str | int, lines: int) -> int:
         UsageError: `limit` is neither a percentage nor a count.
     """
     if type(limit) is int:
-        return require("max_rejects", limit, 0)
+        return whole("max_rejects", limit, 0)
     text = limit if isinstance(limit, str) else ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packtrain._core.arguments import path_of, require, require_functions, require_type
+from packtrain._core.arguments import function, instance, path_of, whole
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import (
     file_errors,
@@ -117,9 +117,9 @@ def pack(
         NoSpace: The file system of `out` is full. Finished shards are kept.
     """
     options = PackOptions() if options is None else options
-    require_type("options", options, PackOptions)
-    require("workers", workers, 1)
-    require_functions(on_progress=on_progress)
+    instance("options", options, PackOptions)
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
     folder = path_of("out", out)
     images = read_list(path_of("source", source), options.labels, root=options.root, classes=options.classes)
     guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)

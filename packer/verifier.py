@@ -20,7 +20,7 @@ from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
 from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit, whole_images_only
-from packtrain._core.arguments import path_of, require, require_functions
+from packtrain._core.arguments import function, path_of, whole
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
 from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
@@ -135,8 +135,8 @@ def verify(
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
     """
-    require("workers", workers, 1)
-    require_functions(on_progress=on_progress)
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
     folder = path_of("path", path)
     journal = None if journal is None else path_of("journal", journal)
     # The lease keeps a staged copy from being evicted in the meantime.

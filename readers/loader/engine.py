@@ -141,6 +141,7 @@ class ParallelEngine(Engine):
         prefetch_factor: Number of batches to make ahead, for each worker.
         context: Starts the processes.
         init: Called in each worker with its number.
+        timeout: Seconds to wait for a result of any worker; 0: for ever.
 
     Raises:
         LoaderError: There is not enough memory for the batches.
@@ -154,12 +155,14 @@ class ParallelEngine(Engine):
         prefetch_factor: int,
         context: BaseContext,
         init: Callable[[int], None] | None = None,
+        *,
+        timeout: float = 0,
     ) -> None:
         self._ahead = workers * prefetch_factor
         self._arena = Arena(layout, self._ahead + _HELD, workers)
         self._slots = Slots(self._arena)
         self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
-        self._workers = Workers(maker, self._arena, context, init)
+        self._workers = Workers(maker, self._arena, context, init, timeout=timeout)
         self._counters = Counters(self._arena.board.words(workers))
         self._next = 0
         """Number of the next ticket."""

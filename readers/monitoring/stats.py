@@ -97,6 +97,10 @@ class Meter:
         self._pass: object | None = None
         """Stands for the present pass."""
 
+    def __reduce__(self) -> tuple[type[Meter], tuple[Setup, Clock]]:
+        # What was measured stays in the process that it was measured in.
+        return type(self), (self._setup, self._clock)
+
     @property
     def present(self) -> Stats:
         """The figures of the present pass or, between two passes, of the last one."""
@@ -121,6 +125,10 @@ class Meter:
 
     def __str__(self) -> str:
         return str(self.present)
+
+    def __repr__(self) -> str:
+        present = self.present
+        return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
 
     def attach(self, rows: Words) -> None:
         """Adds the processes that make batches from now on.

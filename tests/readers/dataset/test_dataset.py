@@ -141,7 +141,7 @@ class TestMistakes:
 
     def test_a_row_says_where_it_is(self, images: Path, tmp_path: Path) -> None:
         opened = open_dataset(packed(images, tmp_path / "out", "tar"), io="pread", decoder="pillow")
-        words = "12 rows, tar, verbatim, io='pread', decoder='pillow'"
+        words = "12 rows, tar, verbatim, io='pread', decoder='pillow', transform=None"
         assert repr(opened) == f"PackedDataset({str(tmp_path / 'out')!r}, {words})"
         assert opened.store.describe(4) == "row 4 (line 4, 'image 4.jpg', in train-000000.tar)"
 

@@ -45,13 +45,16 @@ def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = Fals
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(device_module, "Cuda", lambda _: device)
         if not processes:
-            patch.setattr(engine_module, "Workers", lambda maker, arena, *_: Inline(maker, arena, inline or choose))
+            patch.setattr(
+                engine_module, "Workers", lambda maker, arena, *_, **__: Inline(maker, arena, inline or choose)
+            )
         yield device
         device.finish()
 
 
 def loader_on(device: str, **options: Any) -> Loader:
-    options = {"num_workers": 1, "prefetch_factor": 1, **NORMALISED, "batch_transform": swapped, **options}
+    options = {"num_workers": 1, "prefetch_factor": 1, "shuffle": True, "seed": 0, **NORMALISED, **options}
+    options.setdefault("batch_transform", swapped)
     dataset = options.pop("dataset", Numbered(ROWS))
     return Loader(dataset, BATCH, device=device, multiprocessing_context="fork", **options)
 
@@ -173,7 +176,7 @@ def test_nothing_accumulates_over_20_epochs() -> None:
             for batch in loader:
                 del batch
                 device.finish()
-            engine: Any = loader._engine
+            engine: Any = loader._production._engine
             events = sum(map(len, engine._slots._events))
             assert events <= engine._arena.slots
             assert len(engine._slots) == engine._arena.slots
@@ -356,7 +359,7 @@ def test_finished_batches_keep_no_slot() -> None:
         for _ in range(2):
             for images, labels in loader:
                 kept.append((images, labels))
-                engine: Any = loader._engine
+                engine: Any = loader._production._engine
                 del images
                 assert engine._arena.slots == len(engine._slots) + len(engine._out) + len(engine._results)
     assert_same(kept, wanted(2))
@@ -548,7 +551,7 @@ class TestOnAGpu:
         with loader_on("cuda", num_workers=2, batch_transform=None) as loader:
             images, _ = next(iter(loader))
             assert images.is_contiguous(memory_format=torch.channels_last)
-            transfer: Any = loader._transfer
+            transfer: Any = loader._production._transfer
             assert len(transfer._registered) > 0
         assert len(transfer._registered) == 0
         assert torch.ones(1, device="cuda").item() == 1
@@ -558,7 +561,7 @@ class TestOnAGpu:
             batches = iter(loader)
             for _ in range(2):
                 next(batches)
-            transfer, done = loader._transfer, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            transfer, done = loader._production._transfer, torch.cuda.Event()  # type: ignore[no-untyped-call]
             torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
             done.record()
             next(batches)

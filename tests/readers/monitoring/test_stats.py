@@ -373,7 +373,7 @@ def require_sound(found: Stats) -> None:
 )
 def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: dict[str, Any]) -> None:
     dataset = concat([open_dataset(folder, CROP)] * 6)
-    with Loader(dataset, 5, **{"num_workers": 2, **options}) as loader:
+    with Loader(dataset, 5, **{"shuffle": True, "seed": 0, "num_workers": 2, **options}) as loader:
         for epoch in range(2):
             list(loader)
             found = loader.stats.present
@@ -493,7 +493,8 @@ def test_figures_outlive_their_loader_without_its_batches() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_headspace_replays_a_few_batches_for_a_whole_epoch(workers: int, drop_last: bool) -> None:
-    options: dict[str, Any] = {"num_workers": workers, "drop_last": drop_last, "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {"num_workers": workers, "drop_last": drop_last, "shuffle": True, "seed": 0}
+    options["multiprocessing_context"] = "fork"
     with Loader(Numbered(47), 4, **options) as real, Loader(Numbered(47), 4, **options, headspace=True) as replayed:
         rows = set()
         for epoch in range(2):
