@@ -45,7 +45,11 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
         UnsupportedVersion: The version of the document is higher than `newest`.
         CorruptFile: Anything else is wrong with the document.
     """
-    data = path.read_bytes()
+    return read_document(path.read_bytes(), path, newest=newest)
+
+
+def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
+    """The same as `load_document`, for the bytes of a document that were read from `path`."""
     try:
         body = json.loads(data.decode("utf-8"))
         version = body["version"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
+
+from packtrain._core.errors import UsageError
 
 from .progress import OnCopyProgress
 from .root import SHM
 from .transfer import THREADS
+
+_MOST_GRACE: Final = 10 * 366 * 86400
 
 Phase = Literal["wait", "copy", "check", "warm"]
 
@@ -19,24 +23,50 @@ class StageOptions:
     """Where a dataset is staged, and what resources that may take.
 
     Attributes:
-        to: Folder that holds this user's staged copies. It must be on this machine, not on a network file system.
+        to: Folder that holds this user's staged copies, as a text or path. It must be on this machine, not on a network
+            file system.
         budget: Maximum number of bytes that all copies in `to` may take together; None for no limit other than the
             available space.
         reserve: Bytes to leave free, for example for the shared memory of loaders; None for a sixteenth of the file
             system, at most 2 GiB.
-        grace: Seconds during which the copy is safe from eviction even if nobody reads it.
+        grace: Seconds during which the copy is safe from eviction even if nobody reads it; at most ten years.
         partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
         warm: Also read a copy on a disk into the page cache.
         threads: Number of threads that copy.
+
+    Raises:
+        UsageError: A value is of the wrong type, or out of range.
     """
 
-    to: Path = SHM
+    to: str | os.PathLike[str] = SHM
     budget: int | None = None
     reserve: int | None = None
     grace: float = 0
     partial: bool = False
     warm: bool = False
     threads: int = THREADS
+
+    def __post_init__(self) -> None:
+        place: Any = self.to
+        _check("to", place, isinstance(place, str | os.PathLike) and os.fspath(place) != "", "a folder")
+        for name, size in (("budget", self.budget), ("reserve", self.reserve)):
+            _check(name, size, size is None or (_is_int(size) and size >= 0), "a number of bytes, or None")
+        number = _is_int(self.grace) or isinstance(self.grace, float)
+        _check("grace", self.grace, number and 0 <= self.grace <= _MOST_GRACE, "0 seconds to ten years")
+        for name, flag in (("partial", self.partial), ("warm", self.warm)):
+            _check(name, flag, isinstance(flag, bool), "True or False")
+        _check("threads", self.threads, _is_int(self.threads) and self.threads >= 1, "a number, at least 1")
+
+
+def options_from(to: StageOptions | str | os.PathLike[str] | None) -> StageOptions:
+    """The options that a caller means: options, a folder to stage to, or None for the defaults.
+
+    Raises:
+        UsageError: `to` is none of these.
+    """
+    if to is None:
+        return StageOptions()
+    return to if isinstance(to, StageOptions) else StageOptions(to)
 
 
 @dataclass(frozen=True)
@@ -66,3 +96,12 @@ OnWarning = Callable[[str], None]
 def relay(on_progress: OnStageProgress, phase: Phase) -> OnCopyProgress:
     """A callback that passes the progress of a transfer on as progress of a phase of staging."""
     return lambda progress: on_progress(StageProgress(phase, progress.done, progress.total, progress.resumed))
+
+
+def _check(name: str, value: Any, sound: bool, expected: str) -> None:
+    if not sound:
+        raise UsageError(f"{name} is {value!r}: expected {expected}")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
@@ -242,7 +241,6 @@ def open_dataset(
 
 
 def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
-    from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import stage
 
-    return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))
+    return stage(path, to)

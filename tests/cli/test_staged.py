@@ -54,8 +54,12 @@ class TestList:
         assert not list(place.iterdir())
 
     def test_a_place_that_is_not_there(self, run: Run, tmp_path: Path) -> None:
-        outcome = run("staged", "list", "--to", tmp_path / "none")
-        assert (outcome.code, outcome.out) == (0, f"0 staged in {tmp_path / 'none'}, 0 B\n")
+        (tmp_path / "file").touch()
+        for name in ("none", "file"):
+            for words in (["list"], ["evict", "--all"], ["evict", "cats"], ["pin", "cats"], ["repair", "cats"]):
+                outcome = run("staged", *words, "--to", tmp_path / name)
+                assert (outcome.code, outcome.out) == (1, ""), words
+                assert f"{tmp_path / name} is not a folder" in outcome.err
 
     def test_a_line_for_each(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
         cats, dogs = staged
@@ -89,12 +93,13 @@ class TestList:
 
 
 class TestEvict:
-    @pytest.mark.parametrize("how", ["id", "part", "path", "path with slash"])
+    @pytest.mark.parametrize("how", ["id", "beginning", "beginning of the key", "path", "path with slash"])
     def test_one(self, run: Run, staged: tuple[Staged, Staged], place: Path, how: str) -> None:
         cats, _ = staged
         words = {
             "id": (cats.id, "--to", place),
-            "part": ("cat", "--to", place),
+            "beginning": ("cats", "--to", place),
+            "beginning of the key": (cats.id.rpartition("-")[2][:6], "--to", place),
             "path": (cats.path,),
             "path with slash": (f"{cats.path}/",),
         }[how]
@@ -149,7 +154,9 @@ class TestEvict:
         [
             ([], 2, "name the copies to evict, or use --all"),
             (["cats", "--all"], 2, "name the copies to evict, or use --all"),
-            (["s"], 1, "matches several copies: cats-"),
+            (["cat"], 2, "'cat' is too short for the id of a copy: give at least 4 characters"),
+            ([""], 2, "'' is too short"),
+            (["s"], 1, "there is no staged copy 's'"),
             (["mice"], 1, "there is no staged copy 'mice'; existing copies: cats-"),
             (["/elsewhere/packtrain-0/x"], 2, "these copies are in several folders (/elsewhere, "),
         ],
