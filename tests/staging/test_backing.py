@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.staging.children import Child
-from helpers.staging.laws import assert_same, big_dataset, packed_pictures, until_pieces_are_noted
+from helpers.staging.laws import assert_same, big_dataset, until_pieces_are_noted
 from helpers.support import flip, tree
 
 from packtrain import StageOptions, stage
@@ -21,8 +21,9 @@ from packtrain.staging import entries, evict
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return packed_pictures(tmp_path / "source", 90)
+def source(datasets: tuple[Path, ...], tmp_path: Path) -> Path:
+    """A dataset that may be damaged."""
+    return shutil.copytree(datasets[3], tmp_path / "source")
 
 
 def staged(source: Path, place: Path) -> Path:
@@ -47,33 +48,41 @@ def crowd_out(dataset: Path, place: Path) -> None:
     stage(dataset, StageOptions(to=place, budget=budget_for_one(place))).lease.close()
 
 
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "deleted": lambda shard: shard.unlink(),
-    "truncated": lambda shard: os.truncate(shard, shard.stat().st_size - 1),
-    "empty": lambda shard: os.truncate(shard, 0),
-    "flipped": lambda shard: flip(shard, -1),
-    "flipped, with its old times": lambda shard: flip_unnoticed(shard),
-    "a folder": lambda shard: (shard.unlink(), shard.mkdir()),
-    "a pipe": lambda shard: (shard.unlink(), os.mkfifo(shard)),
-    "a broken link": lambda shard: (shard.unlink(), shard.symlink_to("nowhere")),
-}
+def damage(file: Path, how: str) -> None:
+    before = file.stat()
+    match how:
+        case "truncated":
+            os.truncate(file, before.st_size - 1)
+        case "empty":
+            os.truncate(file, 0)
+        case "flipped":
+            flip(file, -1)
+        case "flipped, with its old times":
+            flip(file, -1)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case _:
+            file.unlink()
+    match how:
+        case "a folder":
+            file.mkdir()
+        case "a pipe":
+            os.mkfifo(file)
+        case "a broken link":
+            file.symlink_to("nowhere")
 
 
-def flip_unnoticed(shard: Path) -> None:
-    before = shard.stat()
-    flip(shard, -1)
-    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+HOW = ("deleted", "truncated", "empty", "flipped", "flipped, with its old times", "a folder", "a pipe", "a broken link")
 
 
 class TestKept:
-    @pytest.mark.parametrize("how", DAMAGE)
+    @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("name", ["a shard", "index/label.npy"])
     def test_when_a_file_of_the_source_is(
         self, datasets: tuple[Path, ...], source: Path, place: Path, how: str, name: str
     ) -> None:
         only, before = staged(source, place), tree(source)
         file = shard_of(source) if name == "a shard" else source / name
-        DAMAGE[how](file)
+        damage(file, how)
         with pytest.raises(NoRoom, match=rf"{only.name} \(may be the only copy: .*{file.name}"):
             crowd_out(datasets[0], place)
         assert evict(place) == evict(place, force=True) == []
@@ -127,7 +136,7 @@ class TestKept:
         second = staged(first, other_place)
         shutil.rmtree(source)
         staged(second, place)
-        load = backing.Source.load
+        load = Source.load
 
         def load_and_evict(folder: Path) -> Source:
             found = load(folder)
@@ -135,7 +144,7 @@ class TestKept:
                 evict(other_place, [second], force=True)
             return found
 
-        monkeypatch.setattr(backing.Source, "load", load_and_evict)
+        monkeypatch.setattr(Source, "load", load_and_evict)
         assert [entry.path for entry in evict(place)] == [first]
         assert second.is_dir()
 
@@ -201,7 +210,7 @@ def test_a_source_that_does_not_answer_stops_nobody_else(
 ) -> None:
     """As on a network file system whose server is down."""
     staged(source, place)
-    load = backing.Source.load
+    load = Source.load
     asked, answer = threading.Event(), threading.Event()
 
     def hang(folder: Path) -> object:
@@ -210,7 +219,7 @@ def test_a_source_that_does_not_answer_stops_nobody_else(
             assert answer.wait(60)
         return load(folder)
 
-    monkeypatch.setattr(backing.Source, "load", hang)
+    monkeypatch.setattr(Source, "load", hang)
     budget = budget_for_one(place)
     waiting = threading.Thread(target=stage, args=(datasets[0], StageOptions(to=place, budget=budget)))
     waiting.start()
