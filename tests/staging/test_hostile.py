@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.staging.laws import assert_same, root_of
@@ -217,6 +219,36 @@ class TestInThePlaceOfTheRoot:
                 evict(place, force=True)
         assert root.is_symlink(), "it was exchanged"
         assert seen(stranger.folder) == before
+
+
+def test_what_cannot_be_deleted_blocks_nothing(
+    datasets: tuple[Path, ...], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file that an administrator made immutable."""
+    stage(datasets[0], place).lease.close()
+    delete = shutil.rmtree
+    refused: list[str] = []
+
+    def refuse(name: str, **options: Any) -> None:
+        if name in (refused or [name]):
+            refused[:] = [name]
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        delete(name, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(StagingError, match="Operation not permitted"):
+        evict(place)
+    assert entries(place) == []
+    grave = root_of(place) / ".trash" / refused[0]
+    warned: list[str] = []
+    staged = stage(datasets[1], place, on_warning=warned.append)
+    assert_same(staged.path, datasets[1])
+    assert [warning for warning in warned if str(grave) in warning and "leaves them alone" in warning]
+    staged.lease.close()
+    assert len(evict(place)) == 1
+    assert strays(place) == [grave]
+    monkeypatch.setattr(shutil, "rmtree", delete)
+    assert strays(place) == []
 
 
 class TestForeignRoots:
