@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -167,6 +168,35 @@ class TestEvict:
         outcome = run("staged", "evict", *words, "--to", place)
         assert (outcome.code, outcome.out) == (code, "") and message in outcome.err
         assert names(place) == {"cats", "dogs"}
+
+
+class TestStrays:
+    def test_they_are_named(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        stray = staged[0].path.parent / ".trash" / "notes"
+        stray.touch()
+        for words in (["list"], ["evict", "--all"]):
+            outcome = run("staged", *words, "--to", place)
+            assert outcome.code == 0
+            assert f"leaves them alone: {stray}. Move or delete them" in outcome.err
+        assert names(place) == set() and stray.exists()
+
+
+class TestTheOnlyCopy:
+    def test_it_goes_only_by_name_and_force(
+        self, run: Run, datasets: tuple[Path, Path], place: Path, tmp_path: Path
+    ) -> None:
+        source = shutil.copytree(datasets[0], tmp_path / "cats")
+        only = Path(run("stage", source, "--to", place, "--grace", "0").out.rstrip("\n"))
+        shutil.rmtree(source)
+        for words in (["--all"], ["--all", "--force"]):
+            assert run("staged", "evict", *words, "--to", place).code == 0
+        outcome = run("staged", "evict", only)
+        assert outcome.code == 1
+        assert f"may be the only copy: its source {source} no longer holds it" in outcome.err
+        assert f"`packtrain staged evict {only.name} --force --to {place}`" in outcome.err
+        assert only.is_dir()
+        assert run("staged", "evict", only.name, "--force", "--to", place).code == 0
+        assert not only.exists()
 
 
 class TestRepair:
