@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import print_json, warn
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe 
 def command() -> None:
     """Manage the copies that `packtrain stage` has made.
 
-    ID is the id shown by `list`, a part of it that no other copy has, or the path of the copy.
+    ID is the id shown by `list`, the first four or more characters of it or of the key in it, or the path of the copy.
     """
 
 
@@ -47,6 +47,7 @@ def list_command(to: Path | None, as_json: bool) -> None:
 
     place = to or Path(PLACE)
     known = entries(place)
+    _warn_of_strays(place)
     free = _room(place, known)
     if as_json:
         rooms = None if free is None else {"bytes": max(0, free.bytes), "bound": free.bound}
@@ -61,16 +62,26 @@ def list_command(to: Path | None, as_json: bool) -> None:
 @command.command("evict")
 @click.argument("ids", nargs=-1, metavar="ID...")
 @click.option("--all", "everything", is_flag=True, help="Evict all copies that may be evicted.")
-@click.option("--force", is_flag=True, help="Also evict copies within their grace period (stage --grace).")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also evict copies within their grace period; with ID, also one that may be the only one.",
+)
 @_to
 @_json
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
-    """Delete copies. A copy that is being read, is pinned, or is the only one left is kept."""
+    """Delete copies. A copy that is being read, is pinned, or may be the only one left is kept.
+
+    Files of a source that were changed since they were copied are read and compared first.
+    """
     from packtrain._staging.eviction import evict
 
     if bool(ids) == everything:
         raise UsageError("name the copies to evict, or use --all")
-    gone = evict(_place(to, ids), list(ids) if ids else None, force_promised=force)
+    place = _place(to, ids)
+    with stage_progress(quiet=as_json) as on_progress:
+        gone = evict(place, list(ids) if ids else None, force=force, on_progress=on_progress)
+    _warn_of_strays(place)
     if as_json:
         print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
         return
@@ -107,9 +118,10 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     from packtrain._staging.inventory import entries, find_entry
     from packtrain._staging.repairing import repair
 
-    entry = find_entry(entries(_place(to, [id])), id)
+    place = _place(to, [id])
+    entry = find_entry(entries(place), id)
     with stage_progress(quiet=as_json) as on_progress:
-        report = repair(entry.path, on_progress=on_progress)
+        report = repair(place, entry.id, on_progress=on_progress)
     if as_json:
         print_json(report)
         return
@@ -127,6 +139,14 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
         print_json(entry)
     else:
         click.echo(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+
+
+def _warn_of_strays(place: Path) -> None:
+    from packtrain._staging.diagnosis import foreign
+    from packtrain._staging.inventory import strays
+
+    for warning in foreign(strays(place)):
+        warn(warning)
 
 
 def _place(to: Path | None, ids: Sequence[str]) -> Path:

@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -101,20 +101,23 @@ def write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> int:
     return total
 
 
-def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False) -> None:
+def write_file(
+    path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False, dir_fd: int | None = None
+) -> None:
     """Writes a whole file durably and atomically.
 
     Args:
         path: Final name of the file.
         chunks: Content of the file, in pieces.
         exclusive: True to refuse, atomically, to replace an existing file.
+        dir_fd: Descriptor of the folder that the file is in; `path` is then its plain name.
 
     Raises:
         FileExistsError: `exclusive` is True and `path` exists.
     """
     temporary = temporary_path(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
         try:
             for chunk in chunks:
                 write_all(descriptor, [chunk])
@@ -122,12 +125,13 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: b
         finally:
             os.close(descriptor)
         if exclusive:
-            os.link(temporary, path)
-            fsync_folder(path.parent)
+            os.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         else:
-            publish(temporary, path)
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        fsync_folder(path.parent) if dir_fd is None else os.fsync(dir_fd)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=dir_fd)
 
 
 def checksum_file(path: Path) -> int:

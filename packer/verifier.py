@@ -26,7 +26,7 @@ from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._readers.formats import container
-from packtrain._staging.root import lease_on
+from packtrain._staging.locks import lease_on
 
 from .engine import run_tasks
 

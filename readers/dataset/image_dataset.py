@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy.typing as npt
@@ -285,6 +284,6 @@ def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOpti
     from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import stage
 
-    if not isinstance(to, (str, os.PathLike, StageOptions)):
+    if not isinstance(to, str | os.PathLike | StageOptions):
         raise unexpected("stage", to, "a folder for staged copies, or packtrain.StageOptions")
-    return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))
+    return stage(path, to)

@@ -25,7 +25,7 @@ from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, Usa
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._core.mounts import is_network
-from packtrain._staging.root import lease_on
+from packtrain._staging.locks import lease_on
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
