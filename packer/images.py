@@ -10,6 +10,7 @@ import stat
 import warnings
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from packtrain._codec.cut import without_table
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import pillow_version, require_pillow
 from packtrain._core.npy import npy_header
@@ -143,7 +144,10 @@ def encoder(options: StoreOptions) -> str | None:
 
 
 def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
-    """Returns the crop-ready record of a JPEG that can be transcoded; any other data is returned unchanged."""
+    """Returns the crop-ready record of a JPEG that can be transcoded, and any other data as it is.
+
+    A JPEG that cannot be transcoded loses the table of restart intervals that it may have brought along.
+    """
     if not data.startswith(b"\xff\xd8"):
         return data
     try:
@@ -151,9 +155,9 @@ def _crop_ready(data: bytes, options: StoreOptions) -> bytes:
     except ValueError:
         # This kind of JPEG has no crop-ready form, or libjpeg would have to guess a part of it. The caller has already
         # made sure that Pillow reads it as an image.
-        return data
+        return without_table(data)
     if options.check and _decode(record, "RGB")[0].tobytes() != _decode(data, "RGB")[0].tobytes():
-        return data
+        return without_table(data)
     return record
 
 

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..geometry import Box
-from ..native import extension
+from ..jpeg_frame import frame_header
+from ..native import absence, extension
 from ..pillow import require_pillow
 from .fallback import BackEnd
 from .rgbx import rgb_image
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
     from .pillow import Encoded
 
 if extension is None:
-    raise ImportError("packtrain's C extension was not built")
+    raise ImportError(absence)
 _extension: Final = extension
-
-# SOF0 to SOF15, without the three codes in this range that have another meaning.
-_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_START_OF_SCAN: Final = 0xDA
 
 
 class ExtensionDecoder(BackEnd):
@@ -47,26 +44,23 @@ class ExtensionDecoder(BackEnd):
             box = Box(0, 0, *(-(-side // scale) for side in frame_size(data)))
         if mode == "L":
             try:
-                pixels, start, stride = _extension.decode(data, box, 1, scale)
+                grey = _extension.decode(data, box, 1, scale)
             except ValueError:
                 # It may be a colour image, of which libjpeg makes another grey than Pillow does.
                 pass
             else:
-                grey = memoryview(pixels)[start:]
-                image: Image = require_pillow().frombuffer("L", box[2:], grey, "raw", "L", stride, 1)
+                image: Image = require_pillow().frombuffer("L", box[2:], grey, "raw", "L", box.width, 1)
                 return image
-        pixels, start, stride = _extension.decode(data, box, 4, scale)
-        image = rgb_image(memoryview(pixels)[start:], box.width, box.height, stride)
+        image = rgb_image(_extension.decode(data, box, 4, scale), box.width, box.height, 4 * box.width)
         return image if mode == "RGB" else image.convert(mode)
 
     @override
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
         try:
-            rectangle = box or Box(0, 0, *frame_size(data))
-            pixels, start, stride = _extension.decode(data, rectangle, 3, 1)
+            box = box or Box(0, 0, *frame_size(data))
+            return np.ndarray((box.height, box.width, 3), np.uint8, _extension.decode(data, box, 3, 1))
         except ValueError:
             return None
-        return np.ndarray((rectangle.height, rectangle.width, 3), np.uint8, pixels, start, (stride, 3, 1))
 
 
 def frame_size(data: Encoded) -> tuple[int, int]:
@@ -75,15 +69,10 @@ def frame_size(data: Encoded) -> tuple[int, int]:
     Raises:
         ValueError: There is no frame header where one should be.
     """
-    place = 2
-    try:
-        while data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
-            if data[place + 1] in _FRAMES:
-                return data[place + 7] << 8 | data[place + 8], data[place + 5] << 8 | data[place + 6]
-            place += 2 + (data[place + 2] << 8 | data[place + 3])
-    except IndexError:
-        pass
-    raise ValueError("no frame header")
+    found = frame_header(data)
+    if found is None:
+        raise ValueError("no frame header")
+    return found.width, found.height
 
 
 DECODER: Final = ExtensionDecoder()

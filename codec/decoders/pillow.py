@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Final
 
+from ..jpeg_frame import frame_header
 from ..pillow import pillow_version, require_pillow
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class PillowDecoder:
         """Decodes a rectangle of an image."""
         image: Image = require_pillow().open(io.BytesIO(data))
         size = tuple(-(-side // scale) for side in image.size)
-        if scale > 1:
+        frame = frame_header(data) if scale > 1 else None
+        if frame is not None and not frame.is_lossless:
             # draft() takes the largest scale at which the image is not smaller than this size. Given exact fractions,
             # that is our scale. It does not get the mode: libjpeg's grey of a colour image is not that of convert().
             image.draft(None, (image.width / scale, image.height / scale))  # type: ignore[arg-type]
