@@ -111,7 +111,9 @@ def cut(record: bytes | memoryview, box: Box) -> Cut | None:
 def has_table(record: bytes | memoryview) -> bool:
     """True if a record has a table of restart intervals, valid or not."""
     start = _table_start(record)
-    return bytes(record[start : start + 2]) == bytes((0xFF, _APP9)) and bytes(record[start + 4 :][: len(_NAME)]) == _NAME
+    return (
+        bytes(record[start : start + 2]) == bytes((0xFF, _APP9)) and bytes(record[start + 4 :][: len(_NAME)]) == _NAME
+    )
 
 
 def without_table(data: bytes) -> bytes:
@@ -255,8 +257,11 @@ def _mcu(frame: bytes) -> tuple[int, int, int, int] | None:
 def _is_whole_scan(scan: bytes, frame: bytes) -> bool:
     """Whether a scan header names all components of a frame header, and is that of a sequential image."""
     count = frame[5] if len(frame) > 5 else 0
-    return len(scan) == 4 + 2 * count and scan[0] == count and [*scan[1:-3:2]] == [*range(1, count + 1)] and (
-        scan[-3:] == b"\0\x3f\0"
+    return (
+        len(scan) == 4 + 2 * count
+        and scan[0] == count
+        and [*scan[1:-3:2]] == [*range(1, count + 1)]
+        and (scan[-3:] == b"\0\x3f\0")
     )
 
 

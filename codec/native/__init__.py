@@ -71,9 +71,7 @@ class Extension(Protocol):
             ValueError: `box` is not inside the image.
         """
 
-    def decode(
-        self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /
-    ) -> bytes:
+    def decode(self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /) -> bytes:
         """Decodes a rectangle of a JPEG.
 
         Args:
