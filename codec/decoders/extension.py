@@ -44,23 +44,26 @@ class ExtensionDecoder(BackEnd):
             box = Box(0, 0, *(-(-side // scale) for side in frame_size(data)))
         if mode == "L":
             try:
-                grey = _extension.decode(data, box, 1, scale)
+                pixels, start, stride = _extension.decode(data, box, 1, scale)
             except ValueError:
                 # It may be a colour image, of which libjpeg makes another grey than Pillow does.
                 pass
             else:
-                image: Image = require_pillow().frombuffer("L", box[2:], grey, "raw", "L", box.width, 1)
+                grey = memoryview(pixels)[start:]
+                image: Image = require_pillow().frombuffer("L", box[2:], grey, "raw", "L", stride, 1)
                 return image
-        image = rgb_image(_extension.decode(data, box, 4, scale), box.width, box.height, 4 * box.width)
+        pixels, start, stride = _extension.decode(data, box, 4, scale)
+        image = rgb_image(memoryview(pixels)[start:], box.width, box.height, stride)
         return image if mode == "RGB" else image.convert(mode)
 
     @override
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
         try:
             box = box or Box(0, 0, *frame_size(data))
-            return np.ndarray((box.height, box.width, 3), np.uint8, _extension.decode(data, box, 3, 1))
+            pixels, start, stride = _extension.decode(data, box, 3, 1)
         except ValueError:
             return None
+        return np.ndarray((box.height, box.width, 3), np.uint8, pixels, start, (stride, 3, 1))
 
 
 def frame_size(data: Encoded) -> tuple[int, int]:

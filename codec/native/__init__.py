@@ -71,7 +71,9 @@ class Extension(Protocol):
             ValueError: `box` is not inside the image.
         """
 
-    def decode(self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /) -> bytes:
+    def decode(
+        self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /
+    ) -> tuple[bytes, int, int]:
         """Decodes a rectangle of a JPEG.
 
         Args:
@@ -81,7 +83,8 @@ class Extension(Protocol):
             scale: 1, 2, 4 or 8: width and height of the image are divided by it and rounded up.
 
         Returns:
-            Pixels, uint8 [height, width, channels], of the rectangle and of nothing else.
+            Pixels (uint8), the offset in bytes at which the rectangle begins in them, and the number of bytes from one
+            row of the rectangle to the next. Beside it there are at most 128 columns more, above and below it nothing.
 
         Raises:
             ValueError: libjpeg refuses `data` or warns about it, its samples do not have 8 bits, it cannot be scaled

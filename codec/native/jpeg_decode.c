@@ -12,6 +12,12 @@
 
 /* Rows that are decoded at once: libjpeg gives no more than the rows of pixels that one row of chroma samples covers. */
 #define ROWS_AT_ONCE 4
+/* libjpeg-turbo writes rows past the caches if they are aligned. These rows are overwritten at once, or read again. */
+#define ALIGNMENT 64
+#define OFF_ALIGNMENT 8
+/* The most columns beside the rectangle that stay in the result. libjpeg decodes about two MCUs of them anyway, and rows
+   need not be copied then. */
+#define MOST_COLUMNS_BESIDE 128
 
 typedef struct {
     struct jpeg_decompress_struct source;
@@ -19,6 +25,9 @@ typedef struct {
     Errors errors;
     HuffmanDecoder *huffman;
     unsigned char *rows; /* room for ROWS_AT_ONCE rows as libjpeg gives them */
+    size_t line, apart;  /* bytes of such a row, and from one to the next */
+    size_t start;        /* offset of the rectangle in the result */
+    size_t stride;       /* bytes from one row of the result to the next */
     int left, top, width, height, channels, scale;
 } Decoding;
 
@@ -75,34 +84,39 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     if (job->scale == 1) {
         skip_columns(job);
     }
-    job->rows = malloc(ROWS_AT_ONCE * (size_t)source->output_width * (size_t)job->channels);
+    bool straight = (int)source->output_width - job->width <= MOST_COLUMNS_BESIDE;
+    job->line = (size_t)source->output_width * (size_t)job->channels;
+    job->stride = straight ? job->line : (size_t)job->width * (size_t)job->channels;
+    job->start = straight ? (size_t)job->left * (size_t)job->channels : 0;
+    job->apart = (job->line + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    job->rows = malloc(OFF_ALIGNMENT + ROWS_AT_ONCE * job->apart);
     if (!job->rows) {
         errors_raise(&job->errors, MEMORY_ERROR, NULL);
     }
     return true;
 }
 
-/* Decodes down to the last row of the rectangle. Where that has whole rows, they are written straight to `out`. */
+/* Decodes down to the last row of the rectangle. Whole rows of it are written straight to `out`. */
 static bool decode_rows(Decoding *job, unsigned char *out) {
     j_decompress_ptr source = &job->source;
     if (setjmp(job->errors.escape)) {
         return false;
     }
     JDIMENSION top = (JDIMENSION)job->top, last = (JDIMENSION)(job->top + job->height);
-    size_t channels = (size_t)job->channels, line = source->output_width * channels;
-    size_t size = (size_t)job->width * channels, left = (size_t)job->left * channels;
+    bool straight = job->stride == job->line;
     while (source->output_scanline < last) {
         JSAMPROW rows[ROWS_AT_ONCE];
         JDIMENSION first = source->output_scanline;
         JDIMENSION count = last - first < ROWS_AT_ONCE ? last - first : ROWS_AT_ONCE;
         for (JDIMENSION row = 0; row < count; row++) {
-            bool straight = size == line && first + row >= top;
-            rows[row] = straight ? out + size * (first + row - top) : job->rows + line * row;
+            bool wanted = straight && first + row >= top;
+            rows[row] = wanted ? out + job->stride * (first + row - top)
+                               : job->rows + OFF_ALIGNMENT + job->apart * row;
         }
         count = jpeg_read_scanlines(source, rows, count);
-        for (JDIMENSION row = 0; size != line && row < count; row++) {
+        for (JDIMENSION row = 0; !straight && row < count; row++) {
             if (first + row >= top) {
-                memcpy(out + size * (first + row - top), rows[row] + left, size);
+                memcpy(out + job->stride * (first + row - top), rows[row] + job->left * job->channels, job->stride);
             }
         }
     }
@@ -124,7 +138,7 @@ PyObject *decode(PyObject *module, PyObject *args) {
                           &job.channels, &job.scale)) {
         return NULL;
     }
-    PyObject *pixels = NULL;
+    PyObject *pixels = NULL, *result = NULL;
     bool sound = false;
     if (!is_valid(&job)) {
         set_error(INPUT_ERROR, "the rectangle, the number of channels or the scale is not valid");
@@ -135,7 +149,8 @@ PyObject *decode(PyObject *module, PyObject *args) {
         sound = start_decoding(&job, &data);
         Py_END_ALLOW_THREADS
         if (sound) {
-            pixels = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)job.width * job.height * job.channels);
+            /* Pillow maps whole rows that begin at the rectangle's left edge. */
+            pixels = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(job.start + job.stride * (size_t)job.height));
         }
         if (pixels) {
             Py_BEGIN_ALLOW_THREADS
@@ -143,13 +158,15 @@ PyObject *decode(PyObject *module, PyObject *args) {
             Py_END_ALLOW_THREADS
         }
         if (!sound) {
-            Py_CLEAR(pixels);
             errors_set(&job.errors);
+        } else if (pixels) {
+            result = Py_BuildValue("(Onn)", pixels, (Py_ssize_t)job.start, (Py_ssize_t)job.stride);
         }
         jpeg_destroy_decompress(&job.source);
     }
+    Py_XDECREF(pixels);
     free(job.rows);
     free(job.huffman);
     PyBuffer_Release(&data);
-    return pixels;
+    return result;
 }

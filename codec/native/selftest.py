@@ -34,21 +34,27 @@ def fault(extension: Extension) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
+def _pixels(extension: Extension, data: bytes, box: tuple[int, int, int, int]) -> bytes:
+    pixels, start, stride = extension.decode(data, box, 3, 1)
+    return b"".join(pixels[start + stride * row :][: 3 * box[2]] for row in range(box[3]))
+
+
 def _fault(extension: Extension) -> str | None:
     # libjpeg decodes the progressive image with its own Huffman decoder, the record and its cut with the extension's.
-    whole = extension.decode(_SAMPLE, (0, 0, _WIDTH, _HEIGHT), 3, 1)
+    everything = 0, 0, _WIDTH, _HEIGHT
+    whole = _pixels(extension, _SAMPLE, everything)
     record = extension.transcode(_SAMPLE)
-    if extension.decode(record, (0, 0, _WIDTH, _HEIGHT), 3, 1) != whole:
+    if _pixels(extension, record, everything) != whole:
         return "a transcoded JPEG has other pixels"
     left, top, width, height = _BOX
     expected = b"".join(whole[3 * (_WIDTH * row + left) :][: 3 * width] for row in range(top, top + height))
-    if extension.decode(_SAMPLE, _BOX, 3, 1) != expected:
+    if _pixels(extension, _SAMPLE, _BOX) != expected:
         return "a rectangle of a JPEG has other pixels than the whole"
     part = extension.cut(record, _BOX)
     if part is None:
         return "a transcoded JPEG cannot be cut"
     data, cut_left, cut_top = part
-    if extension.decode(data, (left - cut_left, top - cut_top, width, height), 3, 1) != expected:
+    if _pixels(extension, data, (left - cut_left, top - cut_top, width, height)) != expected:
         return "a cut has other pixels than the whole"
     try:
         extension.transcode(_SAMPLE[:-40])

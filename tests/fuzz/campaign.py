@@ -172,10 +172,11 @@ def _examine_decoder(
 
 def _decode(data: bytes, box: Box, channels: int, scale: int) -> npt.NDArray[np.uint8] | None:
     try:
-        pixels = require_extension("Fuzzing").decode(_alone(data), box, channels, scale)
+        pixels, start, stride = require_extension("Fuzzing").decode(_alone(data), box, channels, scale)
     except ValueError:
         return None
-    return np.frombuffer(pixels, np.uint8).reshape(box.height, box.width, channels)
+    rows = np.frombuffer(pixels, np.uint8)[start : start + box.height * stride].reshape(box.height, stride)
+    return rows[:, : box.width * channels].reshape(box.height, box.width, channels)
 
 
 def _alone(data: bytes) -> memoryview:

@@ -25,9 +25,13 @@ Rectangle = tuple[int, int, int, int]
 
 def decoded(data: bytes, box: Rectangle, channels: int = 4, scale: int = 1) -> npt.NDArray[np.uint8]:
     """The rectangle's pixels, [height, width, channels]; also checks what else the function promises."""
-    pixels = _extension.decode(data, box, channels, scale)
-    assert type(pixels) is bytes and len(pixels) == box[2] * box[3] * channels
-    return np.frombuffer(pixels, np.uint8).reshape(box[3], box[2], channels)
+    pixels, start, stride = _extension.decode(data, box, channels, scale)
+    assert type(pixels) is bytes
+    _, _, width, height = box
+    assert 0 <= start and width * channels <= stride <= (width + 128) * channels
+    assert len(pixels) == start + height * stride, "above and below there is nothing else"
+    rows = np.frombuffer(pixels, np.uint8)[start:].reshape(height, stride)
+    return rows[:, : width * channels].reshape(height, width, channels)
 
 
 def oracle(data: bytes, scale: int = 1, mode: str = "RGB") -> npt.NDArray[np.uint8]:
