@@ -45,11 +45,24 @@ typedef struct {
     int left, top, width, height;
 } Box;
 
+/* The pixels of a rectangle, without anything beside it. */
 static PyObject *decoded(PyObject *data, Box box, int channels, int scale) {
-    PyObject *pixels = call(decode, Py_BuildValue("(O(iiii)ii)", data, box.left, box.top, box.width, box.height,
+    PyObject *result = call(decode, Py_BuildValue("(O(iiii)ii)", data, box.left, box.top, box.width, box.height,
                                                   channels, scale));
-    expect(!pixels || PyBytes_GET_SIZE(pixels) == (Py_ssize_t)box.width * box.height * channels,
+    if (!result) {
+        return NULL;
+    }
+    PyObject *given = PyTuple_GET_ITEM(result, 0);
+    Py_ssize_t start = PyLong_AsSsize_t(PyTuple_GET_ITEM(result, 1));
+    Py_ssize_t stride = PyLong_AsSsize_t(PyTuple_GET_ITEM(result, 2)), size = (Py_ssize_t)box.width * channels;
+    expect(start >= 0 && stride >= size && PyBytes_GET_SIZE(given) == start + box.height * stride,
            "decode gives the rectangle");
+    PyObject *pixels = PyBytes_FromStringAndSize(NULL, size * box.height);
+    expect(pixels != NULL, "there is memory for the pixels");
+    for (int row = 0; row < box.height; row++) {
+        memcpy(PyBytes_AS_STRING(pixels) + row * size, PyBytes_AS_STRING(given) + start + row * stride, (size_t)size);
+    }
+    Py_DECREF(result);
     return pixels;
 }
 
