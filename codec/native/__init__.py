@@ -220,11 +220,11 @@ def _imported() -> tuple[Extension | None, str]:
     return None, f"it was built with {module.LIBJPEG}, and fails its own test with {module.LOADED}: {problem}"
 
 
-extension: Final[Extension | None]
+_found: Final = _imported()
+extension: Final = _found[0]
 """The extension, or None if it was not built or does not work here."""
-absence: Final[str]
+absence: Final = _found[1]
 """Why `extension` is None, as the end of a sentence; empty if it is not."""
-extension, absence = _imported()
 
 
 def require_extension(purpose: str) -> Extension:

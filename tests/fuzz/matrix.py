@@ -1,6 +1,6 @@
 """`make fuzz`: the extension with every libjpeg at hand, its own tests first, then a fuzzer under sanitizers.
 
-A folder of LIBJPEGS has include/ and lib/, as `make install` of libjpeg-turbo or mozjpeg leaves them. The libjpeg of the
+A folder of LIBJPEGS has include/ and lib/, as `make install` of libjpeg-turbo or mozjpeg leaves them. That of the
 system is always one of them. With clang the fuzzer is libFuzzer, else driver.c and gcc.
 """
 
@@ -107,7 +107,14 @@ def fuzz(jpeg: Libjpeg, work: Path, clang: str | None, seconds: int, seed: int) 
     target = HERE / "target.c"
     if clang:
         build(clang, fuzzer, jpeg, *FLAGS, f"-fsanitize=fuzzer,{SANITISERS}", *python, sources=(target,))
-        command = [fuzzer, f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=8192", "-timeout=60", seeds]
+        command: list[str | Path] = [
+            fuzzer,
+            f"-max_total_time={seconds}",
+            f"-seed={seed}",
+            "-max_len=8192",
+            "-timeout=60",
+            seeds,
+        ]
         command[1:1] = ["-print_final_stats=1", "-rss_limit_mb=4096"]
     else:
         # The driver itself is not watched: it would count its own code as reached.

@@ -26,7 +26,7 @@ def test_it_has_the_functions_of_its_protocol_and_no_others() -> None:
 def test_it_names_its_libjpeg() -> None:
     assert extension is not None
     assert type(extension.LIBJPEG) is str
-    assert extension.LIBJPEG.startswith("libjpeg-turbo ")
+    assert extension.LIBJPEG.startswith(("libjpeg-turbo ", "mozjpeg "))
 
 
 def test_it_names_the_libjpeg_that_is_loaded() -> None:

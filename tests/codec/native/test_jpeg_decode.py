@@ -28,7 +28,7 @@ def decoded(data: bytes, box: Rectangle, channels: int = 4, scale: int = 1) -> n
     pixels, start, stride = _extension.decode(data, box, channels, scale)
     assert type(pixels) is bytes
     _, _, width, height = box
-    assert 0 <= start and width * channels <= stride <= (width + 128) * channels
+    assert start >= 0 and width * channels <= stride <= (width + 128) * channels
     assert len(pixels) == start + height * stride, "above and below there is nothing else"
     rows = np.frombuffer(pixels, np.uint8)[start:].reshape(height, stride)
     return rows[:, : width * channels].reshape(height, width, channels)
