@@ -36,7 +36,11 @@ typedef struct {
    that. */
 static void skip_columns(Decoding *job) {
     j_decompress_ptr source = &job->source;
-    int sampling = source->num_components == 1 ? 1 : source->max_h_samp_factor;
+    if (source->num_components == 1 && source->max_h_samp_factor > 1) {
+        /* Before version 2, libjpeg-turbo took the MCUs of such an image for as wide as those of several components. */
+        return;
+    }
+    int sampling = source->max_h_samp_factor;
     int mcu = DCTSIZE * sampling, beside = sampling > 1 ? sampling : 0, whole = (int)source->output_width;
     int left = job->left - beside, right = job->left + job->width + beside;
     left = left > 0 ? left / mcu * mcu : 0;
