@@ -288,7 +288,7 @@ class _ShardRows:
         except Exception as error:
             # As in packing: Pillow's plugins raise any kind of error.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
-        if has_table(record) and not has_true_table(record):
+        if self._manifest.store.store != "verbatim" and has_table(record) and not has_true_table(record):
             return "its table of restart intervals does not fit it"
         return None
 
