@@ -64,6 +64,14 @@ bench-peers: setup ## compare the loader with its peers (ARGS=--quick shows that
 stress: setup ## run the long randomised tests
 	$(BIN)/pytest --complete -m stress -o faulthandler_timeout=3000 $(ARGS)
 
+# Folders with include/ and lib/ of a libjpeg-turbo or mozjpeg, beside the libjpeg of the system.
+LIBJPEGS ?=
+FUZZ_SECONDS ?= 60
+CLANG ?= clang
+.PHONY: fuzz
+fuzz: setup ## fuzz the C extension under sanitizers (LIBJPEGS="FOLDER ...", FUZZ_SECONDS=60, CLANG=clang)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.matrix --seconds $(FUZZ_SECONDS) --clang $(CLANG) $(ARGS) $(LIBJPEGS)
+
 .PHONY: coverage
 coverage: setup ## run the tests under coverage
 	$(BIN)/coverage run -m pytest --complete $(ARGS)

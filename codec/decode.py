@@ -10,7 +10,7 @@ import numpy.typing as npt
 from packtrain._core.npy import HEADER_BYTES, npy_header
 from packtrain._core.options import StoreOptions
 
-from .cut import cut
+from .cut import Cut, cut
 from .decoders import Decoder
 from .geometry import Box
 from .pillow import check_pixels, open_image, require_pillow
@@ -96,7 +96,7 @@ class RecordDecoder:
         if not whole:
             # Decoders check the size of what they are given, which may be a small part.
             check_pixels(encoded.width, encoded.height)
-        part = None if whole else cut(encoded.data, box)
+        part = None if whole else self._cut(encoded, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
@@ -144,13 +144,17 @@ class RecordDecoder:
         if not whole:
             # Decoders check the size of what they are given, which may be a small part.
             check_pixels(encoded.width, encoded.height)
-        part = None if whole else cut(encoded.data, box)
+        part = None if whole else self._cut(encoded, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
         pixels = self.decoder.pixels(encoded.data if part is None else part.data, None if whole else box)
         on_stage(DECODE)
         return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
+
+    def _cut(self, encoded: EncodedImage, box: Box) -> Cut | None:
+        # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
+        return None if self.store.store == "verbatim" else cut(encoded.data, box)
 
     def _raw_region(self, encoded: EncodedImage, box: Box) -> Image:
         width = encoded.width

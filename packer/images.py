@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from packtrain._codec.cut import without_table
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import (
     exceeds_limit,
@@ -150,7 +151,8 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     if record is not None and options.check and _pixels(record) != _pixels(data):
         record, reason = None, "transcoding would change its pixels"
     if record is None:
-        return StoredImage(data, header, (*remarks, f"not crop-ready: {reason}"))
+        # The file may have brought a table of restart intervals along, which says nothing of what libjpeg reads.
+        return StoredImage(without_table(data), header, (*remarks, f"not crop-ready: {reason}"))
     return StoredImage(record, header, tuple(remarks))
 
 

@@ -15,10 +15,9 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 
-from packtrain._codec.cut import cut, has_table
+from packtrain._codec.cut import has_table, has_true_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
-from packtrain._codec.geometry import Box
 from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit, whole_images_only
 from packtrain._core.arguments import function, path_of, whole
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
@@ -304,7 +303,7 @@ class _ShardRows:
         except Exception as error:
             # As in packing: Pillow's plugins raise any kind of error.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
-        if has_table(record) and cut(record, Box(0, 0, width, height)) is None:
+        if self._manifest.store.store != "verbatim" and has_table(record) and not has_true_table(record):
             return "its table of restart intervals does not fit it"
         return None
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..geometry import Box
-from ..native import extension
+from ..native import absence, extension
 from ..pillow import require_pillow
 from .fallback import BackEnd, size_within_limit
 from .fallback import frame_size as frame_size
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .pillow import Encoded
 
 if extension is None:
-    raise ImportError("packtrain's C extension was not built")
+    raise ImportError(absence)
 _extension: Final = extension
 
 
@@ -59,12 +59,11 @@ class ExtensionDecoder(BackEnd):
     @override
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
         try:
-            width, height = size_within_limit(data)
-            rectangle = box or Box(0, 0, width, height)
-            pixels, start, stride = _extension.decode(data, rectangle, 3, 1)
+            box = box or Box(0, 0, *size_within_limit(data))
+            pixels, start, stride = _extension.decode(data, box, 3, 1)
         except ValueError:
             return None
-        return np.ndarray((rectangle.height, rectangle.width, 3), np.uint8, pixels, start, (stride, 3, 1))
+        return np.ndarray((box.height, box.width, 3), np.uint8, pixels, start, (stride, 3, 1))
 
 
 DECODER: Final = ExtensionDecoder()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ..jpeg_frame import frame_header
 from ..pillow import exceeds_limit
 from .pillow import DECODER as PILLOW
 from .pillow import Encoded
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..geometry import Box
-
-# SOF0 to SOF15, without the three codes in this range that have another meaning.
-_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_START_OF_SCAN: Final = 0xDA
 
 
 class BackEnd(ABC):
@@ -76,12 +73,7 @@ def frame_size(data: Encoded) -> tuple[int, int]:
     Raises:
         ValueError: There is no frame header where one should be.
     """
-    place = 2
-    try:
-        while data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
-            if data[place + 1] in _FRAMES:
-                return data[place + 7] << 8 | data[place + 8], data[place + 5] << 8 | data[place + 6]
-            place += 2 + (data[place + 2] << 8 | data[place + 3])
-    except IndexError:
-        pass
-    raise ValueError("no frame header")
+    found = frame_header(data)
+    if found is None:
+        raise ValueError("no frame header")
+    return found.width, found.height

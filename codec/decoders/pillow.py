@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..jpeg_frame import frame_header
 from ..pillow import Encoded as Encoded
 from ..pillow import open_image, pillow_version
 
@@ -32,7 +33,8 @@ class PillowDecoder:
         """Decodes a rectangle of an image."""
         image = open_image(data)
         size = tuple(-(-side // scale) for side in image.size)
-        if scale > 1:
+        frame = frame_header(data) if scale > 1 else None
+        if frame is not None and not frame.is_lossless:
             # draft() takes the largest scale at which the image is not smaller than this size. Given exact fractions,
             # that is our scale. It does not get the mode: libjpeg's grey of a colour image is not that of convert().
             image.draft(None, (image.width / scale, image.height / scale))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import numpy as np
 import simplejpeg
 from typing_extensions import override
 
+from ..jpeg_frame import frame_header
 from ..pillow import require_pillow
 from .fallback import BackEnd
 from .rgbx import rgb_image
@@ -46,6 +47,10 @@ class SimplejpegDecoder(BackEnd):
             raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
         smaller = {}
         if scale > 1:
+            frame = frame_header(data)
+            if frame is None or frame.is_lossless:
+                # TurboJPEG ignores the scale of a lossless image, and would write beyond the end of the buffer.
+                raise ValueError("the image may have only one scale")
             width, height = -(-width // scale), -(-height // scale)
             smaller = {"min_width": width, "min_height": height, "min_factor": scale}
         left, top, box_width, box_height = box or (0, 0, width, height)

@@ -59,9 +59,9 @@ def test_a_folder_stands_for_options(dataset: Path, place: Path, kind: Any) -> N
 
 def test_what_is_neither_a_folder_nor_options(dataset: Path) -> None:
     to: Any = 5
-    with pytest.raises(UsageError, match="^to=5: expected a path"):
+    with pytest.raises(UsageError, match=r"^to=5: expected a path"):
         stage(dataset, to)
-    with pytest.raises(UsageError, match="^stage=5: expected a folder"):
+    with pytest.raises(UsageError, match=r"^stage=5: expected a folder"):
         open_dataset(dataset, stage=to)
 
 
