@@ -23,6 +23,7 @@ from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency,
 from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
+from packtrain._core.paths import local_path
 from packtrain._readers.formats import container
 from packtrain._staging.root import lease_on
 
@@ -131,7 +132,7 @@ def verify(
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
     """
-    folder = Path(path)
+    folder = local_path(path)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(folder) or nullcontext():
         return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))

@@ -26,6 +26,7 @@ from typing import Final, Self
 from packtrain._core.errors import StagingError
 from packtrain._core.locks import Lock
 from packtrain._core.mounts import file_system, is_network
+from packtrain._core.paths import local_path
 
 from .locks import Lease
 from .source import KEY_DIGITS
@@ -48,7 +49,7 @@ class Root:
     @classmethod
     def below(cls, place: str | os.PathLike[str]) -> Self:
         """The root in the folder `place`; the root need not exist yet."""
-        return cls(Path(place).absolute() / f"packtrain-{os.geteuid()}")
+        return cls(local_path(place).absolute() / f"packtrain-{os.geteuid()}")
 
     def make(self) -> None:
         """Creates the root if it is missing, and checks that it can be trusted.
