@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import OutputConflict, TooManyRejects
 from packtrain._core.files import (
     file_errors,
     fsync_folder,
@@ -19,6 +19,7 @@ from packtrain._core.files import (
     write_file,
 )
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._core.paths import local_path
 
 from .engine import run_tasks
 from .listing import ImageList, read_list
@@ -88,8 +89,10 @@ def pack(
     If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
     Args:
-        source: The list (``path label`` on each line), or a folder with one folder of images per class.
-        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan.
+        source: The list (``path label`` on each line, or columns as in CSV files), or a folder with one folder of
+            images per class.
+        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
+            image folder, it is left out of what is packed.
         options: What to store, and how; None for the defaults.
         workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
             command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
@@ -104,7 +107,8 @@ def pack(
 
     Raises:
         ListError: The list is unusable.
-        UsageError: `max_rejects` is neither a percentage nor a count, or the options do not fit the list.
+        UsageError: `max_rejects` is neither a percentage nor a count, the options do not fit the list, or a path is a
+            URL.
         OutputConflict: `out` holds something else, or another packer is working there.
         CorruptFile: `out` holds a dataset or plan that is damaged.
         TooManyRejects: More lines were refused than allowed. Finished shards are kept.
@@ -112,14 +116,23 @@ def pack(
         NoSpace: The file system of `out` is full. Finished shards are kept.
     """
     options = options or PackOptions()
-    folder = Path(out)
-    images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
-    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    folder = local_path(out)
     with file_errors(folder):
         _require_usable(folder)
+    images = read_list(
+        local_path(source),
+        options.labels,
+        root=options.root,
+        classes=options.classes,
+        by_name=options.label_names,
+        leave_out=folder,
+        allow_empty=options.allow_empty,
+    )
+    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    with file_errors(folder):
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)
-        guard.count(-1, images.rejects)
+        _count_bad_lines(guard, images)
         plan = _agree_on_plan(folder, images, options)
         with locked(folder / PLAN):
             if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
@@ -144,20 +157,27 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
-    there.require_same(wanted)
+    there.require_same(wanted if options.shard_bytes is not None else replace(wanted, shard_bytes=there.shard_bytes))
     return there
+
+
+def _count_bad_lines(guard: RejectGuard, images: ImageList) -> None:
+    try:
+        guard.count(-1, images.rejects)
+    except TooManyRejects as error:
+        raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
 
 
 def _require_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder")
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
     if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
         # Look for the plan last: a packer that starts at the same time writes its plan first.
         if strangers and not (folder / PLAN).exists():
             raise OutputConflict(
-                f"{folder} holds no {PLAN} but {', '.join(sorted(strangers)[:3])}: packtrain writes into a new or "
-                "empty folder"
+                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
+                "a new or empty folder"
             )
 
 
