@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import one_line, print_json, say
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def list_command(to: Path | None, as_json: bool) -> None:
         print_json({"to": place.absolute(), "entries": known, "room": rooms})
         return
     if known:
-        click.echo("\n".join(_table(known, time.time())))
+        say("\n".join(_table(known, time.time())))
     total = f"{len(known)} staged in {place}, {size(sum(entry.bytes for entry in known))}"
-    click.echo(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
+    say(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
 
 
 @command.command("evict")
@@ -75,9 +75,9 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
         print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
         return
     for entry in gone:
-        click.echo(f"{entry.id}: evicted, {size(entry.bytes)}")
+        say(f"{entry.id}: evicted, {size(entry.bytes)}")
     if not gone:
-        click.echo("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
+        say("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
 
 
 @command.command("pin")
@@ -114,9 +114,9 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
         print_json(report)
         return
     for name in report.files:
-        click.echo(f"{entry.path / name}: repaired")
+        say(f"{entry.path / name}: repaired")
     outcome = f"{len(report.files)} file(s) repaired, {size(report.bytes)}" if report.files else "no damage found"
-    click.echo(f"{entry.id}: {outcome}")
+    say(f"{entry.id}: {outcome}")
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
@@ -126,7 +126,7 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
     if as_json:
         print_json(entry)
     else:
-        click.echo(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+        say(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
 
 
 def _place(to: Path | None, ids: Sequence[str]) -> Path:
@@ -152,7 +152,7 @@ def _room(place: Path, known: Sequence[Entry]) -> Room | None:
 
 
 def _table(known: Sequence[Entry], now: float) -> list[str]:
-    rows = [_HEADS, *(_row(entry, now) for entry in known)]
+    rows = [_HEADS, *(tuple(map(one_line, _row(entry, now))) for entry in known)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     numbers = ("size", "shards")
     return [

@@ -8,7 +8,7 @@ import click
 
 from packtrain._core.cores import available_cores
 
-from .output import print_json, progress
+from .output import print_json, progress, say
 
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,11 +48,9 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
         print_json(report)
     else:
         for problem in report.problems:
-            click.echo(f"{problem.file}: {problem.message}")
+            say(f"{problem.file}: {problem.message}")
         checked = (
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
-        click.echo(
-            f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}"
-        )
+        say(f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}")
     return 1 if report.problems else 0
