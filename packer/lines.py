@@ -27,6 +27,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
+"""A longer line is not looked at closely."""
 _SUFFIXES: Final = tuple(suffix.encode() for suffix in IMAGE_SUFFIXES)
 _PATH_HEADS: Final = frozenset(
     f"{what}{end}" for what in ("", "file", "image", "img") for end in ("path", "_path", "name", "_name", "file", "")
@@ -187,6 +188,8 @@ class LineParser:
 
     def _heads(self, line: bytes) -> list[str]:
         """Returns the names of the columns if a line seems to be a header, else nothing."""
+        if len(line) > _LONGEST_LINE:
+            return []
         try:
             columns = self.separator.columns(line)
         except BadLine:

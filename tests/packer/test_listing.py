@@ -58,6 +58,7 @@ BAD_LINES: dict[str, tuple[str, bytes, str]] = {
     "NaN": ("float*2", b"a.jpg 1 nan", "label 'nan' is not a finite number"),
     "infinite": ("float", b"a.jpg inf", "is not a finite number"),
     "beyond float32": ("float", b"a.jpg 1e39", "is not a finite number"),
+    "no path before a comma": ("int", b",1", "expected a path and 1 label value"),
     "NUL": ("int", b"a\0.jpg 1", "NUL byte"),
     "NUL without label": ("none", b"a\0.jpg", "NUL byte"),
 }
@@ -279,7 +280,9 @@ def test_a_list_may_have_a_header_and_columns_as_csv_files_have(case: str) -> No
     labels, text, expected = COLUMNS[case]
     images = parsed(text, labels)
     assert [tuple(entry) for entry in entries(images)] == expected
-    assert images.lines == len(expected) + len(images.rejects), "a header is no line of the list"
+    bad = [0] if case == "the first line is bad" else []
+    assert [reject.line for reject in images.rejects] == bad
+    assert images.lines == len(expected) + len(bad), "a header is no line of the list"
     assert list(images.paths(images.line_numbers(np.arange(len(images))))) == [
         os.fsencode(path) for _, path, _ in expected
     ]
