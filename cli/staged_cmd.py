@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
 
-from .output import print_json, warn
+from .output import one_line, print_json, say, warn
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def list_command(to: Path | None, as_json: bool) -> None:
         print_json({"to": place.absolute(), "entries": known, "room": rooms})
         return
     if known:
-        click.echo("\n".join(_table(known, time.time())))
+        say("\n".join(_table(known, time.time())))
     total = f"{len(known)} staged in {place}, {size(sum(entry.bytes for entry in known))}"
-    click.echo(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
+    say(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
 
 
 @command.command("evict")
@@ -86,9 +86,9 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
         print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
         return
     for entry in gone:
-        click.echo(f"{entry.id}: evicted, {size(entry.bytes)}")
+        say(f"{entry.id}: evicted, {size(entry.bytes)}")
     if not gone:
-        click.echo("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
+        say("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
 
 
 @command.command("pin")
@@ -126,9 +126,9 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
         print_json(report)
         return
     for name in report.files:
-        click.echo(f"{entry.path / name}: repaired")
+        say(f"{entry.path / name}: repaired")
     outcome = f"{len(report.files)} file(s) repaired, {size(report.bytes)}" if report.files else "no damage found"
-    click.echo(f"{entry.id}: {outcome}")
+    say(f"{entry.id}: {outcome}")
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
     if as_json:
         print_json(entry)
     else:
-        click.echo(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+        say(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
 
 
 def _warn_of_strays(place: Path) -> None:
@@ -172,7 +172,7 @@ def _room(place: Path, known: Sequence[Entry]) -> Room | None:
 
 
 def _table(known: Sequence[Entry], now: float) -> list[str]:
-    rows = [_HEADS, *(_row(entry, now) for entry in known)]
+    rows = [_HEADS, *(tuple(map(one_line, _row(entry, now))) for entry in known)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     numbers = ("size", "shards")
     return [

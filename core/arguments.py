@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import SupportsFloat, SupportsIndex, TypeVar
 
 from .errors import UsageError
+from .paths import local_path
 from .suggestions import did_you_mean
 
 T = TypeVar("T")
@@ -97,14 +98,14 @@ def instance(name: str, value: object, kind: type[T]) -> T:
 
 
 def path_of(name: str, value: str | os.PathLike[str]) -> Path:
-    """A path, given as a text or as a path.
+    """A path of this machine, given as a text or as a path.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is something else, or a URL.
     """
     if not isinstance(value, str | os.PathLike):
         raise unexpected(name, value, "a path")
-    return Path(value)
+    return local_path(value)
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> str:

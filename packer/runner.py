@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packtrain._core.arguments import function, instance, path_of, whole
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import OutputConflict, TooManyRejects
 from packtrain._core.files import (
     file_errors,
     fsync_folder,
@@ -93,8 +93,10 @@ def pack(
     If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
     Args:
-        source: The list (``path label`` on each line), or a folder with one folder of images per class.
-        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan.
+        source: The list (``path label`` on each line, or columns as in CSV files), or a folder with one folder of
+            images per class.
+        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
+            image folder, it is left out of what is packed.
         options: What to store, and how; None for the defaults.
         workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
             command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
@@ -109,7 +111,8 @@ def pack(
 
     Raises:
         ListError: The list is unusable.
-        UsageError: An argument has the wrong type or is out of range, or the options do not fit the list.
+        UsageError: An argument has the wrong type or is out of range, the options do not fit the list, or a path is a
+            URL.
         OutputConflict: `out` holds something else, or another packer is working there.
         CorruptFile: `out` holds a dataset or plan that is damaged.
         TooManyRejects: More lines were refused than allowed. Finished shards are kept.
@@ -121,13 +124,22 @@ def pack(
     whole("workers", workers, 1)
     function("on_progress", on_progress)
     folder = path_of("out", out)
-    images = read_list(path_of("source", source), options.labels, root=options.root, classes=options.classes)
-    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
     with file_errors(folder):
         _require_usable(folder)
+    images = read_list(
+        path_of("source", source),
+        options.labels,
+        root=options.root,
+        classes=options.classes,
+        by_name=options.label_names,
+        leave_out=folder,
+        allow_empty=options.allow_empty,
+    )
+    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    with file_errors(folder):
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)
-        guard.count(-1, images.rejects)
+        _count_bad_lines(guard, images)
         plan = _agree_on_plan(folder, images, options)
         with locked(folder / PLAN):
             if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
@@ -152,20 +164,29 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
+    if options.shard_bytes is None:
+        wanted = replace(wanted, shard_bytes=there.shard_bytes)
     there.require_same(wanted, folder)
     return there
 
 
+def _count_bad_lines(guard: RejectGuard, images: ImageList) -> None:
+    try:
+        guard.count(-1, images.rejects)
+    except TooManyRejects as error:
+        raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
+
+
 def _require_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder")
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
     if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
         # Look for the plan last: a packer that starts at the same time writes its plan first.
         if strangers and not (folder / PLAN).exists():
             raise OutputConflict(
-                f"{folder} holds no {PLAN} but {', '.join(sorted(strangers)[:3])}: packtrain writes into a new or "
-                "empty folder"
+                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
+                "a new or empty folder"
             )
 
 

@@ -31,6 +31,7 @@ from packtrain._core.errors import StagingError
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import file_system, is_network
+from packtrain._core.paths import local_path
 
 from .folder import Folder, is_own, is_own_file
 from .notes import NOTE
@@ -251,7 +252,7 @@ def _free_name(folder: Folder, names: Iterator[str]) -> str:
 
 def _open_place(place: str | os.PathLike[str]) -> Folder:
     """Opens the folder that the user named, and checks that others cannot exchange what is in it."""
-    path = Path(place).absolute()
+    path = local_path(place).absolute()
     try:
         outer = Folder.open(path)
     except OSError as error:

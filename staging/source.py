@@ -15,6 +15,7 @@ from crc32c import crc32c
 from packtrain._core.errors import CorruptFile, SourceChanged
 from packtrain._core.manifest import INDEX, PLAN, Manifest
 from packtrain._core.opening import read_regular
+from packtrain._core.paths import local_path
 
 BLOCK: Final = 4096
 """Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
@@ -77,7 +78,7 @@ class Source:
             CorruptFile: The manifest is damaged, or plan.json cannot be read.
             SourceChanged: plan.json is not the plan that the dataset was packed with.
         """
-        path = Path(folder).resolve()
+        path = local_path(folder).resolve()
         manifest = Manifest.load(path)
         return cls(path, manifest, key_of(manifest), (_plan(path, manifest), *_files(manifest)))
 

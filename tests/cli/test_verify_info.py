@@ -68,6 +68,14 @@ class TestVerify:
             assert outcome.json["error"] == "NotADataset"
             assert outcome.err == f"error: {tmp_path} has no manifest.json: not a dataset\n"
 
+    def test_of_a_file_in_a_dataset_the_folder_is_asked_for(self, run: Run, images: Path, tmp_path: Path) -> None:
+        out = packed(images, tmp_path / "out", "tar")
+        for command, name in (("verify", "manifest.json"), ("info", "train-000000.tar"), ("stage", "plan.json")):
+            outcome = run(command, out / name)
+            assert outcome.code == 1
+            message = f"error: {out}/{name} is a file, but a dataset is a folder: give {out}\n"
+            assert outcome.err == message
+
 
 class TestInfo:
     def test_the_facts(self, run: Run, images: Path, dataset: Path, format_name: str) -> None:

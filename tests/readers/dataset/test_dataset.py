@@ -121,9 +121,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("prepare", "error", "message"),
         [
-            (lambda folder: None, NotADataset, r"has no manifest\.json: not a dataset"),
-            (lambda folder: folder.mkdir(), NotADataset, "not a dataset"),
-            (lambda folder: folder.write_bytes(b"x"), NotADataset, "not a dataset"),
+            (lambda folder: None, NotADataset, "there is no dataset .*data: no such folder"),
+            (lambda folder: folder.mkdir(), NotADataset, r"has no manifest\.json: not a dataset"),
+            (lambda folder: folder.write_bytes(b"x"), NotADataset, "data is a file, but a dataset is a folder$"),
             (
                 lambda folder: (folder.mkdir(), (folder / "plan.json").write_bytes(b"{}")),
                 NotADataset,
