@@ -20,6 +20,8 @@ from crc32c import crc32c
 
 from .errors import NoSpace, OutputConflict, PackError, PacktrainError
 from .locks import Lock
+from .opening import open_regular
+from .problems import reason
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
@@ -116,11 +118,11 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: b
 
 
 def checksum_file(path: Path) -> int:
-    """Returns the crc32c of a whole file, read in pieces small enough for the processor's cache."""
+    """Returns the crc32c of a whole regular file, read in pieces small enough for the processor's cache."""
     checksum = 0
     buffer = bytearray(MiB)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             checksum = crc32c(view[:count], checksum)
     return checksum
@@ -158,13 +160,13 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
         if error.errno in FULL:
-            raise no_space(path, f"{reason}; {_free_space(path)} free") from error
+            raise no_space(path, f"{error.strerror}; {_free_space(path)} free") from error
+        why = reason(error)
         # A call with a descriptor names a number, or nothing.
         if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
-            reason = f"{reason} ({os.fsdecode(error.filename)})"
-        raise otherwise(f"cannot {verb} {path}: {reason}. Fix this and run the same command again") from error
+            why = f"{why} ({os.fsdecode(error.filename)})"
+        raise otherwise(f"cannot {verb} {path}: {why}. Fix this and run the same command again") from error
 
 
 def no_space(path: Path, why: str) -> NoSpace:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 
 from .errors import UsageError
 
+FORMATS: Final = ("tar", "hdf5", "lmdb")
 STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")

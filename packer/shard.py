@@ -21,6 +21,7 @@ from packtrain._core.files import (
     write_file,
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._core.problems import reason
 
 from .formats import NewRecord, RecordSpec, ShardWriter, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
@@ -136,7 +137,7 @@ def _read(path: str, entry: ListedImage) -> bytes:
         return read_source(path)
     except OSError as error:
         raise ShardFailed(
-            f"cannot read {path} (line {entry.line}): {error.strerror}. The image is not at fault: fix this and run "
+            f"cannot read {path} (line {entry.line}): {reason(error)}. The image is not at fault: fix this and run "
             "the same command again"
         ) from error
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, Manifest
+from packtrain._core.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
     """
     folder = Path(path)
     manifest = Manifest.load(folder)
-    index = Index(folder / INDEX, manifest.columns, manifest.records)
+    index = Index.of(folder, manifest)
     index.check_all()
     sizes = index["width"].astype(np.int64) << 32 | index["height"]
     labels = str(manifest.labels) == "int"

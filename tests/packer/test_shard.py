@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,10 +180,10 @@ class TestUnreadable:
     ) -> None:
         real = os.open
 
-        def failing(path: str, *arguments: int) -> int:
+        def failing(path: str, *arguments: Any, **options: Any) -> int:
             if str(path).endswith("image 1.jpg"):
                 raise OSError(number, os.strerror(number), path)
-            return real(path, *arguments)
+            return real(path, *arguments, **options)
 
         monkeypatch.setattr(os, "open", failing)
         self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)
