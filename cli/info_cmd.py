@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from packtrain._core.problems import printable
 from packtrain._core.sizes import size
 
 from .output import print_json
@@ -51,7 +52,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("height", _spread(summary.height, "pixels")),
         ("sizes", ", ".join(f"{w} x {h} ({count:,})" for w, h, count in summary.commonest_sizes)),
         ("labels", str(manifest.labels)),
-        ("written by", manifest.written_by),
+        ("written by", printable(manifest.written_by)),
     ]
     if summary.orientations:
         turned = ", ".join(f"{value} ({count:,})" for value, count in summary.orientations.items())
@@ -68,7 +69,7 @@ def _histogram(counts: dict[int, int], classes: tuple[str, ...] | None) -> list[
     shown = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_LABELS]
     lines = [f"\n{len(counts):,} labels, {min(counts.values()):,} to {most:,} records each"]
     for label, count in shown:
-        name = classes[label] if classes and 0 <= label < len(classes) else ""
+        name = printable(classes[label]) if classes and 0 <= label < len(classes) else ""
         lines.append(f"{label:>8} {count:>9,} {'█' * max(1, count * _BAR // most)} {name}".rstrip())
     if len(counts) > len(shown):
         lines.append(f"     ... {len(counts) - len(shown):,} more: --json")
