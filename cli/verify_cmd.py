@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from packtrain._core.cores import available_cores
+from packtrain._core.problems import printable
 
 from .output import print_json, progress
 
@@ -48,7 +49,7 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
         print_json(report)
     else:
         for problem in report.problems:
-            click.echo(f"{problem.file}: {problem.message}")
+            click.echo(printable(f"{problem.file}: {problem.message}"))
         checked = (
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
