@@ -18,6 +18,7 @@ from packtrain._core.errors import (
     SourceChanged,
     StagingError,
     TooManyRejects,
+    UnreadableFile,
     UnsupportedVersion,
     UsageError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "SourceChanged",
     "StagingError",
     "TooManyRejects",
+    "UnreadableFile",
     "UnsupportedVersion",
     "UsageError",
 ]

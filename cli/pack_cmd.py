@@ -10,9 +10,8 @@ import click
 
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
-from packtrain._core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
 from packtrain._core.sizes import parse_bytes, size
-from packtrain._readers.formats import FORMATS
 
 from .output import print_json, progress, run, say, warn
 

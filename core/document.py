@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
 from .errors import CorruptFile, UnsupportedVersion
 from .opening import read_regular
+from .problems import reading
+from .typed import Mismatch, parse
 
+T = TypeVar("T")
 _END: Final = b"\n}\n"
 MOST_BYTES: Final = 256 << 20
 """Documents that are larger are not read: the manifest of some 700,000 shards."""
@@ -41,14 +44,18 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
         newest: Highest `version` of a document that the caller understands.
 
     Returns:
-        The body, without its checksum.
+        The body, without its checksum. Its values may be of any kind: `parse_document` checks them.
 
     Raises:
         FileNotFoundError: There is no such file.
+        NotADirectoryError: Its folder is not a folder.
         UnsupportedVersion: The version of the document is higher than `newest`.
+        UnreadableFile: It cannot be read.
         CorruptFile: Anything else is wrong with the document.
     """
-    return read_document(read_regular(path, MOST_BYTES), path, newest=newest)
+    with reading(path, missing=False):
+        data = read_regular(path, MOST_BYTES)
+    return read_document(data, path, newest=newest)
 
 
 def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
@@ -66,6 +73,22 @@ def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
             file=path.name,
         )
     body.pop("checksum", None)
-    if dump_document(body) != data:
+    try:
+        sound = dump_document(body) == data
+    except RecursionError:
+        sound = False
+    if not sound:
         raise CorruptFile(f"{path} is damaged: its content does not match its own checksum", file=path.name)
     return body  # type: ignore[no-any-return]
+
+
+def parse_document(kind: type[T], body: dict[str, Any], path: Path) -> T:
+    """Makes a `kind`, a dataclass, of what `load_document` returned for `path`.
+
+    Raises:
+        CorruptFile: It does not have the form of a `kind`; the message names the key.
+    """
+    try:
+        return parse(kind, {key: value for key, value in body.items() if key != "version"})
+    except Mismatch as error:
+        raise CorruptFile(f"{path} is damaged: {error}", file=path.name) from error

@@ -18,6 +18,7 @@
         ├── UnsupportedVersion  written by a newer packtrain
         ├── CorruptFile         manifest, plan, index or shard differs from what was written
         │   └── SourceChanged   found while the dataset was being copied
+        ├── UnreadableFile      a file cannot be read: permission, too many open files, a failing disk
         └── CorruptRecord       one record differs from what was written
 
 For a row outside the dataset, Python's own ``IndexError`` is raised. The message of an error holds all the facts, and
@@ -105,6 +106,10 @@ class CorruptFile(DatasetError):
 
 class SourceChanged(CorruptFile):
     """A file that is being staged differs from what was packed."""
+
+
+class UnreadableFile(DatasetError):
+    """A file of the dataset cannot be read, which says nothing about its content: the message says what to do."""
 
 
 class CorruptRecord(DatasetError):

@@ -20,26 +20,13 @@ from crc32c import crc32c
 
 from .errors import NoSpace, OutputConflict, PackError, PacktrainError
 from .locks import Lock
+from .opening import open_regular
+from .problems import way_out
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
-
-_NO_RIGHT: Final = "Give this user the right to do so (`ls -ld` on the path shows who has it)"
-_WAYS_OUT: Final = {
-    errno.EACCES: _NO_RIGHT,
-    errno.EPERM: _NO_RIGHT,
-    errno.EROFS: "This file system is mounted read-only: choose another folder, or mount it with the right to write",
-    errno.ENOENT: "Make sure that it exists and is mounted",
-    errno.ENOTDIR: "A part of this path is a file, not a folder: correct the path, or remove the file",
-    errno.EIO: "The disk or the network file system reports a fault: look at `dmesg`",
-    errno.ESTALE: "The network file system has lost this file: mount it again",
-    errno.ENOTCONN: "The network file system is not connected: mount it again",
-    errno.EMFILE: "Allow this process more open files (`ulimit -n`)",
-    errno.ENFILE: "The whole machine has too many open files: stop other programs",
-    errno.ENOMEM: "Free some memory, for example with fewer --workers",
-}
 
 
 def temporary_path(final: Path) -> Path:
@@ -135,11 +122,11 @@ def write_file(
 
 
 def checksum_file(path: Path) -> int:
-    """Returns the crc32c of a whole file, read in pieces small enough for the processor's cache."""
+    """Returns the crc32c of a whole regular file, read in pieces small enough for the processor's cache."""
     checksum = 0
     buffer = bytearray(MiB)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             checksum = crc32c(view[:count], checksum)
     return checksum
@@ -177,18 +164,13 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
         if error.errno in FULL:
-            raise no_space(path, f"{reason}; {_free_space(path)} free") from error
+            raise no_space(path, f"{error.strerror}; {_free_space(path)} free") from error
+        why = error.strerror or str(error)
         # A call with a descriptor names a number, or nothing.
         if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
-            reason = f"{reason} ({os.fsdecode(error.filename)})"
-        raise otherwise(f"cannot {verb} {path}: {reason}. {way_out(error)}") from error
-
-
-def way_out(error: OSError) -> str:
-    """What a person can do about an error of the system, in a sentence without its full stop."""
-    return f"{_WAYS_OUT.get(error.errno or 0, 'Remove this cause')}, then run the same command again"
+            why = f"{why} ({os.fsdecode(error.filename)})"
+        raise otherwise(f"cannot {verb} {path}: {why}. {way_out(error)}") from error
 
 
 def no_space(path: Path, why: str) -> NoSpace:

@@ -16,7 +16,7 @@ import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,13 @@ from crc32c import crc32c
 
 from .errors import CorruptFile
 from .files import write_file
-from .manifest import ColumnInfo
+from .manifest import INDEX, MANIFEST, ColumnInfo, Manifest
 from .npy import HEADER_BYTES, npy_header
+from .opening import open_regular
+from .problems import reading
 
 ROWS_PER_BLOCK: Final = 1024
+_ROWS_AT_ONCE: Final = 1 << 20
 BLOCKS: Final = "blocks"
 _OFFSETS: Final = "_offsets"
 _BYTES: Final = "_bytes"
@@ -105,7 +108,22 @@ class Index:
 
     Raises:
         CorruptFile: A column is missing, or its size or header differs from what the manifest says.
+        UnreadableFile: A column cannot be read.
     """
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest) -> Self:
+        """Opens the index of the dataset in `folder`; raises what the class raises."""
+        if not manifest.records:
+            raise CorruptFile(f"{folder}: a dataset without a record", file=MANIFEST)
+        index = cls(folder / INDEX, manifest.columns, manifest.records)
+        index.require("path" + _OFFSETS)
+        if manifest.labels.kind != "none":
+            label, shape = index["label"], manifest.labels.shape(manifest.records)
+            if (label.dtype.str, label.shape) != (manifest.labels.dtype, shape):
+                path, what = folder / INDEX / "label.npy", f"{manifest.labels.dtype} {shape}"
+                raise _damaged(path, f"it holds {label.dtype.str} {label.shape}, not {what}")
+        return index
 
     def __init__(self, folder: Path, columns: Sequence[ColumnInfo], rows: int) -> None:
         self._folder = folder
@@ -113,7 +131,8 @@ class Index:
         self._arrays = {column.name: _map_column(folder, column) for column in columns}
         blocks = self._arrays.pop(BLOCKS, None)
         described = next((column for column in columns if column.name == BLOCKS), None)
-        if blocks is None or described is None or blocks.shape != (_block_count(rows),):
+        form = None if blocks is None else (blocks.dtype.str, blocks.shape)
+        if blocks is None or described is None or form != ("<u4", (_block_count(rows),)):
             raise CorruptFile(
                 f"{folder}: the manifest describes no usable column {BLOCKS!r}", file=f"index/{BLOCKS}.npy"
             )
@@ -121,14 +140,22 @@ class Index:
         if crc32c(_byte_view(blocks), crc32c(header)) != described.crc32c:
             raise _damaged(folder / f"{BLOCKS}.npy", "its checksum differs from the manifest's")
         for name, array in self._arrays.items():
-            expected = rows + 1 if name.endswith(_OFFSETS) else rows
-            if not name.endswith(_BYTES) and array.shape[:1] != (expected,):
-                raise _damaged(folder / f"{name}.npy", f"it has shape {array.shape} in a dataset of {rows} rows")
-        for name, dtype in ROW_COLUMNS.items():
-            if self[name].dtype.str != dtype:
-                raise _damaged(folder / f"{name}.npy", f"it holds {self[name].dtype.str}, not {dtype}")
+            self._check_form(name, array)
+        self.require(*ROW_COLUMNS)
         self._blocks = blocks
         self._unchecked = bytearray(b"\1") * len(blocks)
+
+    def _check_form(self, name: str, array: Array) -> None:
+        path, text = self._folder / f"{name}.npy", name.endswith((_OFFSETS, _BYTES))
+        known = "<i8" if name.endswith(_OFFSETS) else "|u1" if text else ROW_COLUMNS.get(name)
+        if known is not None and (array.dtype.str != known or array.ndim != 1):
+            raise _damaged(path, f"it holds {array.dtype.str} {array.shape}, not {known} in one dimension")
+        if name.endswith(_BYTES):
+            self.require(name.removesuffix(_BYTES) + _OFFSETS)
+        elif array.shape[:1] != (self._rows + name.endswith(_OFFSETS),):
+            raise _damaged(path, f"it has shape {array.shape} in a dataset of {self._rows} rows")
+        elif name.endswith(_OFFSETS):
+            self.require(name.removesuffix(_OFFSETS) + _BYTES)
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -139,10 +166,19 @@ class Index:
         Raises:
             CorruptFile: There is no such column.
         """
-        try:
-            return self._arrays[name]
-        except KeyError:
-            raise CorruptFile(f"{self._folder} has no column {name!r}", file=f"index/{name}.npy") from None
+        if name not in self._arrays:
+            self.require(name)
+        return self._arrays[name]
+
+    def require(self, *names: str) -> None:
+        """Makes sure that there are columns with these names.
+
+        Raises:
+            CorruptFile: There is no column with one of them.
+        """
+        for name in names:
+            if name not in self._arrays:
+                raise CorruptFile(f"{self._folder} has no column {name!r}", file=f"index/{name}.npy")
 
     def check(self, row: int) -> None:
         """Checks the block that holds `row`, unless it has been checked before.
@@ -175,8 +211,60 @@ class Index:
     def text(self, name: str, row: int) -> str:
         """Returns entry `row` of a text column. Bytes that are not UTF-8 become surrogate escapes (`os.fsdecode`)."""
         self.check(row)
-        offsets = self[name + _OFFSETS]
-        return os.fsdecode(self[name + _BYTES][offsets[row] : offsets[row + 1]].tobytes())
+        offsets, texts = self[name + _OFFSETS], self[name + _BYTES]
+        start, stop = int(offsets[row]), int(offsets[row + 1])
+        if not 0 <= start <= stop <= len(texts):
+            path = self._folder / f"{name}{_OFFSETS}.npy"
+            raise _damaged(path, f"row {row} is said to be bytes {start} to {stop} of {len(texts)}")
+        return os.fsdecode(texts[start:stop].tobytes())
+
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the rows whose records lie at these places, both int64 [n].
+
+        Raises:
+            CorruptFile: The index is damaged there, or names a row outside the dataset.
+        """
+        self.check_rows(places)
+        return self._inside(self["by_place"][places])
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Returns the place of each row, int64 [rows]: the inverse of ``by_place``. Reads the whole index.
+
+        Raises:
+            CorruptFile: The index is damaged, or ``by_place`` does not hold each row once.
+        """
+        self.check_all()
+        result = np.full(self._rows, -1, np.int64)
+        result[self._inside(self["by_place"])] = np.arange(self._rows)
+        if result.min(initial=0) < 0:
+            raise _damaged(self._folder / "by_place.npy", "it names a row twice")
+        return result
+
+    def check_content(self) -> None:
+        """Checks every block, and what readers check row by row: ``by_place`` and the offsets of texts.
+
+        Raises:
+            CorruptFile: The index is damaged, or was never sound.
+        """
+        self.check_all()
+        seen = np.zeros(self._rows, bool)
+        for start in range(0, self._rows, _ROWS_AT_ONCE):
+            seen[self._inside(self["by_place"][start : start + _ROWS_AT_ONCE])] = True
+        if not seen.all():
+            raise _damaged(self._folder / "by_place.npy", "it names a row twice")
+        for name in [name for name in self._arrays if name.endswith(_OFFSETS)]:
+            offsets, size = self[name], len(self[name.removesuffix(_OFFSETS) + _BYTES])
+            ascending = all(
+                (np.diff(offsets[start : start + _ROWS_AT_ONCE + 1]) >= 0).all()
+                for start in range(0, self._rows, _ROWS_AT_ONCE)
+            )
+            if not ascending or offsets[0] < 0 or offsets[-1] > size:
+                raise _damaged(self._folder / f"{name}.npy", f"its offsets do not ascend from 0 to {size}")
+
+    def _inside(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self._rows):
+            raise _damaged(self._folder / "by_place.npy", f"it names a row outside the {self._rows} rows")
+        return rows
 
     def _check_block(self, block: int) -> None:
         checksum = 0
@@ -226,14 +314,11 @@ def _map_column(folder: Path, column: ColumnInfo) -> Array:
         raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape}") from error
     if dtype.hasobject or expected != column.bytes:
         raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape} in {column.bytes} bytes")
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != expected:
-                raise _damaged(path, f"it has {size} bytes, not {expected}")
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing", file=f"index/{path.name}") from error
+    with reading(path, file=f"{INDEX}/{path.name}"), os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected:
+            raise _damaged(path, f"it has {size} bytes, not {expected}")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if mapped[:HEADER_BYTES] != header:
         raise _damaged(path, "its header differs from the manifest's description")
     return np.frombuffer(mapped, dtype, offset=HEADER_BYTES).reshape(column.shape)

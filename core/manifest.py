@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Final, Self
 
-from .document import dump_document, load_document
-from .errors import CorruptFile, NotADataset, PacktrainError
-from .options import LabelSpec, StoreOptions
+from .document import dump_document, load_document, parse_document
+from .errors import CorruptFile, NotADataset
+from .options import FORMATS, LabelSpec, StoreOptions
+from .typed import MOST, Between, Form, OneOf, Spelled
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+
+Count = Annotated[int, Between(0, MOST)]
+Crc32c = Annotated[int, Between(0, 0xFFFFFFFF)]
+Sha256 = Annotated[str, Form("[0-9a-f]{64}", "64 hexadecimal digits")]
+Prefix = Annotated[str, Form("[A-Za-z0-9_-]{1,255}", "letters, digits, - and _")]
+FileName = Annotated[str, Form("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", "the plain name of a file")]
+Format = Annotated[str, OneOf(FORMATS)]
+Labels = Annotated[LabelSpec, Spelled(LabelSpec.parse)]
+DType = Annotated[str, Form("[<|](b1|[iu][1248]|f[248])", "the type of a column, such as <i8")]
 
 
 @dataclass(frozen=True)
@@ -28,9 +38,9 @@ class FileInfo:
         crc32c: crc32c of the whole file.
     """
 
-    name: str
-    bytes: int
-    crc32c: int
+    name: FileName
+    bytes: Count
+    crc32c: Crc32c
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class ShardInfo(FileInfo):
         sidecars: Files beside the shard for other tools: DALI's index of a tar shard.
     """
 
-    records: int
+    records: Count
     sidecars: tuple[FileInfo, ...] = ()
 
 
@@ -55,8 +65,8 @@ class ColumnInfo(FileInfo):
         shape: Shape of the array.
     """
 
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: DType
+    shape: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -80,16 +90,16 @@ class Manifest:
         shards: The shards, by number.
     """
 
-    name: str
-    format: str
+    name: Prefix
+    format: Format
     store: StoreOptions
-    labels: LabelSpec
+    labels: Labels
     classes: tuple[str, ...] | None
-    records: int
-    lines: int
-    rejects: int
-    duplicates: int
-    plan_sha256: str
+    records: Count
+    lines: Count
+    rejects: Count
+    duplicates: Count
+    plan_sha256: Sha256
     written_by: str
     rejects_file: FileInfo
     columns: tuple[ColumnInfo, ...]
@@ -106,6 +116,7 @@ class Manifest:
         Raises:
             NotADataset: There is none.
             UnsupportedVersion: It was written by a newer packtrain.
+            UnreadableFile: It cannot be read.
             CorruptFile: It is damaged, or names files outside the dataset.
         """
         path = folder / MANIFEST
@@ -113,43 +124,21 @@ class Manifest:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotADataset(_why_no_dataset(folder), file=MANIFEST) from error
+        manifest = parse_document(cls, body, path)
         try:
-            return cls._parse(body)
-        except (KeyError, TypeError, ValueError, AttributeError, PacktrainError) as error:
-            raise CorruptFile(f"{path} is not a sound manifest: {error}", file=MANIFEST) from error
-
-    @classmethod
-    def _parse(cls, body: dict[str, Any]) -> Self:
-        manifest = cls(
-            **{
-                **{field.name: body[field.name] for field in fields(cls)},
-                "store": StoreOptions(**body["store"]),
-                "labels": LabelSpec.parse(body["labels"]),
-                "classes": None if body["classes"] is None else tuple(map(str, body["classes"])),
-                "rejects_file": FileInfo(**body["rejects_file"]),
-                "columns": tuple(
-                    ColumnInfo(**{**column, "shape": tuple(column["shape"])}) for column in body["columns"]
-                ),
-                "shards": tuple(
-                    ShardInfo(**{**shard, "sidecars": tuple(FileInfo(**item) for item in shard["sidecars"])})
-                    for shard in body["shards"]
-                ),
-            }
-        )
-        manifest._check()
+            manifest._check()
+        except ValueError as error:
+            raise CorruptFile(f"{path} is damaged: {error}", file=MANIFEST) from error
         return manifest
 
     def _check(self) -> None:
-        for info in self.files():
-            _check_plain_name(info.name)
-            _check_counts(info.bytes, info.crc32c)
-        for column in self.columns:
-            _check_plain_name(column.name)
-            _check_counts(column.bytes, column.crc32c, *column.shape)
-        for text in (self.name, self.format, self.plan_sha256, self.written_by):
-            if not isinstance(text, str):
-                raise ValueError(f"{text!r} is not a text")
-        _check_counts(self.records, self.lines, self.rejects, self.duplicates)
+        """Checks what concerns several values."""
+        if self.rejects_file.name != REJECTS:
+            raise ValueError(f"rejects_file.name: expected {REJECTS}, found {self.rejects_file.name}")
+        if len({column.name for column in self.columns}) < len(self.columns):
+            raise ValueError("two columns have the same name")
+        for number, shard in enumerate(self.shards):
+            check_shard_names(self.name, number, shard)
         if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
             raise ValueError("the counts of records, rejects and lines do not add up")
 
@@ -172,17 +161,38 @@ def _why_no_dataset(folder: Path) -> str:
     if not folder.is_dir():
         of = f": give {folder.parent}" if (folder.parent / MANIFEST).exists() else ""
         return f"{folder} is a file, but a dataset is a folder{of}"
-    if (folder / PLAN).exists():
+    if _has_plan(folder):
         return f"{folder} has no {MANIFEST}: packing did not finish: run the same pack command again"
     return f"{folder} has no {MANIFEST}: not a dataset"
 
 
-def _check_plain_name(name: Any) -> None:
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"{name!r} is not a plain file name")
+def shard_stem(name: str, number: int) -> str:
+    """Returns what the names of a shard and of its sidecars begin with, up to the dot."""
+    return f"{name}-{number:06d}"
 
 
-def _check_counts(*values: Any) -> None:
-    for value in values:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
-            raise ValueError(f"{value!r} is not a count")
+def check_shard_names(name: str, number: int, shard: ShardInfo) -> None:
+    """Checks that a shard and its sidecars are called ``NAME-NNNNNN.*``, so that they are in nobody's way.
+
+    Args:
+        name: Prefix of the shard names.
+        number: Number of the shard.
+        shard: The shard.
+
+    Raises:
+        ValueError: One of them has another name, or two have the same.
+    """
+    names = [file.name for file in (shard, *shard.sidecars)]
+    stem = shard_stem(name, number)
+    for file in names:
+        if file.partition(".")[0] != stem:
+            raise ValueError(f"shards[{number}]: {file} is not called {stem}.*")
+    if len(set(names)) < len(names):
+        raise ValueError(f"shards[{number}]: two of its files have the same name")
+
+
+def _has_plan(folder: Path) -> bool:
+    try:
+        return (folder / PLAN).exists()
+    except OSError:
+        return False

@@ -9,6 +9,7 @@ from typing import Final, Literal, Self
 from .arguments import choice, instance, whole
 from .errors import UsageError
 
+FORMATS: Final = ("tar", "hdf5", "lmdb")
 STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")

@@ -2,6 +2,7 @@
 
 from .options import PackOptions
 from .runner import PackProgress, PackReport, pack
-from .verifier import Problem, VerifyProgress, VerifyReport, verify
+from .shard_check import Problem, VerifyProgress
+from .verifier import VerifyReport, verify
 
 __all__ = ["PackOptions", "PackProgress", "PackReport", "Problem", "VerifyProgress", "VerifyReport", "pack", "verify"]

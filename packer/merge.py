@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,15 @@ from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.files import fsync_folder, make_folder, write_file
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
+from packtrain._core.opening import read_regular
+from packtrain._core.problems import reading
+from packtrain._core.typed import parse
 
 from .listing import ImageList, Reject
 from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note
 from .plan import Plan
+
+_MOST_REJECT_BYTES: Final = 1 << 30
 
 
 def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
@@ -120,12 +125,17 @@ def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
 
     Raises:
         CorruptFile: rejects.jsonl is missing or differs from what was written.
+        UnreadableFile: It cannot be read.
     """
     path = folder / REJECTS
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise CorruptFile(f"{path} is missing", file=REJECTS) from error
+    with reading(path):
+        data = read_regular(path, min(manifest.rejects_file.bytes, _MOST_REJECT_BYTES))
     if crc32c(data) != manifest.rejects_file.crc32c:
         raise CorruptFile(f"{path} is damaged: its checksum differs from the manifest's", file=REJECTS)
-    return [Reject(**json.loads(line)) for line in data.splitlines()]
+    rejects = []
+    for number, line in enumerate(data.splitlines()):
+        try:
+            rejects.append(parse(Reject, json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise CorruptFile(f"{path} is damaged: line {number}: {error}", file=REJECTS) from error
+    return rejects

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import stat
+import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +21,31 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from packtrain._core.errors import OutputConflict
 from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
-from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._core.manifest import Sha256, ShardInfo, check_shard_names
+from packtrain._core.opening import read_regular
+from packtrain._core.typed import parse
 
 from .listing import Reject
 from .plan import Plan
 
 PARTS: Final = "parts"
+_MOST_BYTES: Final = 1 << 30
+"""Notes that are larger are not read: a shard of some twenty million records."""
 _CHECKSUM_BYTES: Final = 4
 NOTE_COLUMNS: Final = ("line", "offset", "length", "crc32c", "width", "height", "orientation")
 """Columns of every note; if the dataset has labels, there is also ``label``."""
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The JSON text of a note."""
+
+    plan: Sha256
+    info: ShardInfo
+    rejects: tuple[Reject, ...]
 
 
 @dataclass(frozen=True)
@@ -48,16 +66,25 @@ class ShardNote:
 
     def save(self, folder: Path) -> None:
         """Writes the note durably, into the ``parts`` folder of the dataset in `folder`."""
-        facts = {
-            "plan": self.plan_sha256,
-            "info": asdict(self.info),
-            "rejects": [asdict(item) for item in self.rejects],
-        }
+        facts = asdict(_Facts(self.plan_sha256, self.info, self.rejects))
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         np.savez(content, allow_pickle=False, facts=text, **self.columns)
         data = content.getbuffer()
         write_file(note_path(folder, self.info.name), [data, _checksum(data)])
+
+
+def make_parts(folder: Path) -> None:
+    """Makes the ``parts`` folder of the dataset in `folder`.
+
+    Raises:
+        OutputConflict: There is something else of that name. A link would lead the notes out of the dataset.
+    """
+    path = folder / PARTS
+    with suppress(FileExistsError):
+        path.mkdir()
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise OutputConflict(f"{path} is not a folder: remove it and run the same command again")
 
 
 def note_path(folder: Path, shard: str) -> Path:
@@ -73,26 +100,46 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
     """
     name = plan.shards[number].name
     try:
-        data = memoryview(note_path(folder, name).read_bytes())
+        data = memoryview(read_regular(note_path(folder, name), _MOST_BYTES))
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
             return None
-        with np.load(io.BytesIO(data[:-_CHECKSUM_BYTES]), allow_pickle=False) as content:
-            columns = {key: content[key] for key in content.files}
-        facts = json.loads(columns.pop("facts").tobytes())
-        info = _shard_info(facts["info"])
-        note = ShardNote(facts["plan"], info, tuple(Reject(**item) for item in facts["rejects"]), columns)
-    except (OSError, ValueError, KeyError, TypeError):
+        columns = _load_columns(data[:-_CHECKSUM_BYTES])
+        facts = parse(_Facts, json.loads(columns.pop("facts").tobytes()))
+        check_shard_names(plan.name, number, facts.info)
+        if _forms(columns) != _forms(note_columns(plan, (), ())):
+            return None
+        if any(len(values) != facts.info.records for values in columns.values()):
+            return None
+    except Exception:
+        # A note that was not written by packtrain can make numpy and zipfile raise anything.
         return None
-    sound = note.plan_sha256 == plan.sha256 and info.name == name and shard_is_present(folder, info)
-    return note if sound else None
+    sound = facts.plan == plan.sha256 and facts.info.name == name and shard_is_present(folder, facts.info)
+    return ShardNote(facts.plan, facts.info, facts.rejects, columns) if sound else None
+
+
+def _load_columns(data: memoryview) -> dict[str, npt.NDArray[Any]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        # Members that are stored as they are cannot grow: nothing is larger than the note.
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise ValueError("a compressed member")
+        return {
+            name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+            for name in archive.namelist()
+        }
+
+
+def _forms(columns: dict[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of each column, apart from the number of records."""
+    return {name: (values.dtype.str, values.shape[1:]) for name, values in columns.items()}
 
 
 def shard_is_present(folder: Path, info: ShardInfo) -> bool:
-    """Returns True if the shard and its sidecars exist and have the right sizes."""
+    """Returns True if the shard and its sidecars are regular files of the right sizes."""
     try:
-        return all((folder / file.name).stat().st_size == file.bytes for file in (info, *info.sidecars))
+        found = [(os.stat(folder / file.name), file.bytes) for file in (info, *info.sidecars)]
     except OSError:
         return False
+    return all(stat.S_ISREG(there.st_mode) and there.st_size == size for there, size in found)
 
 
 def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
@@ -112,7 +159,3 @@ def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[A
 
 def _checksum(data: memoryview) -> bytes:
     return crc32c(data).to_bytes(_CHECKSUM_BYTES, "little")
-
-
-def _shard_info(facts: dict[str, Any]) -> ShardInfo:
-    return ShardInfo(**{**facts, "sidecars": tuple(FileInfo(**item) for item in facts["sidecars"])})

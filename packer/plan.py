@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import shlex
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.document import dump_document, load_document
-from packtrain._core.errors import CorruptFile, ListError, OutputConflict, PacktrainError
-from packtrain._core.manifest import PLAN, VERSION
-from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.document import dump_document, load_document, parse_document
+from packtrain._core.errors import CorruptFile, ListError, OutputConflict
+from packtrain._core.manifest import PLAN, VERSION, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
+from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._readers.formats import container
 
@@ -45,9 +45,9 @@ class PlannedShard:
         count: Number of places in the shard.
     """
 
-    name: str
-    first: int
-    count: int
+    name: FileName
+    first: Count
+    count: Count
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class Plan:
         shards: The shards, by number.
     """
 
-    name: str
-    format: str
+    name: Prefix
+    format: Format
     store: StoreOptions
-    labels: LabelSpec
+    labels: Labels
     classes: tuple[str, ...] | None
-    list_sha256: str
-    lines: int
-    entries: int
+    list_sha256: Sha256
+    lines: Count
+    entries: Count
     seed: int | None
-    shard_bytes: int
+    shard_bytes: Count
     encoder: str | None
     written_by: str
     shards: tuple[PlannedShard, ...]
@@ -95,21 +95,26 @@ class Plan:
         Raises:
             FileNotFoundError: There is no plan.
             UnsupportedVersion: The plan was written by a newer packtrain.
-            CorruptFile: The plan is damaged.
+            UnreadableFile: The plan cannot be read.
+            CorruptFile: The plan is damaged, or says what no packer would.
         """
-        body = load_document(folder / PLAN, newest=VERSION)
-        try:
-            return cls(
-                **{
-                    **{field.name: body[field.name] for field in fields(cls)},
-                    "store": StoreOptions(**body["store"]),
-                    "labels": LabelSpec.parse(body["labels"]),
-                    "classes": None if body["classes"] is None else tuple(body["classes"]),
-                    "shards": tuple(PlannedShard(**shard) for shard in body["shards"]),
-                }
-            )
-        except (KeyError, TypeError, ValueError, PacktrainError) as error:
-            raise CorruptFile(f"{folder / PLAN} is not a sound plan: {error}", file=PLAN) from error
+        path = folder / PLAN
+        plan = parse_document(cls, load_document(path, newest=VERSION), path)
+        place = 0
+        suffix = container(plan.format).SUFFIX
+        for number, shard in enumerate(plan.shards):
+            # Packing gives a file this name, whatever was there: it must be the one that this shard has.
+            wanted = PlannedShard(shard_stem(plan.name, number) + suffix, place, shard.count)
+            if shard != wanted:
+                raise CorruptFile(
+                    f"{path} is damaged: shards[{number}]: expected {wanted.name} from place {wanted.first}, found "
+                    f"{shard.name} from place {shard.first}",
+                    file=PLAN,
+                )
+            place += shard.count
+        if place != plan.entries:
+            raise CorruptFile(f"{path} is damaged: its shards hold {place} of {plan.entries} entries", file=PLAN)
+        return plan
 
     @property
     def sha256(self) -> str:
@@ -186,7 +191,7 @@ def plan_shards(outline: Plan, images: ImageList) -> Plan:
     bounds = [outline.entries * number // count for number in range(count + 1)]
     suffix = container(outline.format).SUFFIX
     shards = (
-        PlannedShard(f"{outline.name}-{number:06d}{suffix}", start, stop - start)
+        PlannedShard(shard_stem(outline.name, number) + suffix, start, stop - start)
         for number, (start, stop) in enumerate(pairwise(bounds))
     )
     return replace(outline, shard_bytes=shard_bytes, shards=tuple(shards))

@@ -9,11 +9,11 @@ import numpy as np
 from packtrain._core.errors import CorruptFile
 from packtrain._core.files import fsync_folder
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
 from .listing import ImageList, Reject
 from .merge import read_rejects
-from .notes import NOTE_COLUMNS, PARTS, ShardNote, shard_is_present
+from .notes import NOTE_COLUMNS, ShardNote, make_parts, shard_is_present
 from .plan import Plan
 
 
@@ -35,7 +35,7 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
         CorruptFile: Manifest, index or rejects.jsonl is damaged, or the manifest belongs to another plan.
     """
     manifest = Manifest.load(folder)
-    if manifest.plan_sha256 != plan.sha256:
+    if manifest.plan_sha256 != plan.sha256 or len(manifest.shards) != len(plan.shards):
         raise CorruptFile(f"{folder}: manifest and plan do not belong together. Pack into another folder", file=PLAN)
     rejects = {item.line: item for item in read_rejects(folder, manifest)}
     refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
@@ -45,12 +45,12 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
     ]
     if all(sound):
         return manifest
-    index = Index(folder / INDEX, manifest.columns, manifest.records)
+    index = Index.of(folder, manifest)
     index.check_all()
-    (folder / PARTS).mkdir(exist_ok=True)
+    make_parts(folder)
     first = 0
     for info, rejected, keep in zip(manifest.shards, refused, sound, strict=True):
-        rows = index["by_place"][first : first + info.records]
+        rows = index.rows_at(np.arange(first, first + info.records))
         first += info.records
         if keep:
             columns = {name: index[name][rows] for name in (*NOTE_COLUMNS, "label") if name in index}

@@ -25,7 +25,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from .engine import run_tasks
 from .listing import ImageList, read_list
 from .merge import merge, remove_notes
-from .notes import PARTS, load_note, note_path
+from .notes import PARTS, load_note, make_parts, note_path
 from .options import PackOptions, reject_limit
 from .plan import Plan, outline_plan, plan_shards
 from .rejects import RejectGuard
@@ -192,7 +192,7 @@ def _require_usable(folder: Path) -> None:
 
 def _missing_shards(folder: Path, plan: Plan, guard: RejectGuard, retry_rejects: bool) -> list[int]:
     """Returns the numbers of the shards that have to be packed. Counts the refused lines of the others."""
-    (folder / PARTS).mkdir(exist_ok=True)
+    make_parts(folder)
     remove_temporaries(folder / PARTS)
     missing = []
     for number in range(len(plan.shards)):

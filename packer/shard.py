@@ -20,11 +20,11 @@ from packtrain._core.files import (
     publish,
     remove_temporaries,
     temporary_path,
-    way_out,
     write_file,
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import StoreOptions
+from packtrain._core.problems import way_out
 
 from .formats import NewRecord, RecordSpec, ShardWriter, WrittenShard, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image

@@ -232,16 +232,11 @@ class PackedSamples(Samples):
 
     @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        self.store.index.check_rows(places)
-        return self.store.index["by_place"][places]
+        return self.store.index.rows_at(places)
 
     @override
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        index = self.store.index
-        index.check_all()
-        places = np.empty(len(self), np.int64)
-        places[index["by_place"]] = np.arange(len(self))
-        return places[rows]
+        return self.store.index.places()[rows]
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
@@ -267,7 +262,10 @@ class PackedSamples(Samples):
         except (IndexError, DatasetError):
             return False
         index, size, random = store.index, into.images.shape[1:3], into.random[into.at]
-        plan = plan_batch(self.pipeline.compose, size, index["width"][rows], index["height"][rows], random)
+        widths, heights = index["width"][rows], index["height"][rows]
+        if min(widths.min(initial=1), heights.min(initial=1)) < 1:
+            return False
+        plan = plan_batch(self.pipeline.compose, size, widths, heights, random)
         if plan is None or not store.copy_crops(rows, plan, into.images, into.at, into.rows[into.at], into.current):
             return False
         into.labels[into.at] = store.labels(rows)

@@ -25,7 +25,9 @@ from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, Usa
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._core.mounts import is_network
+from packtrain._core.opening import open_regular
 from packtrain._core.paths import local_path
+from packtrain._core.problems import error_kind, reason
 from packtrain._staging.locks import lease_on
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class RecordStore:
         NotADataset: `path` has no manifest.
         UnsupportedVersion: It was written by a newer packtrain.
         CorruptFile: Manifest or index is damaged.
+        UnreadableFile: Manifest or index cannot be read.
         StagingError: `path` was a staged copy, but has been evicted.
     """
 
@@ -74,7 +77,7 @@ class RecordStore:
             "pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap"
         )
         self.check: Final = check
-        self.index: Final = Index(self.path / INDEX, self.manifest.columns, self.manifest.records)
+        self.index: Final = Index.of(self.path, self.manifest)
         self.read_bytes = 0
         """Bytes of records read since this was opened."""
         self._length = self.manifest.records
@@ -99,6 +102,7 @@ class RecordStore:
         Raises:
             IndexError: There is no such row.
             CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
+            UnreadableFile: The shard cannot be opened or read.
             CorruptRecord: The bytes differ from what was written.
         """
         return self._read(self.checked_row(row))
@@ -106,7 +110,10 @@ class RecordStore:
     def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage:
         """The image of `row` as it is stored; raises what `record` raises."""
         row = self.checked_row(row)
-        return EncodedImage(self._read(row, on_stage), self._width[row], self._height[row])
+        width, height = self._width[row], self._height[row]
+        if width < 1 or height < 1:
+            raise self.corrupt(row, f"its index entry says {width} x {height} pixels")
+        return EncodedImage(self._read(row, on_stage), width, height)
 
     def copy_crops(
         self,
@@ -165,7 +172,10 @@ class RecordStore:
 
     def _read(self, row: int, on_stage: OnStage = untimed) -> memoryview:
         shard, offset, size = self._place(row)
-        data = shard.read(offset, size)
+        try:
+            data = shard.read(offset, size)
+        except OSError as error:
+            raise self._unreadable(row, error, "read") from error
         self.read_bytes += size
         on_stage(READ)
         if self.check and crc32c(data) != self._crc32c[row]:
@@ -274,14 +284,21 @@ class RecordStore:
         try:
             shard = (_MappedShard if self.io == "mmap" else _OpenShard)(self.path / info.name)
         except OSError as error:
-            raise self._unreadable(row, info, f"its shard cannot be opened ({error.strerror})") from error
+            raise self._unreadable(row, error, "opened") from error
         if shard.bytes != info.bytes:
-            raise self._unreadable(row, info, f"its shard has {shard.bytes} bytes, {info.bytes} were written")
+            why = f"its shard has {shard.bytes} bytes, {info.bytes} were written; {self._remedy}"
+            raise CorruptFile(f"{self.path}: {self.describe(row)} cannot be read: {why}", file=info.name)
         self._shards[number] = shard
         return shard
 
-    def _unreadable(self, row: int, info: ShardInfo, why: str) -> CorruptFile:
-        return CorruptFile(f"{self.path}: {self.describe(row)} cannot be read: {why}; {self._remedy}", file=info.name)
+    def _unreadable(self, row: int, error: OSError, verb: str) -> DatasetError:
+        """The error for a shard that cannot be opened or read."""
+        kind = error_kind(error)
+        why = f"its shard cannot be {verb} ({reason(error)})"
+        if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
+            why = f"{why}; {self._remedy}"
+        file = self._info(self._shard[row]).name
+        return kind(f"{self.path}: {self.describe(row)} cannot be read: {why}", file=file)
 
     @property
     def _remedy(self) -> str:
@@ -294,7 +311,7 @@ class _MappedShard:
     """A mapped shard; the last view of it that is dropped unmaps it."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
             # An empty file cannot be mapped.
             empty = os.fstat(file.fileno()).st_size == 0
             self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -314,7 +331,7 @@ class _OpenShard:
     """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(path)
         weakref.finalize(self, os.close, self._descriptor)
         self.bytes = os.fstat(self._descriptor).st_size
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, Manifest
+from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
 
 
@@ -59,7 +59,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
     """
     folder = local_path(path)
     manifest = Manifest.load(folder)
-    index = Index(folder / INDEX, manifest.columns, manifest.records)
+    index = Index.of(folder, manifest)
     index.check_all()
     sizes = index["width"].astype(np.int64) << 32 | index["height"]
     labels = str(manifest.labels) == "int"

@@ -9,17 +9,38 @@ that `verify` can compare the two.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
 from packtrain._core.errors import UsageError
-from packtrain._core.options import LabelSpec
+from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.suggestions import did_you_mean
 
-FORMATS: Final = ("tar", "hdf5", "lmdb")
-
 StoredLabel = int | float | tuple[int, ...] | tuple[float, ...] | None
+
+
+MOST_LABEL_BYTES: Final = 32 << 20
+"""No label is longer as JSON text: a million numbers."""
+
+
+def read_label(text: bytes) -> StoredLabel:
+    """Reads a label that a container holds as JSON text: a number or a list of numbers.
+
+    Raises:
+        ValueError: It is something else, or too long.
+    """
+    if len(text) > MOST_LABEL_BYTES:
+        raise ValueError(f"a label of more than {MOST_LABEL_BYTES} bytes")
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a label that is nested too deeply") from error
+    values = value if isinstance(value, list) else [value]
+    if not all(type(item) in (int, float) for item in values):
+        raise ValueError("a label that is not a number or a list of numbers")
+    return tuple(values) if isinstance(value, list) else values[0]
 
 
 class StoredRecord(NamedTuple):

@@ -15,12 +15,12 @@ The data of ``images`` begins at a multiple of 4096 bytes. Raw records are only 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import h5py
-import numpy as np
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
@@ -35,19 +35,40 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
     """Yields every record of the file, found by h5py."""
     try:
         with h5py.File(path, "r", locking=False) as file:
-            images = file["images"]
-            lines = file["lines"][:].tolist()
-            start = images.id.get_offset()
-            if start is None and lines:
-                raise ValueError("dataset images is not contiguous")
+            size = path.stat().st_size
+            images = _dataset(file, "images", size)
+            start = images.id.get_offset() or 0
+            lines = _dataset(file, "lines", size)[:].tolist()
             if images.ndim == 1:
-                offsets = file["offsets"][:].tolist()
+                offsets = _dataset(file, "offsets", size)[:].tolist()
             else:
-                size = int(np.prod(images.shape[1:]))
-                offsets = [size * i for i in range(len(lines) + 1)]
-            values = [None] * len(lines) if labels.kind == "none" else file["labels"][:].tolist()
+                record = math.prod(images.shape[1:])
+                offsets = [record * i for i in range(len(lines) + 1)]
+            values = [None] * len(lines) if labels.kind == "none" else _dataset(file, "labels", size)[:].tolist()
+        if len(offsets) != len(lines) + 1 or len(values) != len(lines):
+            raise ValueError("its datasets have different lengths")
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise CorruptFile(f"{path} is not a sound HDF5 shard: {error}", file=path.name) from error
     for i, (line, value) in enumerate(zip(lines, values, strict=True)):
         label = tuple(value) if isinstance(value, list) else value
         yield StoredRecord(line, start + offsets[i], offsets[i + 1] - offsets[i], label)
+
+
+def _dataset(file: h5py.File, name: str, size: int) -> h5py.Dataset:
+    """Returns a dataset that lies in this file, of `size` bytes, as a whole.
+
+    An HDF5 file may say that a dataset lies in any other file, and may describe one that is larger than the file.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise ValueError(f"{name} is a link, or missing")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"{name} is not a dataset")
+    # libhdf5 gives an offset only to what is contiguous, neither compressed nor virtual, and in this file.
+    start, length = dataset.id.get_offset(), math.prod(dataset.shape) * dataset.dtype.itemsize
+    if dataset.dtype.kind not in "iuf" or (length and (start is None or start + length > size)):
+        raise ValueError(f"dataset {name} does not lie in the file as one piece of numbers")
+    return dataset

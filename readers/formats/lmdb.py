@@ -15,8 +15,8 @@ page. Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels
 
 from __future__ import annotations
 
-import json
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,9 +26,10 @@ import lmdb
 import numpy as np
 
 from packtrain._core.errors import CorruptFile
+from packtrain._core.opening import open_regular
 from packtrain._core.options import LabelSpec
 
-from . import StoredLabel, StoredRecord
+from . import MOST_LABEL_BYTES, StoredLabel, StoredRecord, read_label
 
 SUFFIX: Final = ".mdb"
 IMAGES: Final = b"images"
@@ -43,17 +44,21 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
             values = None
             if labels.kind != "none":
                 values = environment.open_db(LABELS, transaction, create=False)
-            base: int | None = None
+            base = _map_address(path, environment, transaction)
             for key, record in transaction.cursor(images):
-                address = np.frombuffer(record, np.uint8).ctypes.data
-                base = _map_address(path, address) if base is None else base
+                address = _address(record)
                 label: StoredLabel = None
                 if values is not None:
-                    value = json.loads(bytes(transaction.get(key, db=values) or b""))
-                    label = tuple(value) if isinstance(value, list) else value
+                    label = read_label(bytes(transaction.get(key, b"", db=values)[: MOST_LABEL_BYTES + 1]))
                 yield StoredRecord(int.from_bytes(key, "big"), address - base, len(record), label)
-    except (lmdb.Error, ValueError) as error:
+    except (lmdb.Error, ValueError, OSError, struct.error, StopIteration) as error:
         raise CorruptFile(f"{path} is not a sound LMDB shard: {error}", file=path.name) from error
+
+
+# The page header of 16 bytes; magic number, version, address, map size; 48 bytes about the free pages and 40 about the
+# main database, whose root comes next; the last page; the number of the transaction. https://www.openldap.org, mdb.c
+_META: Final = struct.Struct("=16xI20x48x40xQ8xQ")
+_MAGIC: Final = 0xBEEFC0DE
 
 
 @contextmanager
@@ -66,15 +71,19 @@ def open_shard(path: Path) -> Iterator[Any]:
         environment.close()
 
 
-def _map_address(path: Path, inside: int) -> int:
-    """Returns the address at which liblmdb has mapped the first byte of `path`, given any address inside its map.
+def _map_address(path: Path, environment: Any, transaction: Any) -> int:
+    """Returns the address at which liblmdb has mapped the first byte of `path`.
 
-    py-lmdb gives views of values but not their offsets in the file. The kernel knows where the file is mapped.
+    py-lmdb gives views of values but not their offsets in the file. The names of the databases lie in the root page of
+    the main database, whose number stands in the newer one of the two meta pages.
     """
-    inode = path.stat().st_ino
-    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
-        addresses, _, offset, _, number, *_ = line.split(maxsplit=5)
-        start, stop = (int(text, 16) for text in addresses.split("-"))
-        if start <= inside < stop and int(number) == inode:
-            return start - int(offset, 16)
-    raise ValueError("its map is not in /proc/self/maps")
+    page_bytes, newest = environment.stat()["psize"], environment.info()["last_txnid"]
+    with os.fdopen(open_regular(path), "rb") as file:
+        metas = [_META.unpack(os.pread(file.fileno(), _META.size, page_bytes * number)) for number in (0, 1)]
+    root = next(root for magic, root, transaction_number in metas if (magic, transaction_number) == (_MAGIC, newest))
+    inside = _address(transaction.get(IMAGES))
+    return int(inside - inside % page_bytes - root * page_bytes)
+
+
+def _address(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).ctypes.data

@@ -18,7 +18,6 @@ Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Final
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
 
-from . import StoredLabel, StoredRecord
+from . import MOST_LABEL_BYTES, StoredLabel, StoredRecord, read_label
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
@@ -46,15 +45,20 @@ def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
         with tarfile.open(path, "r:") as archive:
             members = iter(archive)
             for member in members:
+                if not member.isreg() or member.issparse():
+                    raise ValueError(f"member {member.name!r} is not a plain file")
                 key, _, _ = member.name.partition(".")
                 label: StoredLabel = None
                 if labels.kind != "none":
                     partner = next(members, None)
-                    if partner is None or partner.name != f"{key}.{suffix}":
-                        raise ValueError(f"member {member.name} is not followed by {key}.{suffix}")
-                    content = archive.extractfile(partner)
-                    value = json.loads(content.read() if content else b"")
-                    label = tuple(value) if isinstance(value, list) else value
+                    if partner is None or partner.name != f"{key}.{suffix}" or not partner.isreg():
+                        raise ValueError(f"member {member.name!r} is not followed by {key}.{suffix}")
+                    label = read_label(_content(archive, partner))
                 yield StoredRecord(int(key), member.offset_data, member.size, label)
-    except (tarfile.TarError, ValueError, OSError) as error:
+    except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
         raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = archive.extractfile(member)
+    return content.read(MOST_LABEL_BYTES + 1) if content else b""

@@ -152,6 +152,77 @@ def test_an_index_of_other_rows_is_refused(tmp_path: Path) -> None:
             Index(tmp_path / "index", infos, rows)
 
 
+def rewritten(folder: Path, infos: tuple[ColumnInfo, ...], name: str, values: npt.NDArray[Any]) -> list[ColumnInfo]:
+    """The index with another column of this name, whose size, header and sums are right."""
+    columns = {info.name: np.load(folder / f"{info.name}.npy") for info in infos} | {name: values}
+    writer = IndexWriter(folder, len(columns["line"]))
+    for each, column in columns.items():
+        if each not in ("blocks", "path_offsets", "path_bytes"):
+            writer.add(each, column)
+    writer.add_text("path", columns["path_offsets"], columns["path_bytes"])
+    described = list(writer.finish())
+    if name == "blocks":
+        header = npy_header(values.dtype.str, values.shape)
+        (folder / "blocks.npy").write_bytes(header + values.tobytes())
+        sums = crc32c(values.tobytes(), crc32c(header))
+        described[-1] = ColumnInfo(name, len(header) + values.nbytes, sums, values.dtype.str, values.shape)
+    return described
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("blocks", np.full(1, np.nan, "<f4")),
+        ("blocks", np.zeros((1, 1), "<u4")),
+        ("line", np.zeros(5, "<f8")),
+        ("line", np.zeros((5, 2), "<i8")),
+        ("width", np.zeros(5, "<i8")),
+        ("path_offsets", np.zeros(6, "<u4")),
+        ("path_bytes", np.zeros(99, "<i2")),
+        ("by_place", np.zeros(5, "<i4")),
+    ],
+)
+def test_a_column_of_another_type_or_shape_is_refused_though_its_sums_are_right(
+    tmp_path: Path, name: str, values: npt.NDArray[Any]
+) -> None:
+    infos = write(tmp_path / "index", 5)
+    if name == "path_offsets":  # which the writer would not write
+        (tmp_path / "index" / f"{name}.npy").write_bytes(npy_header("<u4", (6,)) + values.tobytes())
+        described = [
+            ColumnInfo(name, 128 + values.nbytes, 0, "<u4", (6,)) if info.name == name else info for info in infos
+        ]
+    else:
+        described = rewritten(tmp_path / "index", infos, name, values)
+    with pytest.raises(CorruptFile, match=name):
+        Index(tmp_path / "index", described, 5)
+
+
+@pytest.mark.parametrize("forged", [[0, 1, 2, 3, 5], [0, 1, 2, 3, -1], [0, 1, 2, 3, 3]])
+def test_places_must_hold_each_row_once(tmp_path: Path, forged: list[int]) -> None:
+    infos = write(tmp_path / "index", 5)
+    index = Index(tmp_path / "index", rewritten(tmp_path / "index", infos, "by_place", np.array(forged)), 5)
+    assert index.rows_at(np.arange(4)).tolist() == [0, 1, 2, 3]
+    for use in (index.places, index.check_content):
+        with pytest.raises(CorruptFile, match=r"by_place\.npy is damaged: it names a row (twice|outside)"):
+            use()
+    if forged[-1] != 3:
+        with pytest.raises(CorruptFile, match="outside the 5 rows"):
+            index.rows_at(np.array([4]))
+
+
+@pytest.mark.parametrize("forged", [-1, 1 << 40])
+def test_texts_lie_in_their_bytes(tmp_path: Path, forged: int) -> None:
+    infos = write(tmp_path / "index", 5)
+    offsets = np.load(tmp_path / "index" / "path_offsets.npy")
+    offsets[2] = forged
+    infos = tuple(rewritten(tmp_path / "index", infos, "by_place", np.arange(5)))
+    index = Index(tmp_path / "index", rewritten(tmp_path / "index", infos, "path_offsets", offsets), 5)
+    assert index.text("path", 0)
+    for use in (lambda: index.text("path", 1), lambda: index.text("path", 2), index.check_content):
+        with pytest.raises(CorruptFile, match=r"path_offsets\.npy is damaged"):
+            use()
+
+
 @given(hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5), st.sampled_from(["<i8", "<u4", "<f4", "|u1"]))
 def test_the_npy_header_is_what_numpy_reads(shape: tuple[int, ...], dtype: str) -> None:
     values = np.arange(np.prod(shape)).astype(dtype).reshape(shape)

@@ -426,6 +426,12 @@ PLACES: dict[str, Place] = {
     "rejects": lambda body: body["rejects_file"],
     "column": lambda body: body["columns"][0],
 }
+WHERE = {
+    "shard": r"shards\[0\]",
+    "sidecar": r"shards\[0\]\.sidecars\[0\]",
+    "rejects": "rejects_file",
+    "column": r"columns\[0\]",
+}
 OUTSIDE = ["../x", "/x", "..", ".", "", "index/../../x", "sub/x", "x\0y", "//x", 7, None, ["x"]]
 
 
@@ -445,7 +451,9 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
     if name == "{absolute}":
         name = str(tmp_path / "x")
     forge(dataset.folder, lambda body: PLACES[place](body).update(name=name))
-    with pytest.raises(CorruptFile, match=r"manifest\.json is not a sound manifest: .* is not a plain file name"):
+    with pytest.raises(
+        CorruptFile, match=rf"manifest\.json is damaged: {WHERE[place]}.name: expected the plain name of a file"
+    ):
         open_dataset(dataset.folder)
     dataset.assert_named_by_verify("manifest.json", name)
 

@@ -56,12 +56,12 @@ def noted(tmp_path: Path) -> Path:
 @given(rows=st.lists(rows, max_size=5), rejects=st.lists(st.builds(Reject, st.integers(0, 99), paths, st.text())))
 def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list[Reject]) -> None:
     name = PLAN.shards[1].name
-    info = ShardInfo(name, 5, crc32c(b"shard"), len(rows), (FileInfo("a.idx", 0, 0),))
+    info = ShardInfo(name, 5, crc32c(b"shard"), len(rows), (FileInfo("set-000001.idx", 0, 0),))
     labels = [row[0] - 7 for row in rows]
     with scratch() as folder:
         (folder / "parts").mkdir()
         (folder / name).write_bytes(b"shard")
-        (folder / "a.idx").write_bytes(b"")
+        (folder / "set-000001.idx").write_bytes(b"")
         ShardNote(PLAN.sha256, info, tuple(rejects), note_columns(PLAN, rows, labels)).save(folder)
         note = load_note(folder, PLAN, 1)
     assert note is not None

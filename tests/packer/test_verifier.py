@@ -85,6 +85,12 @@ def test_a_folder_without_a_manifest_is_no_dataset(tar: Path) -> None:
         verify(tar)
 
 
+@pytest.mark.parametrize("workers", [0, -1])
+def test_less_than_one_worker_is_refused(tar: Path, workers: int) -> None:
+    with pytest.raises(UsageError, match=rf"workers {workers}: expected at least one"):
+        verify(tar, workers=workers)
+
+
 def test_any_damaged_file_is_named(dataset: Path) -> None:
     for path in sorted(path for path in dataset.rglob("*") if path.is_file()):
         sound, name = path.read_bytes(), str(path.relative_to(dataset))
