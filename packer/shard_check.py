@@ -300,13 +300,14 @@ class _ShardRows:
                 self._decoder.image(EncodedImage(record, width, height))
             if self._manifest.store.store != "raw" and (problem := misfit(open_image(record))):
                 return problem
+            # Nobody cuts verbatim records, whatever table a file brought along.
+            if self._manifest.store.store != "verbatim" and has_table(record) and not has_true_table(record):
+                return "its table of restart intervals does not fit it"
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             # As in packing: Pillow's plugins raise any kind of error.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
-        if self._manifest.store.store != "verbatim" and has_table(record) and not has_true_table(record):
-            return "its table of restart intervals does not fit it"
         return None
 
     def _problem(self, row: int, message: str) -> Problem:

@@ -115,7 +115,7 @@ def test_what_a_text_spells_and_what_a_class_refuses_are_named_too() -> None:
         parse(Body, {"labels": "many"})
     with pytest.raises(Mismatch, match=r"^labels: expected a text, found 3$"):
         parse(Body, {"labels": 3})
-    with pytest.raises(Mismatch, match=r"^quality 0: expected 1 to 100$"):
+    with pytest.raises(Mismatch, match=r"^quality=0: expected a whole number from 1 to 100$"):
         parse(StoreOptions, asdict(StoreOptions()) | {"quality": 0})
 
 

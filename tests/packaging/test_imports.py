@@ -43,7 +43,7 @@ def command(line: str) -> str:
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain doctor --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain stage --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
-        (command("packtrain staged list --to /nowhere"), TENSORS | CONTAINERS | IMAGES),
+        (command("packtrain staged list --to /tmp"), TENSORS | CONTAINERS | IMAGES),
         ("from packtrain import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),

@@ -87,7 +87,7 @@ def test_a_folder_without_a_manifest_is_no_dataset(tar: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_less_than_one_worker_is_refused(tar: Path, workers: int) -> None:
-    with pytest.raises(UsageError, match=rf"workers {workers}: expected at least one"):
+    with pytest.raises(UsageError, match=rf"workers={workers}: expected a whole number, at least 1"):
         verify(tar, workers=workers)
 
 
@@ -104,7 +104,7 @@ def test_a_missing_shard_costs_its_records(dataset: Path) -> None:
     path = shards(dataset)[1]
     path.unlink()
     (message,) = (problem.message for problem in verify(dataset).problems if problem.file == path.name)
-    assert message == "cannot be read: No such file or directory; its 3 records are lost"
+    assert message == "cannot be read: No such file or directory: make sure that it exists and is mounted; its 3 records are lost"
 
 
 def test_a_cut_shard_names_the_records_that_lost_bytes(listing: Path, tar: Path) -> None:
