@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from packtrain._core.arguments import flag, number, path_of, unexpected, whole
@@ -48,7 +47,8 @@ class StageOptions:
     threads: int = THREADS
 
     def __post_init__(self) -> None:
-        if path_of("to", self.to) == Path():
+        path_of("to", self.to)
+        if not os.fspath(self.to):
             raise unexpected("to", self.to, "a folder")
         for name in ("budget", "reserve"):
             if (size := getattr(self, name)) is not None:

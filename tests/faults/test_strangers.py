@@ -175,7 +175,9 @@ def no_descriptor_left() -> Iterator[None]:
 def test_too_many_open_files_are_not_the_fault_of_the_dataset(dataset: Path, io: str) -> None:
     store = RecordStore(dataset, io=io)
     with no_descriptor_left():
-        with pytest.raises(UnreadableFile, match=r"row 0 \(line 0, .*Too many open files.* with `ulimit -n`") as caught:
+        with pytest.raises(
+            UnreadableFile, match=r"row 0 \(line 0, .*Too many open files: allow .*`ulimit -n`"
+        ) as caught:
             store.record(0)
         with pytest.raises(UnreadableFile, match="ulimit -n"):
             RecordStore(dataset, io=io)

@@ -242,13 +242,13 @@ class TestDecoding:
         assert [problem.row for problem in found] == [0, 1, None]
         assert found[2].message == "after 2 such records, the rest was not decoded"
 
-    def test_a_table_that_cannot_be_read_is_a_problem_of_its_record(
+    def test_what_cannot_be_parsed_is_a_problem_of_its_record(
         self, dataset: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def failing(*_: object) -> None:
             raise struct.error("unpack requires a buffer of 28 bytes")
 
-        monkeypatch.setattr(shard_check, "has_table", failing)
+        monkeypatch.setattr(shard_check, "misfit", failing)
         found = verify(dataset, decode_images=True).problems
         assert [problem.row for problem in found] == list(range(6))
         assert all("it cannot be decoded (error: unpack requires" in problem.message for problem in found)

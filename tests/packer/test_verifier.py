@@ -104,7 +104,9 @@ def test_a_missing_shard_costs_its_records(dataset: Path) -> None:
     path = shards(dataset)[1]
     path.unlink()
     (message,) = (problem.message for problem in verify(dataset).problems if problem.file == path.name)
-    assert message == "cannot be read: No such file or directory: make sure that it exists and is mounted; its 3 records are lost"
+    assert message == (
+        "cannot be read: No such file or directory: make sure that it exists and is mounted; its 3 records are lost"
+    )
 
 
 def test_a_cut_shard_names_the_records_that_lost_bytes(listing: Path, tar: Path) -> None:
