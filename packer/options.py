@@ -10,9 +10,8 @@ from typing import Any, Final
 from packtrain._core.arguments import choice, flag, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
-from packtrain._core.options import LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
-from packtrain._readers.formats import FORMATS
 
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB

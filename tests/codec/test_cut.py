@@ -389,7 +389,7 @@ def test_a_file_that_changes_while_it_is_read(
     assert right is not None
     arguments = [str(number) for change in changes for number in change]
     writer = subprocess.Popen([sys.executable, "-c", CHANGING, str(file), *arguments])
-    seen = set()
+    seen: set[str] = set()
     try:
         with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped, memoryview(mapped) as view:
             for number in itertools.count():
