@@ -18,9 +18,12 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """Returns `path` as a Path, unless it is a URL such as ``s3://bucket/train``.
 
     Raises:
-        UsageError: It is a URL, also one that went through a `Path`, which takes a slash away (``s3:/bucket/train``).
+        UsageError: It holds a NUL byte, or is a URL. That includes one that went through a `Path`, which takes a slash
+            away (``s3:/bucket/train``).
     """
     text = os.fspath(path)
+    if "\0" in text:
+        raise UsageError(f"{text!r} is not a path: it holds a NUL byte")
     if not is_url(text):
         return Path(path)
     if text.lower().startswith("file:"):

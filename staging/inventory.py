@@ -12,6 +12,7 @@ from typing import Final, Literal
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
+from packtrain._core.paths import local_path
 from packtrain._core.suggestions import did_you_mean
 
 from .locks import holders, is_held, lock_path, lock_time
@@ -174,7 +175,7 @@ def find_entry(known: Sequence[Entry], id: str | os.PathLike[str]) -> Entry:
         StagingError: No entry matches, or several do.
     """
     text = os.fspath(id)
-    path = Path(os.path.realpath(text)) if text else None
+    path = Path(os.path.realpath(local_path(text))) if text else None
     if found := [entry for entry in known if text == entry.id or path == entry.path]:
         return found[0]
     found = [entry for entry in known if entry.id.startswith(text) or entry.key.startswith(text)]

@@ -15,6 +15,7 @@ from typing import Literal
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
+from packtrain._core.paths import local_path
 
 from .root import Root, entry_key
 
@@ -62,7 +63,7 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
     Raises:
         StagingError: `path` was a staged copy, but has been evicted; or its lease cannot be taken.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(local_path(path)))
     root, key = Root.around(path), entry_key(path.name)
     if root is None or key is None:
         return None

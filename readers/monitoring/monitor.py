@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from packtrain._core.arguments import unexpected
 from packtrain._core.cores import cores_per_rank
 
 from .figures import Setup
@@ -81,7 +82,12 @@ def watch(loader: Iterable[Any]) -> MonitoredLoader:
 
     Returns:
         A loader with the same batches, length and attributes, and with `stats`.
+
+    Raises:
+        UsageError: `loader` cannot be iterated.
     """
+    if not isinstance(loader, Iterable):
+        raise unexpected("loader", loader, "a DataLoader, or any other iterable of batches")
     return MonitoredLoader(loader)
 
 

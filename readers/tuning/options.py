@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from packtrain._core.errors import UsageError
+from packtrain._core.arguments import instance, number, whole
 
+_MILLION: Final = 1_000_000
 DEFAULT_PREFETCH: Final = 2
 """The loader's own `prefetch_factor`."""
 _HELD_BATCHES: Final = 2
@@ -27,7 +28,7 @@ class TuneOptions:
         max_workers: Largest number of workers to try; None tries up to one more than there are cores.
 
     Raises:
-        UsageError: A number is out of range.
+        UsageError: A value is of the wrong type, or out of range.
     """
 
     transform: str = "rrc224"
@@ -37,14 +38,12 @@ class TuneOptions:
     max_workers: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("batch_size", self.batch_size, 1),
-            ("consumer_ms", self.consumer_ms, 0),
-            ("seconds", self.seconds, 1),
-            ("max_workers", self.max_workers or 0, 0),
-        ):
-            if not least <= value < 1e6:
-                raise UsageError(f"{name}={value!r}: expected at least {least} and less than a million")
+        instance("transform", self.transform, str)
+        whole("batch_size", self.batch_size, 1, _MILLION)
+        number("consumer_ms", self.consumer_ms, 0, _MILLION, "milliseconds, from 0 to a million")
+        number("seconds", self.seconds, 1, _MILLION, "seconds, from 1 to a million")
+        if self.max_workers is not None:
+            whole("max_workers", self.max_workers, 0, _MILLION)
 
 
 class Setting(NamedTuple):

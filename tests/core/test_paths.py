@@ -59,3 +59,12 @@ def test_every_function_that_takes_a_path_refuses_urls_and_makes_no_folder_of_th
     with pytest.raises(UsageError, match="is a URL"):
         USES[use]("s3://bucket/train", listing, data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_nul_byte_is_refused_before_anything_is_touched(tmp_path: Path, use: str) -> None:
+    listing = image_set(tmp_path / "images", 1)
+    data = packed(listing, tmp_path / "data", "tar")
+    with pytest.raises(UsageError, match="holds a NUL byte"):
+        USES[use]("data\0", listing, data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]
