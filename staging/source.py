@@ -78,7 +78,7 @@ class Source:
             CorruptFile: The manifest is damaged, or plan.json cannot be read.
             SourceChanged: plan.json is not the plan that the dataset was packed with.
         """
-        path = local_path(folder).resolve()
+        path = Path(os.path.realpath(local_path(folder)))
         manifest = Manifest.load(path)
         return cls(path, manifest, key_of(manifest), (_plan(path, manifest), *_files(manifest)))
 
