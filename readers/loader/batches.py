@@ -31,6 +31,7 @@ class Made(NamedTuple):
         skipped: For each sample that was left out, what was wrong with it.
         extras: For each sample in the batch, the fields that were asked for.
         collated: What `collate_fn` returned; None without `collate_fn`.
+        layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.
     """
 
@@ -38,11 +39,28 @@ class Made(NamedTuple):
     skipped: Sequence[str] = ()
     extras: Sequence[tuple[Any, ...]] = ()
     collated: Any = None
+    layout: Layout | None = None
     error: PacktrainError | None = None
 
 
 CANCELLED: Final = Made()
 """The result of a cancelled job. Nobody reads it."""
+
+
+class Probe(NamedTuple):
+    """Samples that show what a batch looks like.
+
+    Attributes:
+        batch_size: Number of samples in a batch.
+        key: Key of the epoch's random numbers.
+        positions: Positions of the samples to try.
+        rows: Rows of the samples to try.
+    """
+
+    batch_size: int
+    key: int
+    positions: Sequence[int]
+    rows: Sequence[int]
 
 
 def _never() -> bool:
@@ -71,26 +89,25 @@ class BatchMaker:
         """True if code that is not packtrain's takes part, for which the process's generators are seeded."""
         return self.samples.seeds or self.collate_fn is not None
 
-    def layout(self, batch_size: int, key: int, positions: Sequence[int], rows: Sequence[int]) -> Layout:
+    def layout(self, probe: Probe, observer: Observer | None = None) -> Layout:
         """The arrays of a batch: rows and positions, which go in, and images and labels, which come out.
 
-        The first undamaged one of the given samples decides the shape and dtype of images and labels.
+        The first undamaged one of the samples decides the shape and dtype of images and labels.
 
         Args:
-            batch_size: Number of samples in a batch.
-            key: Key of the epoch's random numbers.
-            positions: Positions of the samples to try.
-            rows: Rows of the samples to try.
+            probe: The samples to try.
+            observer: Gets the row that is being read.
 
         Raises:
             PacktrainError: The sample cannot be made, or cannot be held by arrays.
         """
+        batch_size, key, positions, rows = probe
         inputs = {"row": Field("<i8"), "position": Field("<i8")}
         if self.collate_fn is not None:
             return Layout(batch_size, inputs)
         skipped: list[str] = []
         random = self.samples.random(key, positions)
-        for position, row, image, label in self._samples(key, positions, rows, random, skipped, Observer()):
+        for position, row, image, label in self._samples(key, positions, rows, random, skipped, observer or Observer()):
             try:
                 return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
             except (TypeError, ValueError) as error:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
+from typing_extensions import override
 
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
 from ..dataset.image_dataset import ImageDataset
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
-from .arena import Layout
 from .arguments import context_of, order_of, place_in_world, require, require_functions, workers_of
-from .batches import BatchMaker, Made
+from .batches import BatchMaker, Made, Probe
 from .device import Transfer, device_of, pins, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .headspace import Replay
@@ -163,13 +165,14 @@ class Loader:
         self._replay = Replay() if headspace else None
         self._engine: Engine | None = None
         self._transfer: Transfer | None = None
-        self._layout: Layout | None = None
+        self._process = os.getpid()
+        """The process that the engine was made in."""
         self._seed = seed
         self._epoch = 0
         self._consumed = 0
         self._under_way = False
         """True if the present pass has handed out a batch, so that the next pass goes through the next epoch."""
-        self._pass: object | None = None
+        self._pass: _Present | None = None
         """Stands for the present pass."""
         self._drawn: tuple[int, int] | None = None
         """Seed and epoch of the last draw of a foreign sampler."""
@@ -189,8 +192,8 @@ class Loader:
         """
         if self._under_way:
             self._move(self._epoch + 1)
-        self._pass = object()
-        return self.stats.timed(self._batches(self._pass))
+        self._pass = _Present(os.getpid())
+        return _Pass(self, self.stats.timed(self._batches(self._pass)))
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded."""
@@ -261,13 +264,7 @@ class Loader:
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
-        if self._engine is not None:
-            self.stats.detach()
-            self._engine.close()
-            self._engine = None
-        if self._transfer is not None:
-            self._transfer.close()
-            self._transfer = None
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -276,6 +273,17 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _end(self) -> None:
+        # Forgotten first, so that whatever happens meanwhile, nothing of it is used again.
+        engine, self._engine, transfer, self._transfer = self._engine, None, self._transfer, None
+        try:
+            if engine is not None:
+                self.stats.detach()
+                engine.close()
+        finally:
+            if transfer is not None:
+                transfer.close()
 
     def _move(self, epoch: int) -> None:
         self._pass = None
@@ -305,19 +313,19 @@ class Loader:
             self._resumed, self._drawn = None, (self._seed, self._epoch)
         return self._order
 
-    def _batches(self, this: object) -> Iterator[Any]:
+    def _batches(self, this: _Present) -> Iterator[tuple[Any, int]]:
+        """The batches of a pass, each with the number of positions consumed once it has been handed out."""
         try:
             self._require_present(this)
             self._ready()
             run = self._run() if self._schedule().steps(self._consumed) else iter(())
             while batch := next(run, None):
-                self._consumed, self._under_way = batch.job.consumed, True
                 self._note_skipped(batch.made)
-                found = [batch.value]
+                found, consumed = [batch.value] if batch.made.size else [], batch.job.consumed
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 del batch
-                if found[0] is not None:
-                    yield found.pop()
+                if found:
+                    yield found.pop(), consumed
                 self._require_present(this)
             self._move(self._epoch + 1)
         except (GeneratorExit, DatasetError, UsageError):
@@ -327,7 +335,9 @@ class Loader:
             self.close()
             raise
 
-    def _require_present(self, this: object) -> None:
+    def _require_present(self, this: _Present) -> None:
+        if this.process != os.getpid():
+            raise UsageError("this pass was begun by the parent of this process: begin another one here")
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
 
@@ -343,19 +353,27 @@ class Loader:
 
     def _run(self) -> Iterator[Batch]:
         """The batches of a pass, as the consumer gets them."""
-        layout = self._layout = self._layout or self._probed()
+        if self._process != os.getpid():
+            # A copy in a forked process: the engine works for the original.
+            self._end()
         if self._engine is None:
             self._engine = (
-                SerialEngine(self._maker, layout)
+                SerialEngine(self._maker, self._probe())
                 if not self.num_workers
                 else ParallelEngine(
-                    self._maker, layout, self.num_workers, self.prefetch_factor, self._context, self.worker_init_fn
+                    self._maker,
+                    self._probe(),
+                    self.num_workers,
+                    self.prefetch_factor,
+                    self._context,
+                    self.worker_init_fn,
                 )
             )
+            self._process = os.getpid()
             self.stats.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(tensors_of, layout=layout, fields=self._maker.samples.fields)
+            tensors = partial(tensors_of, layout=self._engine.layout, fields=self._maker.samples.fields)
             self._transfer = transfer_of(self.device, self._postprocess, tensors, self._engine, pin=self._pin)
         return self._replay.run(self._jobs(), self._make) if self._replay else self._make(self._jobs())
 
@@ -363,25 +381,57 @@ class Loader:
         assert self._engine is not None and self._transfer is not None
         return self._transfer.run(self.stats.collected(self._engine.run(jobs)))
 
-    def _probed(self) -> Layout:
-        """The layout of a batch, found by making one of the next samples of the epoch."""
+    def _probe(self) -> Probe:
+        """The next samples of the epoch, of which the first that is sound shows what a batch looks like."""
         order_key, key = self._keys()
         positions = range(self._consumed, min(len(self._order), self._consumed + _TRIES))
         rows = self._order.rows(order_key, positions.start, positions.stop)
         # A later epoch of a foreign sampler may be longer.
         size = self.batch_size if isinstance(self._order, SamplerOrder) else min(self.batch_size, len(self._order))
-        with preserved():
-            return self._maker.layout(size, key, positions, rows.tolist())
+        return Probe(size, key, positions, rows.tolist())
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self.skipped)]:
-            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
         self.skipped += len(made.skipped)
         self.stats.count(made.size, len(made.skipped))
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class _Present:
+    """Stands for a pass, in the process that began it."""
+
+    process: int
+
+
+class _Pass(Iterator[Any]):
+    """A pass, as the consumer sees it. A batch counts as consumed at the very moment at which it is handed out.
+
+    Args:
+        loader: The loader.
+        batches: What `Loader._batches` yields.
+    """
+
+    def __init__(self, loader: Loader, batches: Iterator[tuple[Any, int]]) -> None:
+        self._loader = loader
+        self._batches = batches
+
+    @override
+    def __next__(self) -> Any:
+        loader = self._loader
+        try:
+            value, consumed = next(self._batches)
+        except BaseException:
+            # After an interrupt, the next batch would not be the one that follows the last one handed out.
+            self._batches = iter(())
+            raise
+        # Python looks for signals when a function is called or a loop is repeated, so not from here to the consumer.
+        loader._consumed, loader._under_way = consumed, True
+        return value
 
 
 def _rows(order: Order, key: int, positions: Any) -> Any:

@@ -45,7 +45,7 @@ def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = Fals
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(device_module, "Cuda", lambda _: device)
         if not processes:
-            patch.setattr(engine_module, "Workers", lambda maker, arena, *_: Inline(maker, arena, inline or choose))
+            patch.setattr(engine_module, "Workers", lambda *given: Inline(*given[:3], inline or choose))
         yield device
         device.finish()
 

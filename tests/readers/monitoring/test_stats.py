@@ -24,7 +24,7 @@ from typing_extensions import override
 from packtrain import Loader, concat, open_dataset
 from packtrain._codec.stages import OnStage, Stage, untimed
 from packtrain._core.options import StoreOptions
-from packtrain._readers.loader.batches import BatchMaker
+from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.headspace import REAL
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.monitoring import bottleneck
@@ -325,7 +325,7 @@ class Recording(Observer):
 
 def test_the_clock_of_a_sample_runs_from_its_beginning_until_it_is_written() -> None:
     maker, observer, rows = BatchMaker(SampleMaker(Numbers(9), ())), Recording(), np.array([7, 3, 5, 4])
-    layout = maker.layout(4, 0, range(4), rows.tolist())
+    layout = maker.layout(Probe(4, 0, range(4), rows.tolist()))
     arrays = layout.new()
     arrays["position"][:], arrays["row"][:] = range(4), rows
     maker.make(0, 4, layout, arrays, observer)
