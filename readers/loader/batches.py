@@ -16,7 +16,8 @@ from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
 
 from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout
-from .randomness import mixed, seed_all
+from .generators import Seeder
+from .randomness import mixed
 from .samples import SampleMaker, traceback_of
 
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
@@ -83,6 +84,7 @@ class BatchMaker:
         self.samples: Final = samples
         self.collate_fn: Final = collate_fn
         self._skip = skip
+        self._seeder = Seeder(collate_fn)
 
     @property
     def seeds(self) -> bool:
@@ -156,7 +158,7 @@ class BatchMaker:
                 return CANCELLED
             if not samples:
                 return Made(0, skipped)
-            seed_all(mixed(key, _COLLATE), positions[0])
+            self._seeder.seed(mixed(key, _COLLATE), positions[0])
             observer.end_stage(None)
             collated = self._collated(samples)
             observer.end_stage(Stage.COLLATE)

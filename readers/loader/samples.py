@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,8 @@ from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
-from .randomness import seed_all, uniforms
+from .generators import Seeder
+from .randomness import uniforms
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -51,6 +53,15 @@ class SampleMaker:
         self.fields: Final = tuple(fields)
         self.seeds: Final = self._packed is None or self._packed.foreign
         """True if samples may draw from the generators of the process, which are then seeded for each sample."""
+        self._seeder = Seeder(dataset)
+        """Seeds what samples may draw from."""
+        for name in self._seeder.unseedable() if self.seeds else ():
+            warnings.warn(
+                f"{name} draws random numbers that cannot be seeded: its samples differ from run to run, and workers "
+                "may repeat each other",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         self._lookups: dict[str, Callable[[int], Any]] = {"row": int}
         if self._packed is not None:
             self._lookups |= {"line": self._packed.line, "path": self._packed.filename}
@@ -132,7 +143,7 @@ class SampleMaker:
         """
         try:
             if self.seeds:
-                seed_all(key, position)
+                self._seeder.seed(key, position)
             if self._packed is not None:
                 return self._packed.make(row, numbers, into, on_stage)
             image, label = self._dataset[row]

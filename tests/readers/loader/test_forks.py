@@ -76,9 +76,9 @@ class Child:
 def test_a_batch_stays_as_it_is_in_a_forked_process() -> None:
     with forked() as loader, soon(20):
         batches = iter(loader)
-        images, labels = next(batches)
-        child = Child(lambda: assert_right(images, labels))
-        del images
+        held = [next(batches)]
+        child = Child(lambda: assert_right(*held[0]))
+        held.clear()
         for _ in range(2):
             for images, labels in loader:
                 assert_right(images, labels)
