@@ -18,7 +18,7 @@ from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout
 from .generators import Seeder
 from .randomness import mixed
-from .samples import SampleMaker, traceback_of
+from .samples import SampleMaker, blamed
 
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
@@ -220,7 +220,7 @@ class BatchMaker:
         try:
             return self.collate_fn(samples)
         except Exception as error:
-            raise LoaderError(f"collate_fn failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}") from error
+            raise blamed("collate_fn failed", error) from error
 
     def _unfit(self, position: int, row: int, error: Exception) -> LoaderError:
         return LoaderError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -152,10 +153,11 @@ class SampleMaker:
         except (DatasetError, MissingDependency):
             raise
         except Exception as error:
-            raise LoaderError(
-                f"{self.describe(row)} cannot be made into a sample: {type(error).__name__}: {error}. "
-                f"To debug it, call `loader.sample({position})`, which makes it again\n\n{traceback_of(error)}"
-            ) from error
+            reason = (
+                f"{self.describe(row)} cannot be made into a sample (to debug it, call `loader.sample({position})`, "
+                "which makes it again)"
+            )
+            raise blamed(reason, error) from error
 
     def extras(self, position: int, row: int) -> tuple[Any, ...]:
         """The fields of a sample that were asked for, in their order."""
@@ -169,6 +171,22 @@ class SampleMaker:
             return f"row {row}"
 
 
-def traceback_of(error: Exception) -> str:
-    """The traceback as text, for a message: the traceback itself cannot be sent to another process."""
-    return "".join(traceback.format_exception(error))
+def blamed(message: str, error: BaseException) -> LoaderError:
+    """A `LoaderError` to be raised from an error in the user's code, whose traceback then begins with that code."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
+    return LoaderError(f"{message}: {type(error).__name__}: {error}")
+
+
+def sendable(error: PacktrainError) -> PacktrainError:
+    """The error, with the traceback of its cause as a note: only the note reaches another process."""
+    if isinstance(error, LoaderError) and error.__cause__ is not None:
+        error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+    return error
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "packtrain"

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple, Self
 import torch
 
 from packtrain._codec.stages import Stage
-from packtrain._core.errors import LoaderError, PacktrainError
+from packtrain._core.errors import PacktrainError
 from packtrain._core.lifeline import depend_on
 
 from ..monitoring.timing import Observer, StageTimer
 from .arena import Arena, Board
 from .batches import BatchMaker, Made, Probe
-from .samples import traceback_of
+from .samples import blamed, sendable
 
 NO_TICKET: Final = -1
 """Stands for the ticket number in the result of a worker that could not begin at all."""
@@ -111,8 +111,7 @@ def _work(assignment: Assignment) -> None:
         try:
             assignment.init(number)
         except Exception as error:
-            reason = f"worker_init_fn({number}) failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-            results.send((NO_TICKET, Made(error=LoaderError(reason))))
+            results.send((NO_TICKET, _failed(f"worker_init_fn({number}) failed", error)))
             return
     timer.discard_usage()
     arena: Arena | None = None
@@ -153,10 +152,15 @@ def _guarded(make: Callable[[], Made]) -> Made:
     try:
         return make()
     except PacktrainError as error:
-        return Made(error=error)
+        return Made(error=sendable(error))
     except Exception as error:
-        reason = f"a batch could not be made: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        return Made(error=LoaderError(reason))
+        return _failed("a batch could not be made", error)
+
+
+def _failed(message: str, error: Exception) -> Made:
+    failure = blamed(message, error)
+    failure.__cause__ = error
+    return Made(error=sendable(failure))
 
 
 def _send(results: Connection, ticket: int, made: Made) -> None:
@@ -165,5 +169,4 @@ def _send(results: Connection, ticket: int, made: Made) -> None:
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        reason = f"what collate_fn returned cannot be sent: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        results.send((ticket, Made(error=LoaderError(reason))))
+        results.send((ticket, _failed("what collate_fn returned cannot be sent", error)))

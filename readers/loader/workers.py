@@ -26,7 +26,7 @@ from packtrain._core.lifeline import Lifeline
 
 from .arena import Board, Layout
 from .batches import BatchMaker, Made, Probe
-from .samples import traceback_of
+from .samples import blamed
 from .slots import forking_worker
 from .worker import PROBE, Assignment, Ticket, run
 
@@ -204,9 +204,7 @@ class Workers:
             process.join(_GRACE)
             if process.exitcode is not None:
                 raise self._death(number) from error
-            raise LoaderError(
-                f"what collate_fn returned cannot be received: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-            ) from error
+            raise blamed("what collate_fn returned cannot be received", error) from error
 
     def cancel(self, oldest: int) -> None:
         """Cancels all tickets older than this one. Each still has a result, but the workers stop working on it."""

@@ -188,6 +188,10 @@ def never(samples: list[Any]) -> Any:
     raise ValueError("no such luck")
 
 
+def nothing(samples: list[Any]) -> None:
+    pass
+
+
 def unsendable(samples: list[Any]) -> Any:
     return lambda: samples
 

@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.hazards import Numbered, Trap, deadly, init, never, quiet, together, unreadable, unreceivable, unsendable
+from helpers.hazards import (
+    Numbered,
+    Trap,
+    deadly,
+    init,
+    never,
+    nothing,
+    quiet,
+    together,
+    unreadable,
+    unreceivable,
+    unsendable,
+)
 from helpers.support import flip, packed, shard_bytes, soon
 from helpers.transforms import to_tensor
 from torch.utils.data import Sampler
@@ -152,9 +165,11 @@ def test_an_exception_in_a_transform_comes_with_traceback_and_record(
     loader = trapped(dataset, deed, num_workers=workers, shuffle=True, seed=3)
     with soon(), pytest.raises(LoaderError, match=record(dataset, ROW)) as caught:
         list(loader)
-    message = str(caught.value)
-    assert said[deed] in message
-    assert re.search(r'File ".*hazards\.py", line \d+, in fail', message), "the traceback"
+    message, shown = str(caught.value), "".join(traceback.format_exception(caught.value))
+    assert said[deed] in message and "\n" not in message
+    assert len(re.findall(r'File ".*hazards\.py", line \d+, in fail', shown)) == 1, "the traceback, once"
+    assert len(re.findall("^Traceback", shown, re.MULTILINE)) == 2, "that of the user's code, and that of the loop"
+    assert len(shown.splitlines()) < 50
     position = re.search(r"`loader\.sample\((\d+)\)`", message)
     assert position, message
     if loader.state_dict()["epoch"] == 0:
@@ -178,7 +193,7 @@ def test_a_worker_init_fn_that_fails_is_named() -> None:
     loader = Loader(Numbered(64), 8, num_workers=2, worker_init_fn=init, multiprocessing_context="fork")
     with soon(), pytest.raises(LoaderError, match=r"worker_init_fn\(1\) failed: RuntimeError: not today") as caught:
         epoch_after_epoch(loader)
-    assert "in init" in str(caught.value)
+    assert "in init" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -295,7 +310,7 @@ def whole(image: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("collate", "words"),
     [
-        (never, r"collate_fn failed: ValueError: no such luck(?s:.)*in never"),
+        (never, r"collate_fn failed: ValueError: no such luck"),
         (unsendable, r"what collate_fn returned cannot be sent: .*unsendable"),
         (unreceivable, r"what collate_fn returned cannot be received: ValueError: no such luck"),
         (unreadable, r"what collate_fn returned cannot be received: OSError: not readable today"),
@@ -308,6 +323,12 @@ def test_what_a_collate_fn_can_do_wrong_is_named(collate: Callable[[list[Any]], 
     for _ in range(2):
         with soon(), pytest.raises(LoaderError, match=words):
             list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collate_fn_may_return_nothing(workers: int) -> None:
+    with forked(workers=workers, collate_fn=nothing) as loader, soon():
+        assert list(loader) == [None] * 8
 
 
 class Wrong(Sampler[int]):
