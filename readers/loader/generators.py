@@ -97,7 +97,7 @@ def _method(found: object, name: str) -> bool:
 def _reachable(roots: tuple[object, ...]) -> Iterator[object]:
     """Objects that `roots` refer to, each once, in an order that is the same in every process."""
     # The global generators, which have their seeds already.
-    seen = {id(found) for found in (random._inst, np.random.mtrand._rand, torch.default_generator)}  # type: ignore[attr-defined]
+    seen = {id(found) for found in (random._inst, np.random.mtrand._rand, torch.default_generator)}
     waiting = [(root, 0) for root in reversed(roots)]
     for _ in range(_MOST):
         if not waiting:

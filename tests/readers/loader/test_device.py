@@ -23,6 +23,8 @@ from torch.utils.data import default_collate
 from packtrain import Loader
 from packtrain._readers.loader import device as device_module
 from packtrain._readers.loader import engine as engine_module
+from packtrain._readers.loader.arena import Board
+from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.postprocess import Postprocess, mapped
 from packtrain._readers.loader.randomness import mixed, seed_all
 from packtrain.errors import LoaderError, UsageError
@@ -45,7 +47,11 @@ def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = Fals
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(device_module, "Cuda", lambda _: device)
         if not processes:
-            patch.setattr(engine_module, "Workers", lambda *given: Inline(*given[:3], inline or choose))
+
+            def workers(maker: BatchMaker, board: Board, probe: Probe, *_: Any) -> Inline:
+                return Inline(maker, board, probe, inline or choose)
+
+            patch.setattr(engine_module, "Workers", workers)
         yield device
         device.finish()
 

@@ -325,6 +325,35 @@ def test_what_a_collate_fn_can_do_wrong_is_named(collate: Callable[[list[Any]], 
             list(loader)
 
 
+class Elsewhere(Numbered):
+    """A dataset for workers alone, once they have been prepared."""
+
+    parent = os.getpid()
+    prepared = False
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        assert os.getpid() != self.parent and Elsewhere.prepared
+        return super().__getitem__(row)
+
+
+def prepare(worker: int) -> None:
+    Elsewhere.prepared = True
+
+
+def test_no_sample_is_made_in_this_process() -> None:
+    """Not even the first: the threads that a transform starts would be missing in workers that are forked then."""
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "worker_init_fn": prepare}
+    with Loader(Elsewhere(64), 8, **options) as loader, soon():
+        assert len(list(loader)) == 8
+
+
+def test_a_first_sample_that_kills_is_named(dataset: PackedDataset) -> None:
+    loader = trapped(dataset, "SIGKILL", sampler=[ROW])
+    for _ in range(2):
+        with soon(), pytest.raises(LoaderError, match=rf"was killed by SIGKILL at .*{record(dataset, ROW)}: "):
+            list(loader)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_collate_fn_may_return_nothing(workers: int) -> None:
     with forked(workers=workers, collate_fn=nothing) as loader, soon():
