@@ -48,6 +48,7 @@ TORCH_ALLOWED = {
     "readers/dataset/image_dataset.py",
     "readers/loader/arguments.py",
     "readers/loader/batches.py",
+    "readers/loader/generators.py",
     "readers/loader/device.py",
     "readers/loader/loader.py",
     "readers/loader/postprocess.py",
