@@ -106,7 +106,10 @@ class Board:
         words = 1 + workers + (workers + 1) * WORDS
         self.size: Final = _aligned(8 * words) + _PLAN_BYTES
         if descriptor is None:
-            descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
+            try:
+                descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
+            except OSError as error:
+                raise _no_room(self.size, error) from error
         self.descriptor: Final = descriptor
         weakref.finalize(self, os.close, descriptor)
         _reserve(descriptor, self.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import multiprocessing.process
 import os
@@ -85,6 +86,12 @@ class Workers:
         try:
             for number in range(board.workers):
                 self._start(number, theirs, probe, context, init)
+        except OSError as error:
+            self._finalizer()
+            hint = (
+                "raise the number of open files (`ulimit -n`)" if error.errno == errno.EMFILE else "use fewer workers"
+            )
+            raise LoaderError(f"the loader's workers cannot be started ({error.strerror}): {hint}") from error
         except BaseException:
             self._finalizer()
             raise
@@ -113,7 +120,7 @@ class Workers:
             resource_tracker.ensure_running()
         # Until the process itself ignores Ctrl-C, it must not be interrupted by it.
         with postponed_ctrl_c(), forking_worker():
-            self._begin(process, number)
+            self._begin(process)
             self._started.append(_Started(process, lifeline))
         _processes.add(process)
         for end in (theirs, lifeline.child):
@@ -122,13 +129,11 @@ class Workers:
         self._selector.register(process.sentinel, selectors.EVENT_READ, number)
 
     @staticmethod
-    def _begin(process: Any, number: int) -> None:
+    def _begin(process: Any) -> None:
         try:
             process.start()
-        except OSError as error:
-            raise LoaderError(f"worker {number} cannot be started ({error.strerror}): use fewer workers") from error
-        except RuntimeError:
-            # Python's own message about a script without `if __name__ == "__main__"`.
+        except (OSError, RuntimeError):
+            # The latter is Python's own message about a script without `if __name__ == "__main__"`.
             raise
         except Exception as error:
             raise UsageError(
@@ -144,12 +149,14 @@ class Workers:
             PacktrainError: No sample can be made, or no array can hold it.
         """
         self.submit(Ticket(PROBE, 0, 0, 0))
-        while True:
+        found: Layout | None = None
+        while found is None:
+            # All of them: another worker may have failed to begin at the same time.
             for _, made in self.results(wait=True):
                 if made.error is not None:
                     raise made.error
-                assert made.layout is not None
-                return made.layout
+                found = found or made.layout
+        return found
 
     def submit(self, ticket: Ticket) -> None:
         """Puts a ticket at the end of the queue."""

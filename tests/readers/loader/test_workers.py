@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import signal
 import threading
 import time
@@ -407,6 +408,18 @@ def test_a_worker_that_cannot_be_started_is_named(dataset: PackedDataset, monkey
     with Loader(dataset, 4, num_workers=1, multiprocessing_context="fork") as loader:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fork", refuse)
-            with pytest.raises(LoaderError, match=r"worker 0 cannot be started \(Resource"):
+            with pytest.raises(LoaderError, match=r"workers cannot be started \(Resource"):
                 next(iter(loader))
         assert next(iter(loader))
+
+
+def test_too_few_descriptors_are_named() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with forked(workers=8) as loader, soon(10):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 12, before[1]))
+        try:
+            with pytest.raises(LoaderError, match=r"cannot be started \(Too many open files\): .*`ulimit -n`"):
+                next(iter(loader))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert len(list(loader)) == 8
