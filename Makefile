@@ -64,6 +64,14 @@ bench-peers: setup ## compare the loader with its peers (ARGS=--quick shows that
 stress: setup ## run the long randomised tests
 	$(BIN)/pytest --complete -m stress -o faulthandler_timeout=3000 $(ARGS)
 
+# Folders with include/ and lib/ of a libjpeg-turbo or mozjpeg, beside the libjpeg of the system.
+LIBJPEGS ?=
+FUZZ_SECONDS ?= 60
+CLANG ?= clang
+.PHONY: fuzz
+fuzz: setup ## fuzz the C extension under sanitizers (LIBJPEGS="FOLDER ...", FUZZ_SECONDS=60, CLANG=clang)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.matrix --seconds $(FUZZ_SECONDS) --clang $(CLANG) $(ARGS) $(LIBJPEGS)
+
 .PHONY: coverage
 coverage: setup ## run the tests under coverage
 	$(BIN)/coverage run -m pytest --complete $(ARGS)
@@ -92,13 +100,16 @@ $(VENV)/.created:
 	@touch $@
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
-# for tests, matplotlib draws the charts; their dependencies would bring Pillow over pillow-simd.
+# for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The dependencies of all
+# these would bring Pillow over pillow-simd, or much that the tests do not need.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	$(PIP) --no-deps torchvision
 	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
+	$(PIP) --no-deps lightning lightning-utilities torchmetrics
+	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

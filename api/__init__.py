@@ -3,9 +3,9 @@
     from packtrain import Loader, open_dataset
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-The public interface is this page together with `packtrain.transforms`, `packtrain.staging` and `packtrain.errors`.
-Anything whose name begins with an underscore may change in any version. Names are imported when they are first used, so
-``import packtrain`` loads neither torch nor numpy.
+The public interface is this page together with `packtrain.transforms`, `packtrain.staging`, `packtrain.accelerate` and
+`packtrain.errors`. Anything whose name begins with an underscore may change in any version. Names are imported when
+they are first used, so ``import packtrain`` loads neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from packtrain._staging.stager import Staged as Staged
     from packtrain._staging.stager import stage as stage
 
+    from . import accelerate as accelerate
     from . import staging as staging
     from . import transforms as transforms
 
@@ -71,7 +72,7 @@ _HOMES = {
     "_staging.stager": ("Staged", "stage"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("errors", "staging", "transforms")
+_MODULES = ("accelerate", "errors", "staging", "transforms")
 
 __all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 

@@ -4,11 +4,10 @@
 """
 
 from packtrain._staging.eviction import evict
-from packtrain._staging.inventory import Entry, entries, pin
-from packtrain._staging.locks import Lease
+from packtrain._staging.inventory import Entry, entries, pin, strays
+from packtrain._staging.locks import Lease, lease_on
 from packtrain._staging.options import StageOptions, StageProgress
 from packtrain._staging.repairing import RepairReport, repair
-from packtrain._staging.root import lease_on
 from packtrain._staging.stager import Staged, stage
 
 __all__ = [
@@ -24,4 +23,5 @@ __all__ = [
     "pin",
     "repair",
     "stage",
+    "strays",
 ]

@@ -90,7 +90,7 @@ def stage_times(folder: Path, count: int) -> dict[str, float]:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
-        with Loader(repeated, BATCH, num_workers=0, seed=SEED) as loader:
+        with Loader(repeated, BATCH, shuffle=True, num_workers=0, seed=SEED) as loader:
             for _ in range(2):
                 loader.stats.reset()
                 for _held in loader:

@@ -8,7 +8,7 @@ import click
 
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import print_json, say
 
 if TYPE_CHECKING:
     from packtrain._readers.tuning.doctor import DoctorReport
@@ -28,22 +28,21 @@ def command(as_json: bool) -> int:
     if as_json:
         print_json(report)
     else:
-        click.echo("\n".join(_describe(report)))
+        _show(report)
     return 1 if report.broken else 0
 
 
-def _describe(report: DoctorReport) -> list[str]:
-    lines = [f"{name:<10} {text}" for name, text in _environment(report.facts)]
+def _show(report: DoctorReport) -> None:
+    say("\n".join(f"{name:<10} {text}" for name, text in _environment(report.facts)))
     if report.facts.decoders:
-        lines += ["", *_speeds(report.facts)]
+        say("\n".join(["", *_speeds(report.facts)]))
     for advice in report.advice:
-        word = click.style("broken:", fg="red") if advice.broken else click.style("better:", fg="green")
-        lines += ["", f"{word} {advice.text}"]
+        say("\nbroken:" if advice.broken else "\nbetter:", colour="red" if advice.broken else "green", end=" ")
+        say(advice.text)
         if advice.command:
-            lines.append(f"    {advice.command}")
+            say(f"    {advice.command}")
     if not report.advice:
-        lines += ["", "there is nothing to improve here"]
-    return lines
+        say("\nthere is nothing to improve here")
 
 
 def _environment(facts: MachineFacts) -> list[tuple[str, str]]:

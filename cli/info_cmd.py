@@ -9,7 +9,7 @@ import click
 
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import one_line, print_json, say
 
 if TYPE_CHECKING:
     from packtrain._readers.dataset.summary import Spread, Summary
@@ -29,9 +29,9 @@ def command(dataset: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    click.echo("\n".join(f"{name:<12} {text}" for name, text in _facts(summary)))
+    say("\n".join(f"{name:<12} {one_line(text)}" for name, text in _facts(summary)))
     if summary.label_counts is not None:
-        click.echo("\n".join(_histogram(summary.label_counts, summary.manifest.classes)))
+        say("\n".join(_histogram(summary.label_counts, summary.manifest.classes)))
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ def _histogram(counts: dict[int, int], classes: tuple[str, ...] | None) -> list[
     shown = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_LABELS]
     lines = [f"\n{len(counts):,} labels, {min(counts.values()):,} to {most:,} records each"]
     for label, count in shown:
-        name = classes[label] if classes and 0 <= label < len(classes) else ""
+        name = one_line(classes[label]) if classes and 0 <= label < len(classes) else ""
         lines.append(f"{label:>8} {count:>9,} {'█' * max(1, count * _BAR // most)} {name}".rstrip())
     if len(counts) > len(shown):
         lines.append(f"     ... {len(counts) - len(shown):,} more: --json")

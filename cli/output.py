@@ -6,8 +6,10 @@ Exit codes: 0 success; 1 failure, or damage found by `verify`; 2 wrong usage; 13
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +23,10 @@ from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
 
 _LOG_SECONDS: Final = 10.0
+# All control characters except tab and line feed, marks that change the direction of writing, and halves of surrogates.
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class ShowProgress(Protocol):
@@ -59,7 +65,7 @@ def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
             bar.total, bar.initial = total, resumed
             # What was done before this run must not count towards its rate.
             bar.n = bar.last_print_n = max(bar.n, resumed)
-            bar.set_postfix_str(note, refresh=False)
+            bar.set_postfix_str(one_line(note), refresh=False)
             bar.update(done - bar.n)
 
         yield show
@@ -83,42 +89,81 @@ class _Lines:
             amount = f"{size(done)} of {size(total)} ({size(rate)}/s{left})"
         else:
             amount = f"{done:,} of {total:,} ({rate:,.0f} {self._unit}/s{left})"
-        click.echo(f"{self._verb}: {f'{amount} {note}'.strip()}", err=True)
+        say(f"{self._verb}: {f'{amount} {one_line(note)}'.strip()}", err=True)
+
+
+def printable(text: str) -> str:
+    r"""Returns `text` with an escape such as ``\x1b`` for everything that could steer a terminal or mislead its reader.
+
+    File names, class names and datasets may be made by strangers. Escaped are control characters, those that change the
+    direction of writing, and bytes that are no text; line breaks and tabs stay.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Returns `text` like `printable`, and without line breaks, for a row of a table."""
+    return printable(text).replace("\n", "\\n")
+
+
+def say(text: str, *, err: bool = False, colour: str | None = None, end: str = "\n") -> None:
+    """Prints `text`, as everything that people are to read is printed: without what could steer their terminal."""
+    text = printable(text)
+    click.echo((click.style(text, fg=colour) if colour else text) + end, err=err, nl=False)
 
 
 def print_json(value: Any) -> None:
-    """Prints a dataclass or a plain value as one JSON document."""
-    click.echo(json.dumps(value, default=_plain, indent=2))
+    """Prints a dataclass or a plain value as one JSON document, in ASCII."""
+    click.echo(json.dumps(value, default=_plain, indent=2).replace("\x7f", "\\u007f"))
 
 
 def warn(message: str | None) -> None:
     """Prints a warning on standard error; None prints nothing."""
     if message:
-        click.secho(f"warning: {message}", fg="yellow", err=True)
+        say(f"warning: {message}", err=True, colour="yellow")
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Prints an error and ends the process."""
+    say(f"error: {message}", err=True, colour="red")
+    sys.exit(code)
 
 
 def run(command: click.Command) -> NoReturn:
     """Runs a command and ends the process, with one line for an error and the exit codes above."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A locale may have no way to write what a dataset is called.
+            stream.reconfigure(errors="backslashreplace")
     # Arguments after -- are for another program.
     as_json = "--json" in sys.argv[: sys.argv.index("--") if "--" in sys.argv else None]
     try:
         code = command.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; run the same command to continue", err=True)
+        say("stopped; run the same command to continue", err=True)
         sys.exit(130)
     except PacktrainError as error:
-        if as_json:
-            print_json({"error": type(error).__name__, "message": str(error)})
-        click.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        _end(error, str(error), as_json)
     except BrokenPipeError:
         # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        # Whatever was not foreseen: a path that is too long, a disk that fails, a file that somebody else removes.
+        where = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        _end(error, f"{', '.join(where) or 'a file'}: {error.strerror or error}", as_json)
+
+
+def _end(error: Exception, message: str, as_json: bool) -> NoReturn:
+    if as_json:
+        print_json({"error": type(error).__name__, "message": message})
+    fail(message, 2 if isinstance(error, UsageError) else 1)
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,25 +14,31 @@ from packtrain._core.options import ORIENTATIONS, PIXEL_MODES, STORE_MODES
 from packtrain._core.sizes import parse_bytes, size
 from packtrain._readers.formats import FORMATS
 
-from .output import print_json, progress, run, warn
+from .output import print_json, progress, run, say, warn
 
 if TYPE_CHECKING:
     from packtrain._packer import PackOptions, PackReport
 
+_REMARKS: Final = 8
+
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("source", metavar="TRAIN_TXT", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", metavar="TRAIN_TXT", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--format", "format_", type=click.Choice(FORMATS), required=True, help="Container of the shards.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="tar", help="Container of the shards.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
     help="Folder that relative paths start from; default: the folder of the list.",
 )
-@click.option("--labels", default="int", metavar="int|int*K|float*K|none", help="What follows the path on each line.")
 @click.option(
-    "--classes", type=click.Path(exists=True, path_type=Path), help="File of class names, one per line, in label order."
+    "--labels",
+    default="int",
+    metavar="int|int*K|float|float*K|class|none",
+    help="What follows the path on each line; class: the name of a class.",
 )
+@click.option("--classes", type=click.Path(path_type=Path), help="File of class names, one per line, in label order.")
+@click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
 @click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
 @click.option(
     "--resize", metavar="short=256|long=500|256x256", help="New size of the images; short and long never enlarge."
@@ -42,7 +48,11 @@ if TYPE_CHECKING:
 @click.option(
     "--orientation", type=click.Choice(ORIENTATIONS), default="ignore", help="What to do with an EXIF orientation."
 )
-@click.option("--shard-size", default="512MiB", metavar="SIZE", help="Target size of a shard.")
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    help="Target size of a shard.  [default: 1/64 of the data, but at least 16MiB and at most 512MiB]",
+)
 @click.option("--seed", type=int, help="Seed that shuffles the order of the records.  [default: 0]")
 @click.option("--keep-order", is_flag=True, help="Keep the order of the list.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
@@ -59,6 +69,8 @@ def command(
     source: Path, out: Path, workers: int | None, max_rejects: str, retry_rejects: bool, as_json: bool, **choices: Any
 ) -> None:
     """Pack the images that TRAIN_TXT lists (`path label` per line), or an image folder (class/name.jpg), into OUT.
+
+    Columns may also be separated by tabs, commas or semicolons, as in CSV files.
 
     If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
@@ -86,7 +98,7 @@ def command(
     if as_json:
         print_json(report)
     else:
-        click.echo(_describe(report, time.monotonic() - start))
+        say(_describe(report, time.monotonic() - start))
 
 
 def _options(
@@ -95,7 +107,8 @@ def _options(
     root: Path | None,
     labels: str,
     classes: Path | None,
-    shard_size: str,
+    allow_empty: bool,
+    shard_size: str | None,
     seed: int | None,
     keep_order: bool,
     **store: Any,
@@ -108,10 +121,12 @@ def _options(
     return PackOptions(
         format=format_,
         store=StoreOptions(**store),
-        labels=LabelSpec.parse(labels),
+        labels=LabelSpec() if labels == "class" else LabelSpec.parse(labels),
+        label_names=labels == "class",
         classes=classes,
+        allow_empty=allow_empty,
         root=root,
-        shard_bytes=parse_bytes(shard_size),
+        shard_bytes=None if shard_size is None else parse_bytes(shard_size),
         seed=None if keep_order else seed or 0,
     )
 
@@ -127,6 +142,10 @@ def _describe(report: PackReport, seconds: float) -> str:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:
         text += f"\n{report.duplicates} line(s) repeat an earlier one (they were packed too)"
+    text += "".join(f"\n{count:,} record(s): {remark}" for remark, count in list(report.remarks.items())[:_REMARKS])
+    if len(report.remarks) > _REMARKS:
+        rest = sum(list(report.remarks.values())[_REMARKS:])
+        text += f"\n{rest:,} record(s) with {len(report.remarks) - _REMARKS} other remarks: see --json"
     return text
 
 

@@ -17,7 +17,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
 
-from .output import print_json, progress, warn
+from .output import fail, print_json, progress, warn
 
 if TYPE_CHECKING:
     from packtrain._staging.options import StageProgress
@@ -85,7 +85,7 @@ def command(
 
     With a command CMD, nothing is printed and CMD is run instead. The path replaces {} in an argument {} or NAME={},
     and is in the variable PACKTRAIN_STAGED. The copy is safe from eviction until CMD and all processes it starts have
-    ended. The exit code is that of CMD, or 127 if CMD is not found.
+    ended. The exit code is that of CMD; 127 if CMD is not found, 126 if it cannot be run.
     """
     from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import stage
@@ -94,7 +94,9 @@ def command(
         raise UsageError("--json cannot be combined with a command: standard output belongs to the command")
     if words and "{}" not in words[0] and shutil.which(words[0]) is None:
         # Checked before anything is copied for it.
-        _cannot_run(words[0], "not found or not executable", _NOT_FOUND)
+        if shutil.which(words[0], os.F_OK) is not None or ("/" in words[0] and os.path.exists(words[0])):
+            _cannot_run(words[0], "not executable", _NOT_RUN)
+        _cannot_run(words[0], "not found", _NOT_FOUND)
     options = StageOptions(
         to=to,
         budget=None if budget is None else parse_bytes(budget),
@@ -163,5 +165,4 @@ def _run(words: list[str], staged: Staged) -> NoReturn:
 
 
 def _cannot_run(word: str, why: str, code: int) -> NoReturn:
-    click.secho(f"error: cannot run {word!r}: {why}", fg="red", err=True)
-    sys.exit(code)
+    fail(f"cannot run {word!r}: {why}", code)

@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import one_line, print_json, say, warn
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe 
 def command() -> None:
     """Manage the copies that `packtrain stage` has made.
 
-    ID is the id shown by `list`, a part of it that no other copy has, or the path of the copy.
+    ID is the id shown by `list`, the first four or more characters of it or of the key in it, or the path of the copy.
     """
 
 
@@ -47,37 +47,48 @@ def list_command(to: Path | None, as_json: bool) -> None:
 
     place = to or Path(PLACE)
     known = entries(place)
+    _warn_of_strays(place)
     free = _room(place, known)
     if as_json:
         rooms = None if free is None else {"bytes": max(0, free.bytes), "bound": free.bound}
         print_json({"to": place.absolute(), "entries": known, "room": rooms})
         return
     if known:
-        click.echo("\n".join(_table(known, time.time())))
+        say("\n".join(_table(known, time.time())))
     total = f"{len(known)} staged in {place}, {size(sum(entry.bytes for entry in known))}"
-    click.echo(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
+    say(total + (f"; room for {size(max(0, free.bytes))} more (limit: {free.bound})" if free else ""))
 
 
 @command.command("evict")
 @click.argument("ids", nargs=-1, metavar="ID...")
 @click.option("--all", "everything", is_flag=True, help="Evict all copies that may be evicted.")
-@click.option("--force", is_flag=True, help="Also evict copies within their grace period (stage --grace).")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also evict copies within their grace period; with ID, also one that may be the only one.",
+)
 @_to
 @_json
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
-    """Delete copies. A copy that is being read, is pinned, or is the only one left is kept."""
+    """Delete copies. A copy that is being read, is pinned, or may be the only one left is kept.
+
+    Files of a source that were changed since they were copied are read and compared first.
+    """
     from packtrain._staging.eviction import evict
 
     if bool(ids) == everything:
         raise UsageError("name the copies to evict, or use --all")
-    gone = evict(_place(to, ids), list(ids) if ids else None, force_promised=force)
+    place = _place(to, ids)
+    with stage_progress(quiet=as_json) as on_progress:
+        gone = evict(place, list(ids) if ids else None, force=force, on_progress=on_progress)
+    _warn_of_strays(place)
     if as_json:
         print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
         return
     for entry in gone:
-        click.echo(f"{entry.id}: evicted, {size(entry.bytes)}")
+        say(f"{entry.id}: evicted, {size(entry.bytes)}")
     if not gone:
-        click.echo("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
+        say("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
 
 
 @command.command("pin")
@@ -107,16 +118,17 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     from packtrain._staging.inventory import entries, find_entry
     from packtrain._staging.repairing import repair
 
-    entry = find_entry(entries(_place(to, [id])), id)
+    place = _place(to, [id])
+    entry = find_entry(entries(place), id)
     with stage_progress(quiet=as_json) as on_progress:
-        report = repair(entry.path, on_progress=on_progress)
+        report = repair(place, entry.id, on_progress=on_progress)
     if as_json:
         print_json(report)
         return
     for name in report.files:
-        click.echo(f"{entry.path / name}: repaired")
+        say(f"{entry.path / name}: repaired")
     outcome = f"{len(report.files)} file(s) repaired, {size(report.bytes)}" if report.files else "no damage found"
-    click.echo(f"{entry.id}: {outcome}")
+    say(f"{entry.id}: {outcome}")
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
@@ -126,7 +138,15 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
     if as_json:
         print_json(entry)
     else:
-        click.echo(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+        say(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+
+
+def _warn_of_strays(place: Path) -> None:
+    from packtrain._staging.diagnosis import foreign
+    from packtrain._staging.inventory import strays
+
+    for warning in foreign(strays(place)):
+        warn(warning)
 
 
 def _place(to: Path | None, ids: Sequence[str]) -> Path:
@@ -152,7 +172,7 @@ def _room(place: Path, known: Sequence[Entry]) -> Room | None:
 
 
 def _table(known: Sequence[Entry], now: float) -> list[str]:
-    rows = [_HEADS, *(_row(entry, now) for entry in known)]
+    rows = [_HEADS, *(tuple(map(one_line, _row(entry, now))) for entry in known)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     numbers = ("size", "shards")
     return [

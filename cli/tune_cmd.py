@@ -12,7 +12,7 @@ import click
 
 from packtrain._core.sizes import size
 
-from .output import print_json
+from .output import print_json, say
 
 if TYPE_CHECKING:
     from packtrain._readers.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
@@ -84,7 +84,7 @@ def command(
             interrupted = True
             result = conclude(targets[0], options, trials) if targets else None
     if interrupted:
-        click.echo("stopped; what was found so far:" if result else "stopped before anything was found", err=True)
+        say("stopped; what was found so far:" if result else "stopped before anything was found", err=True)
     if result is not None:
         _print(result, plot, as_json)
     return _INTERRUPTED if interrupted else 0
@@ -98,9 +98,9 @@ def _print(result: TuneResult, plot: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    click.echo("\n".join(_describe(result)))
+    _show(result)
     if plot is not None:
-        click.echo(f"\nchart: {plot}")
+        say(f"\nchart: {plot}")
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial,
         yield show
 
 
-def _describe(result: TuneResult) -> list[str]:
+def _show(result: TuneResult) -> None:
     target, options = result.target, result.options
     step = f", a step of {options.consumer_ms:g} ms" if options.consumer_ms else ""
     lines = [
@@ -134,8 +134,9 @@ def _describe(result: TuneResult) -> list[str]:
     ]
     if result.results_without_step:
         lines += ["", "without the step:", *_table(result.results_without_step, result, waits=False, marked=False)]
-    code = (*result.imports.splitlines(), f"loader = {result.line}")
-    return [*lines, "", *(click.style(line, fg="green") for line in code), "", *result.findings]
+    say("\n".join([*lines, ""]))
+    say(f"{result.imports.rstrip()}\nloader = {result.line}", colour="green")
+    say("\n".join(["", *result.findings]))
 
 
 def _table(rows: Sequence[SettingResult], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:

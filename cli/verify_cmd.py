@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from packtrain._core.cores import available_cores
 
-from .output import print_json, progress
+from .output import print_json, progress, say
+
+_SHARDS: Final = (".tar", ".h5", ".mdb")
 
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,11 +51,14 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
         print_json(report)
     else:
         for problem in report.problems:
-            click.echo(f"{problem.file}: {problem.message}")
+            say(f"{problem.file}: {problem.message}")
         checked = (
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
-        click.echo(
-            f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}"
-        )
+        say(f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}")
+        if shards := sorted({problem.file for problem in report.problems if problem.file.endswith(_SHARDS)}):
+            say(
+                f"To mend {', '.join(shards[:3])}{', ...' if shards[3:] else ''}, remove it and run the same pack "
+                "command again, which packs only what is missing. A staged copy: `packtrain staged repair`"
+            )
     return 1 if report.problems else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,10 +10,10 @@ import numpy.typing as npt
 from packtrain._core.npy import HEADER_BYTES, npy_header
 from packtrain._core.options import StoreOptions
 
-from .cut import cut
+from .cut import Cut, cut
 from .decoders import Decoder
 from .geometry import Box
-from .pillow import require_pillow
+from .pillow import check_pixels, open_image, require_pillow
 from .pixels import rgb_from_pixels
 from .stages import CUT, DECODE, OnStage, untimed
 
@@ -94,7 +93,10 @@ class RecordDecoder:
             image = self.region(encoded, aligned, on_stage=on_stage)
             return image.crop((left, 0, left + box.width, box.height))
         whole = box == encoded.box
-        part = None if whole else cut(encoded.data, box)
+        if not whole:
+            # Decoders check the size of what they are given, which may be a small part.
+            check_pixels(encoded.width, encoded.height)
+        part = None if whole else self._cut(encoded, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
@@ -114,7 +116,7 @@ class RecordDecoder:
         Transforms may need it, for example to turn the image upright, whichever decoder was used.
         """
         if self.store.store != "raw" and self.decoder.name != "pillow":
-            image.info = require_pillow().open(io.BytesIO(encoded.data)).info
+            image.info = open_image(encoded.data).info
         return image
 
     def raw_pixels(self, encoded: EncodedImage, box: Box) -> npt.NDArray[np.uint8]:
@@ -139,13 +141,20 @@ class RecordDecoder:
         if self.store.store == "raw":
             return self.raw_pixels(encoded, box)
         whole = box == encoded.box
-        part = None if whole else cut(encoded.data, box)
+        if not whole:
+            # Decoders check the size of what they are given, which may be a small part.
+            check_pixels(encoded.width, encoded.height)
+        part = None if whole else self._cut(encoded, box)
         on_stage(CUT)
         if part is not None:
             box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
         pixels = self.decoder.pixels(encoded.data if part is None else part.data, None if whole else box)
         on_stage(DECODE)
         return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
+
+    def _cut(self, encoded: EncodedImage, box: Box) -> Cut | None:
+        # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
+        return None if self.store.store == "verbatim" else cut(encoded.data, box)
 
     def _raw_region(self, encoded: EncodedImage, box: Box) -> Image:
         width = encoded.width

@@ -1,12 +1,51 @@
-"""Pillow or pillow-simd: two distributions of the package PIL. A user installs exactly one of them."""
+"""Pillow or pillow-simd: two distributions of the package PIL. A user installs exactly one of them.
+
+Which files are images, how large they may be, and which pixels fit into 8 bits is decided here, once for packing,
+reading and verifying.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import io
+import struct
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 from packtrain._core.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# The bytes of an image file.
+Encoded = bytes | bytearray | memoryview
+
+# The commonest first, because Pillow asks one plugin after the other.
+FORMATS: Final = {
+    "JPEG": "JpegImagePlugin",
+    "PNG": "PngImagePlugin",
+    "WEBP": "WebPImagePlugin",
+    "GIF": "GifImagePlugin",
+    "BMP": "BmpImagePlugin",
+    "TIFF": "TiffImagePlugin",
+    "PPM": "PpmImagePlugin",
+    "JPEG2000": "Jpeg2KImagePlugin",
+    "AVIF": "AvifImagePlugin",
+}
+"""The formats that are opened, by Pillow's names, each with the module of its plugin.
+
+Pillow knows forty more. Some of them run other programs (EPS runs Ghostscript), some have no signature, so that any
+file may be taken for one, and hardly anybody trains on them.
+"""
+_FOREIGN: Final = ((0, b"%PDF", "PDF"), (0, b"<svg", "SVG"), (4, b"ftyphei", "HEIC"), (4, b"ftypavif", "AVIF"))
+_DEFAULT_LIMIT: Final = 1024 * 1024 * 1024 // 4 // 3
+_WIDE: Final = {"F": "floating-point numbers", "I": "whole numbers of up to 32 bits"}
 
 _INSTALL = (
     "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or the faster "
@@ -26,6 +65,135 @@ def require_pillow() -> ModuleType:
     except ImportError as error:
         raise MissingDependency(f"neither Pillow nor pillow-simd can be imported ({error}): {_INSTALL}") from error
     return Image
+
+
+def open_image(data: Encoded) -> Image:
+    """Opens an encoded image of one of the `FORMATS`. Its pixels are decoded later, by Pillow's ``load``.
+
+    Raises:
+        UnidentifiedImageError: It is no such image. The message says what it is, and what to do about it.
+        DecompressionBombError: It has more than twice `pixel_limit` pixels. Above the limit itself, Pillow warns.
+        Exception: Whatever Pillow's plugins raise on a damaged header.
+    """
+    pillow = require_pillow()
+    from PIL import UnidentifiedImageError
+
+    try:
+        return pillow.open(io.BytesIO(data), formats=_plugins())  # type: ignore[no-any-return]
+    except UnidentifiedImageError as error:
+        raise UnidentifiedImageError(_unidentified(bytes(data[:32]))) from error
+
+
+@contextmanager
+def whole_images_only() -> Iterator[None]:
+    """Makes Pillow refuse truncated images, whatever the caller has set ``ImageFile.LOAD_TRUNCATED_IMAGES`` to."""
+    require_pillow()
+    from PIL import ImageFile
+
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def pixel_limit() -> int | None:
+    """Pillow's ``Image.MAX_IMAGE_PIXELS``, which users may change; None if there is no limit."""
+    # Nobody has changed the limit of a module that is not loaded.
+    loaded = sys.modules.get("PIL.Image")
+    return _DEFAULT_LIMIT if loaded is None else loaded.MAX_IMAGE_PIXELS
+
+
+def set_pixel_limit(limit: int | None) -> None:
+    """Sets Pillow's ``Image.MAX_IMAGE_PIXELS``, for a worker process that is to have the limit of its parent."""
+    if limit != pixel_limit():
+        pillow: Any = require_pillow()
+        pillow.MAX_IMAGE_PIXELS = limit
+
+
+def exceeds_limit(width: int, height: int) -> bool:
+    """True if Pillow would warn about an image of this size, or refuse it."""
+    limit = pixel_limit()
+    return limit is not None and width * height > limit
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Does what ``Image.open`` does for an image of this size: for images of which only a part is decoded.
+
+    Warns with Pillow's DecompressionBombWarning above the limit.
+
+    Raises:
+        DecompressionBombError: The image has more than twice as many pixels as the limit.
+    """
+    limit = pixel_limit()
+    if limit is None or width * height <= limit:
+        return
+    pillow = require_pillow()
+    text = f"an image of {width} x {height} pixels exceeds the limit of {limit} pixels (PIL.Image.MAX_IMAGE_PIXELS)"
+    if width * height > 2 * limit:
+        raise pillow.DecompressionBombError(f"{text} more than twice")
+    warnings.warn(text, pillow.DecompressionBombWarning, stacklevel=2)
+
+
+def misfit(image: Image) -> str | None:
+    """Why the pixels of an image cannot become 8 bits per channel; None if they can.
+
+    Pillow's ``convert`` clips wider pixels at 0 and 255 instead of scaling them: most pictures become white or black.
+    """
+    if image.mode == "LAB":
+        what = "in the colour space L*a*b*, which not every Pillow converts: convert it to RGB first"
+    elif image.mode in _WIDE:
+        what = f"{_WIDE[image.mode]}, of which Pillow would clip all that is not between 0 and 255"
+    elif image.mode.startswith("I;"):
+        what = "16 bits wide, of which Pillow would clip all above 255"
+    else:
+        return None
+    advice = "" if image.mode == "LAB" else ": convert it to 8 bits first, with a scale that suits your data"
+    return f"its pixels are {what}{advice}"
+
+
+@functools.cache
+def _plugins() -> tuple[str, ...]:
+    """Those of the `FORMATS` that this Pillow knows."""
+    pillow = require_pillow()
+    for module in FORMATS.values():
+        try:
+            importlib.import_module(f"PIL.{module}")
+        except ImportError:
+            # An older Pillow: files of this format are refused by name.
+            continue
+    return tuple(name for name in FORMATS if name in pillow.OPEN)
+
+
+def _unidentified(start: bytes) -> str:
+    """What to say of a file that begins with `start` and is not an image of one of the `FORMATS`."""
+    name = next((name for at, magic, name in _FOREIGN if start[at:].startswith(magic)), None)
+    claimed = {} if name else _claimed(start)
+    if known := next((name for name, opened in claimed.items() if opened), None):
+        return f"it begins like a file of format {known}, but Pillow cannot make sense of its header"
+    name = name or next(iter(claimed), None)
+    if name is None:
+        return f"not an image that Pillow knows; it begins with {start[:16]!r}"
+    who = "the Pillow that is installed cannot read" if name in FORMATS else "packtrain does not open"
+    return f"a file of format {name}, which {who}: convert it to PNG or JPEG"
+
+
+def _claimed(start: bytes) -> dict[str, bool]:
+    """The formats that a file may be of by its first bytes. True for those that this Pillow opens for packtrain."""
+    pillow = require_pillow()
+    pillow.init()
+    found = {}
+    for name, (_, accept) in pillow.OPEN.items():
+        try:
+            claimed = accept is not None and accept(start)
+        except (SyntaxError, IndexError, TypeError, struct.error):
+            # As Pillow does: the file is too short for this plugin.
+            continue
+        if claimed:
+            # A plugin returns a text if the format is known but was not built in.
+            found[str(name)] = name in _plugins() and not isinstance(claimed, str)
+    return found
 
 
 def pillow_version() -> str:

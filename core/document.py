@@ -14,8 +14,11 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from .errors import CorruptFile, UnsupportedVersion
+from .opening import read_regular
 
 _END: Final = b"\n}\n"
+MOST_BYTES: Final = 256 << 20
+"""Documents that are larger are not read: the manifest of some 700,000 shards."""
 
 
 def dump_document(body: dict[str, Any]) -> bytes:
@@ -45,7 +48,11 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
         UnsupportedVersion: The version of the document is higher than `newest`.
         CorruptFile: Anything else is wrong with the document.
     """
-    data = path.read_bytes()
+    return read_document(read_regular(path, MOST_BYTES), path, newest=newest)
+
+
+def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
+    """The same as `load_document`, for the bytes of a document that were read from `path`."""
     try:
         body = json.loads(data.decode("utf-8"))
         version = body["version"]

@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,21 @@ MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
+
+_NO_RIGHT: Final = "Give this user the right to do so (`ls -ld` on the path shows who has it)"
+_WAYS_OUT: Final = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: "This file system is mounted read-only: choose another folder, or mount it with the right to write",
+    errno.ENOENT: "Make sure that it exists and is mounted",
+    errno.ENOTDIR: "A part of this path is a file, not a folder: correct the path, or remove the file",
+    errno.EIO: "The disk or the network file system reports a fault: look at `dmesg`",
+    errno.ESTALE: "The network file system has lost this file: mount it again",
+    errno.ENOTCONN: "The network file system is not connected: mount it again",
+    errno.EMFILE: "Allow this process more open files (`ulimit -n`)",
+    errno.ENFILE: "The whole machine has too many open files: stop other programs",
+    errno.ENOMEM: "Free some memory, for example with fewer --workers",
+}
 
 
 def temporary_path(final: Path) -> Path:
@@ -86,20 +101,23 @@ def write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> int:
     return total
 
 
-def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False) -> None:
+def write_file(
+    path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False, dir_fd: int | None = None
+) -> None:
     """Writes a whole file durably and atomically.
 
     Args:
         path: Final name of the file.
         chunks: Content of the file, in pieces.
         exclusive: True to refuse, atomically, to replace an existing file.
+        dir_fd: Descriptor of the folder that the file is in; `path` is then its plain name.
 
     Raises:
         FileExistsError: `exclusive` is True and `path` exists.
     """
     temporary = temporary_path(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
         try:
             for chunk in chunks:
                 write_all(descriptor, [chunk])
@@ -107,12 +125,13 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: b
         finally:
             os.close(descriptor)
         if exclusive:
-            os.link(temporary, path)
-            fsync_folder(path.parent)
+            os.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         else:
-            publish(temporary, path)
+            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        fsync_folder(path.parent) if dir_fd is None else os.fsync(dir_fd)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=dir_fd)
 
 
 def checksum_file(path: Path) -> int:
@@ -164,7 +183,12 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
         # A call with a descriptor names a number, or nothing.
         if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
             reason = f"{reason} ({os.fsdecode(error.filename)})"
-        raise otherwise(f"cannot {verb} {path}: {reason}. Fix this and run the same command again") from error
+        raise otherwise(f"cannot {verb} {path}: {reason}. {way_out(error)}") from error
+
+
+def way_out(error: OSError) -> str:
+    """What a person can do about an error of the system, in a sentence without its full stop."""
+    return f"{_WAYS_OUT.get(error.errno or 0, 'Remove this cause')}, then run the same command again"
 
 
 def no_space(path: Path, why: str) -> NoSpace:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -27,16 +28,23 @@ class Lock:
         wait: Whether to wait while others hold the lock in a way that excludes this one.
         flags: Flags for `os.open`. By default the file is opened for reading, which is enough on a local file system,
             and created if it is missing. An exclusive lock on NFS needs ``O_RDWR``.
+        opener: Called like `os.open` to open the file.
 
     Raises:
         BlockingIOError: `wait` is False and somebody else holds the lock.
     """
 
     def __init__(
-        self, path: Path, *, shared: bool = False, wait: bool = True, flags: int = os.O_RDONLY | os.O_CREAT
+        self,
+        path: Path,
+        *,
+        shared: bool = False,
+        wait: bool = True,
+        flags: int = os.O_RDONLY | os.O_CREAT,
+        opener: Callable[[Path, int, int], int] = os.open,
     ) -> None:
         self.path = path
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        self._descriptor = opener(path, flags | os.O_CLOEXEC, 0o600)
         self._finalizer = weakref.finalize(self, os.close, self._descriptor)
         if not shared:
             _exclusive.add(self)

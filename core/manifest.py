@@ -112,12 +112,7 @@ class Manifest:
         try:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
-            hint = (
-                "packing did not finish: run the same pack command again"
-                if (folder / PLAN).exists()
-                else "not a dataset"
-            )
-            raise NotADataset(f"{folder} has no {MANIFEST}: {hint}", file=MANIFEST) from error
+            raise NotADataset(_why_no_dataset(folder), file=MANIFEST) from error
         try:
             return cls._parse(body)
         except (KeyError, TypeError, ValueError, AttributeError, PacktrainError) as error:
@@ -169,6 +164,17 @@ class Manifest:
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
+
+
+def _why_no_dataset(folder: Path) -> str:
+    if not folder.exists():
+        return f"there is no dataset {folder}: no such folder"
+    if not folder.is_dir():
+        of = f": give {folder.parent}" if (folder.parent / MANIFEST).exists() else ""
+        return f"{folder} is a file, but a dataset is a folder{of}"
+    if (folder / PLAN).exists():
+        return f"{folder} has no {MANIFEST}: packing did not finish: run the same pack command again"
+    return f"{folder} has no {MANIFEST}: not a dataset"
 
 
 def _check_plain_name(name: Any) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
+from .arguments import choice, instance, whole
 from .errors import UsageError
 
 STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")
+LARGEST_JPEG_SIDE: Final = 65500
+"""The most pixels of a side of a JPEG: a limit of libjpeg, which Pillow shares."""
+_RULES: Final = ("short", "long", "exact")
+_LABEL_KINDS: Final = ("int", "float", "none")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,11 @@ class ResizeRule:
     width: int
     height: int
 
+    def __post_init__(self) -> None:
+        choice("rule", self.rule, _RULES)
+        object.__setattr__(self, "width", whole("width", self.width, 1))
+        object.__setattr__(self, "height", whole("height", self.height, 1))
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Reads ``short=256``, ``long=500`` or ``256x192`` (width x height).
@@ -36,6 +46,8 @@ class ResizeRule:
         Raises:
             UsageError: `text` is none of these.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"resize={text!r}: expected a text, such as short=256, long=500 or 256x256")
         if found := re.fullmatch(r"(short|long)=([1-9]\d{0,4})", text):
             side = int(found[2])
             return cls("short" if found[1] == "short" else "long", side, side)
@@ -73,7 +85,7 @@ class StoreOptions:
             files are stored unchanged. ``"verbatim"``: files are stored unchanged. ``"jpeg"``: images are decoded,
             resized and encoded as JPEG. ``"raw"``: images are stored as uint8 pixels.
         resize: New size, such as ``"short=256"``, ``"long=500"`` or ``"256x192"`` (see `ResizeRule`); None keeps it.
-        quality: JPEG quality, 1 to 100; used only with ``"jpeg"``.
+        quality: JPEG quality, 1 to 100; it applies to ``"jpeg"`` only.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
         orientation: ``"apply"`` to turn stored pixels upright by their EXIF orientation; ``"ignore"`` to leave them as
             they are, as torchvision does.
@@ -89,11 +101,11 @@ class StoreOptions:
     check: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("store", self.store, STORE_MODES)
-        _one_of("mode", self.mode, PIXEL_MODES)
-        _one_of("orientation", self.orientation, ORIENTATIONS)
-        if not 1 <= self.quality <= 100:
-            raise UsageError(f"quality {self.quality}: expected 1 to 100")
+        choice("store", self.store, STORE_MODES)
+        choice("mode", self.mode, PIXEL_MODES)
+        choice("orientation", self.orientation, ORIENTATIONS)
+        object.__setattr__(self, "quality", whole("quality", self.quality, 1, 100))
+        instance("check", self.check, bool)
         if self.resize is not None:
             ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
@@ -131,6 +143,13 @@ class LabelSpec:
     kind: Literal["int", "float", "none"] = "int"
     count: int | None = None
 
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, _LABEL_KINDS)
+        if self.count is not None:
+            object.__setattr__(self, "count", whole("count", self.count, 1))
+            if self.kind == "none":
+                raise UsageError(f"count={self.count}: labels of kind none have no values")
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Reads ``int``, ``float``, ``int*K``, ``float*K`` or ``none``.
@@ -138,6 +157,7 @@ class LabelSpec:
         Raises:
             UsageError: `text` is none of these.
         """
+        instance("labels", text, str)
         found = re.fullmatch(r"(int|float)(?:\*([1-9]\d{0,5}))?|none", text)
         if not found:
             raise UsageError(f"labels {text!r}: expected int, int*K, float*K or none")
@@ -161,8 +181,3 @@ class LabelSpec:
     def shape(self, records: int) -> tuple[int, ...]:
         """Returns the shape of the label column for this number of records."""
         return (records,) if self.count is None else (records, self.count)
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{name} {value!r}: expected one of {', '.join(known)}")

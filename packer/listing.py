@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import math
 import os
 import re
-import reprlib
+import stat
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,14 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import ListError, UsageError
+from packtrain._core.files import file_errors
+from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
+from packtrain._core.paths import is_url, local_path
+from packtrain._core.suggestions import did_you_mean
 from packtrain._readers.formats import StoredLabel
 
-IMAGE_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""The same as torchvision.datasets.folder.IMG_EXTENSIONS."""
+from .folder import list_classes, list_images
+from .lines import BadLine, LineParser, find_lines, suggest_labels
 
-_BOM: Final = b"\xef\xbb\xbf"
-_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
+_LARGEST_CLASS_LIST: Final = 1 << 28
+_STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class ListedImage(NamedTuple):
@@ -57,10 +62,6 @@ class Reject:
     reason: str
 
 
-class BadLine(ValueError):
-    """A line does not have the form `path label`; the message says why."""
-
-
 class ImageList:
     """A parsed list. It holds the text and a few bytes per line, not an object per line.
 
@@ -72,23 +73,34 @@ class ImageList:
         name: Name of the list; becomes the prefix of the shard names.
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
+        by_name: True if each label is the name of a class; without `classes`, the names are numbered in sorted order.
+        lines: Number, start and end of each line; None to find the lines, how they are separated, and a header.
 
     Attributes:
-        labels: Type of the labels on each line.
+        labels: Type of the labels.
         name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
         rejects: The lines that could not be parsed.
-        lines: Number of lines that are not blank.
+        lines: Number of lines that are neither blank nor a header.
         duplicates: Number of lines that repeat an earlier line exactly.
         sha256: SHA-256 of the text, in hexadecimal digits.
+        advice: What to type instead, if the lines look as if `labels` were wrong; else empty.
 
     Raises:
         ListError: No line could be parsed.
     """
 
     def __init__(
-        self, text: bytes, labels: LabelSpec, *, name: str, root: Path, classes: tuple[str, ...] | None = None
+        self,
+        text: bytes,
+        labels: LabelSpec,
+        *,
+        name: str,
+        root: Path,
+        classes: tuple[str, ...] | None = None,
+        by_name: bool = False,
+        lines: Iterable[tuple[int, int, int]] | None = None,
     ) -> None:
         self.labels = labels
         self.name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "data"
@@ -96,28 +108,73 @@ class ImageList:
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = hashlib.sha256(text).hexdigest()
-        self._text = text
+        parser = LineParser(labels, classes, by_name=by_name)
+        has_header = lines is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
+        self.advice = self._advise(text, by_name, has_header) if lines is None else ""
+        self._parse(text, parser, find_lines(text) if lines is None else lines, has_header)
+        if by_name and classes is None:
+            self._number_classes(parser.found)
+        if not len(self):
+            raise ListError(f"{name}: {self._why_nothing_is_left(text)}")
+
+    def _parse(self, text: bytes, parser: LineParser, spans: Iterable[tuple[int, int, int]], has_header: bool) -> None:
         starts, ends, numbers, hashes = array("q"), array("q"), array("q"), array("q")
-        values: array[Any] = array("d" if labels.kind == "float" else "q")
-        for number, start, end in _lines(text):
+        values: array[Any] = array("d" if self.labels.kind == "float" else "q")
+        # Paths that had to be unquoted, so that they are no piece of the text.
+        unquoted = bytearray()
+        lines = iter(spans)
+        if has_header:
+            next(lines)
+        for number, start, end in lines:
             line = text[start:end]
             hashes.append(hash(line))
             try:
-                length, label = self._parse(line)
+                path, label = parser.parse(line)
             except BadLine as error:
                 self.rejects.append(Reject(number, os.fsdecode(line), str(error)))
                 continue
-            starts.append(start)
-            ends.append(start + length)
+            offset = line.find(path)
+            if offset < 0:
+                start, offset = len(text), len(unquoted)
+                unquoted += path
+            starts.append(start + offset)
+            ends.append(start + offset + len(path))
             numbers.append(number)
             values.extend(label)
         self.lines = len(hashes)
         self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
+        self._text = text + unquoted if unquoted else text
         self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
         self._values = np.asarray(values)
-        if not len(self):
-            first = f": line {self.rejects[0].line}: {self.rejects[0].reason}" if self.rejects else ""
-            raise ListError(f"{name}: none of {self.lines} lines can be used{first}")
+
+    def _number_classes(self, found: dict[bytes, int]) -> None:
+        """Replaces the labels, which number classes as they came, by their numbers in sorted order."""
+        names = sorted((os.fsdecode(name), label) for name, label in found.items())
+        self.classes = tuple(name for name, _ in names)
+        labels = np.empty(len(names), "<i8")
+        labels[[label for _, label in names]] = np.arange(len(names))
+        self._values = labels[self._values]
+
+    def _advise(self, text: bytes, by_name: bool, has_header: bool) -> str:
+        if b"\r" in text.rstrip() and b"\n" not in text:
+            return "Its lines end in CR alone: convert them with tr '\\r' '\\n'"
+        lines = (text[start:end] for _, start, end in find_lines(text))
+        line = next(islice(lines, int(has_header), None), b"")
+        if is_url(os.fsdecode(line)):
+            return "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
+        suggested = suggest_labels(line)
+        if suggested in (None, "class" if by_name else str(self.labels)):
+            return ""
+        return f"The lines look like --labels {suggested}"
+
+    def _why_nothing_is_left(self, text: bytes) -> str:
+        if not self.lines:
+            return "the list is empty. Write one image per line: its path, a blank, and its label"
+        if text.startswith(_UTF_16):
+            return "the list is encoded in UTF-16. Convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
+        first = self.rejects[0]
+        reason = f"none of {self.lines} lines can be used: line {first.line}: {first.reason}"
+        return f"{reason}. {self.advice}" if self.advice else reason
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""
@@ -153,98 +210,107 @@ class ImageList:
             return scalars
         return map(tuple, self._values.reshape(-1, self.labels.count)[ordinals].tolist())
 
-    def _parse(self, line: bytes) -> tuple[int, tuple[int, ...] | tuple[float, ...]]:
-        """Returns the length of the path on a line, and the values of its label."""
-        fields = line.rsplit(None, self.labels.fields) if self.labels.fields else [line]
-        if len(fields) <= self.labels.fields:
-            raise BadLine(f"expected a path and {self.labels.fields} label value(s), separated by blanks")
-        if b"\0" in fields[0]:
-            raise BadLine("the path holds a NUL byte")
-        if self.labels.kind == "float":
-            return len(fields[0]), tuple(map(_parse_float, fields[1:]))
-        values = tuple(map(_parse_int, fields[1:]))
-        if self.classes is not None and not 0 <= values[0] < len(self.classes):
-            raise BadLine(f"label {values[0]} is outside the {len(self.classes)} class names")
-        return len(fields[0]), values
 
-
-def read_list(source: Path, labels: LabelSpec, *, root: Path | None = None, classes: Path | None = None) -> ImageList:
-    """Reads a list file, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
+def read_list(
+    source: Path,
+    labels: LabelSpec,
+    *,
+    root: Path | None = None,
+    classes: Path | None = None,
+    by_name: bool = False,
+    leave_out: Path | None = None,
+    allow_empty: bool = False,
+) -> ImageList:
+    """Reads a list, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
 
     Args:
-        source: The list file or the image folder.
-        labels: Type of the labels on each line; must be int for a folder.
-        root: Folder that relative paths start from; None for the folder of the list.
-        classes: File with one class name per line, in label order; None for an image folder, which names its classes.
+        source: The list, which may be a pipe or /dev/stdin, or the image folder.
+        labels: Type of the labels on each line; int or none for a folder.
+        root: Folder that relative paths start from; None for the folder of the list, or the working folder if the list
+            comes through a pipe.
+        classes: File with one class name per line, in label order; None if there are no names, or if an image folder or
+            `by_name` gives them.
+        by_name: True if the label on each line is the name of a class.
+        leave_out: A folder inside the image folder in which nothing is listed.
+        allow_empty: True if class folders may be without images.
 
     Raises:
-        ListError: `source` cannot be read or has nothing to pack.
-        UsageError: `source` is a folder, and `labels`, `root` or `classes` was given.
+        ListError: `source` or `classes` cannot be read, or there is nothing to pack.
+        UsageError: `source` is a folder, and `labels` or `root` does not fit.
     """
-    try:
+    with file_errors(source, ListError, verb="read the list"):
+        names = None if classes is None else _read_names(local_path(classes))
         if source.is_dir():
-            if str(labels) != "int" or classes is not None or root is not None:
-                raise UsageError(f"{source} is a folder: its class folders are the labels, and paths start there")
-            names, text = _list_folder(source)
-            return ImageList(text, labels, name=source.resolve().name, root=source, classes=names)
-        class_names = None
-        if classes is not None:
-            listed = classes.read_text(encoding="utf-8-sig").strip()
-            if not listed:
-                raise ListError(f"{classes} holds no class names")
-            class_names = tuple(line.strip() for line in listed.split("\n"))
+            if root is not None:
+                raise UsageError(f"{source} is a folder, and its images are found there: leave --root out")
+            return _read_folder(source, labels, names, leave_out, allow_empty)
+        text, is_stream = _read_text(source)
         return ImageList(
-            source.read_bytes(),
+            text,
             labels,
-            name=source.stem,
-            root=source.parent if root is None else root,
-            classes=class_names,
+            name="data" if is_stream else source.stem,
+            root=local_path(root) if root is not None else Path.cwd() if is_stream else source.parent,
+            classes=names,
+            by_name=by_name,
         )
-    except (OSError, UnicodeDecodeError) as error:
-        raise ListError(f"cannot read the list {source}: {error}") from error
 
 
-def _lines(text: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each line that is not blank. BOM, line end and trailing blanks are left out."""
-    start = len(_BOM) if text.startswith(_BOM) else 0
-    number = 0
-    while start < len(text):
-        newline = text.find(b"\n", start)
-        stop = len(text) if newline < 0 else newline
-        if length := len(text[start:stop].rstrip()):
-            yield number, start, start + length
-        start = stop + 1
-        number += 1
+def _read_folder(
+    folder: Path, labels: LabelSpec, names: tuple[str, ...] | None, leave_out: Path | None, allow_empty: bool
+) -> ImageList:
+    if labels.kind == "none":
+        images = list_images(folder, leave_out=leave_out)
+    elif str(labels) == "int":
+        names, images = list_classes(folder, names, leave_out=leave_out, allow_empty=allow_empty)
+    else:
+        raise UsageError(f"{folder} is a folder, whose class folders are the labels: --labels {labels} needs a list")
+    lines = [os.fsencode(path if label is None else f"{path} {label}") for path, label in images]
+    text = b"".join(line + b"\n" for line in lines)
+    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, lines=_spans(lines))
 
 
-def _list_folder(folder: Path) -> tuple[tuple[str, ...], bytes]:
-    """Returns the class names, and a list of the images in the folder as text."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    lines = []
-    for label, name in enumerate(names):
-        for parent, _, files in sorted(os.walk(folder / name, followlinks=True)):
-            for file in sorted(files):
-                if file.lower().endswith(IMAGE_SUFFIXES):
-                    path = os.path.relpath(os.path.join(parent, file), folder)
-                    if "\n" in path:
-                        raise ListError(f"{folder}: {path!r} holds a line break, which a list cannot name; rename it")
-                    lines.append(f"{path} {label}\n")
-    if not lines:
-        raise ListError(f"{folder} has no images in class folders (class/name.jpg)")
-    return tuple(names), os.fsencode("".join(lines))
+def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yields number, start and end of each line of a text. The lines may hold line breaks themselves."""
+    start = 0
+    for number, line in enumerate(lines):
+        yield number, start, start + len(line)
+        start += len(line) + 1
 
 
-def _parse_int(text: bytes) -> int:
-    if not re.fullmatch(rb"[+-]?\d{1,19}", text) or not -(1 << 63) <= (value := int(text)) < 1 << 63:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer")
-    return value
-
-
-def _parse_float(text: bytes) -> float:
+def _read_text(source: Path) -> tuple[bytes, bool]:
+    """Returns the content of a list, and whether it came through a pipe or a descriptor, whose name says nothing."""
     try:
-        value = float(text)
-        if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
-            raise ValueError
-    except ValueError:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None
-    return value
+        mode = source.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+            raise ListError(f"the list {source} is a device or a socket. Give a file, a pipe or an image folder")
+        # A pipe that has no writer yet is waited for, as by any program that reads one.
+        return source.read_bytes(), stat.S_ISFIFO(mode) or str(source.parent) in _STREAMS
+    except FileNotFoundError as error:
+        raise ListError(
+            f"there is no list or image folder {source}{_similar(source)}. Give a file with one `path label` per line, "
+            "or a folder with one folder of images per class"
+        ) from error
+
+
+def _similar(path: Path) -> str:
+    try:
+        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
+    except OSError:
+        return ""
+
+
+def _read_names(classes: Path) -> tuple[str, ...]:
+    """Reads a file of class names."""
+    try:
+        listed = read_regular(classes, _LARGEST_CLASS_LIST).decode("utf-8-sig").strip()
+    except FileNotFoundError as error:
+        raise ListError(f"there is no file of class names {classes}{_similar(classes)}") from error
+    except OSError as error:
+        folder = error.errno == errno.EISDIR
+        reason = "it is a folder. Give a file with one class name per line" if folder else error.strerror
+        raise ListError(f"cannot read the class names {classes}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ListError(f"cannot read the class names {classes}: they are not encoded in UTF-8 ({error})") from error
+    if not listed:
+        raise ListError(f"{classes} holds no class names. Write one per line, in label order")
+    return tuple(line.strip() for line in listed.split("\n"))

@@ -34,7 +34,8 @@ def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
     records = sum(note.info.records for note in notes)
     if not records:
         raise PackError(
-            f"no line of {plan.lines} could be packed; the first: line {rejects[0].line}: {rejects[0].reason}"
+            f"no line of {plan.lines} could be packed; the first: line {rejects[0].line}: {rejects[0].reason}. Mend "
+            "the files and run the same command again with --retry-rejects"
         )
     manifest = Manifest(
         name=plan.name,

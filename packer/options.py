@@ -5,55 +5,120 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
+from packtrain._core.arguments import choice, flag, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
-from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._readers.formats import container
+from packtrain._core.options import LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.sizes import parse_bytes
+from packtrain._readers.formats import FORMATS
+
+_USUAL_SHARD: Final = 512 * MiB
+_SMALLEST_SHARD: Final = 16 * MiB
+_MANY_SHARDS: Final = 64
 
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Options of a dataset. All of them except `root` are part of its plan.
+    """Options of a dataset. All of them except `root` and `allow_empty` decide its plan.
+
+    Where a text says as much, it is taken too: ``store="jpeg"`` for ``StoreOptions("jpeg")``, ``labels="float*4"`` for
+    ``LabelSpec("float", 4)``, a text for a path, and ``shard_bytes="64MiB"``.
 
     Attributes:
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
         store: How pixels are stored.
         labels: Type of the labels that follow the path on each line.
-        classes: File with one class name per line, in label order; None for a dataset without class names.
+        label_names: True if the label on each line is the name of its class. Classes are numbered in the order of
+            `classes`, or else in sorted order; so `labels` stays int.
+        classes: File with one class name per line, in label order; None for a dataset without class names, or if an
+            image folder or `label_names` gives them. Class folders are numbered in its order as well.
         root: Folder that relative paths start from; None for the folder of the list. It is not part of the plan, so
             that machines that mount the images at different paths can share one plan.
-        shard_bytes: Target size of a shard in bytes.
+        shard_bytes: Target size of a shard in bytes. None for a size that depends on the amount of data only
+            (`usual_shard_bytes`), or that of the plan if there is one already.
         seed: Seed that shuffles the order of the records; None keeps the order of the list.
+        allow_empty: True if an image folder may have class folders without images, which are classes all the same.
     """
 
     format: str = "tar"
     store: StoreOptions = field(default_factory=StoreOptions)
     labels: LabelSpec = field(default_factory=LabelSpec)
+    label_names: bool = field(default=False, kw_only=True)
     classes: Path | None = None
     root: Path | None = None
-    shard_bytes: int = 512 * MiB
+    shard_bytes: int | None = None
     seed: int | None = 0
+    allow_empty: bool = False
 
     def __post_init__(self) -> None:
-        container(self.format)
-        if self.shard_bytes < 1:
-            raise UsageError(f"shard size {self.shard_bytes}: expected at least one byte")
-        if self.classes is not None and str(self.labels) != "int":
+        self._take_texts()
+        choice("format", self.format, FORMATS)
+        instance("store", self.store, StoreOptions)
+        instance("labels", self.labels, LabelSpec)
+        if self.shard_bytes is not None:
+            object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed))
+        for name in ("label_names", "allow_empty"):
+            flag(name, getattr(self, name))
+        if (self.label_names or self.classes is not None) and str(self.labels) != "int":
             raise UsageError(f"class names need labels int, not {self.labels}")
+        _require_used(self.store)
+
+    def _take_texts(self) -> None:
+        taken: dict[str, Any] = {}
+        if isinstance(self.store, str):
+            taken["store"] = StoreOptions(self.store)
+        if isinstance(self.labels, str):
+            taken["labels"] = LabelSpec.parse(self.labels)
+        if isinstance(self.shard_bytes, str):
+            taken["shard_bytes"] = parse_bytes(self.shard_bytes)
+        for name in ("classes", "root"):
+            if (path := getattr(self, name)) is not None:
+                taken[name] = path_of(name, path)
+        for name, value in taken.items():
+            # The only way to set a field of a frozen dataclass.
+            object.__setattr__(self, name, value)
 
 
-def reject_limit(text: str, lines: int) -> int:
-    """Returns how many of `lines` lines may be refused under a limit such as ``"0.1%"`` or ``"20"``.
+def _require_used(store: StoreOptions) -> None:
+    """Refuses options that the store mode ignores or cannot fulfil. A dataset on disk may have them all the same."""
+    if store.store != "jpeg" and store.quality != StoreOptions.quality:
+        raise UsageError(
+            f"quality {store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "
+            "--store jpeg"
+        )
+    if store.store == "jpeg" and store.resize is not None:
+        resize = ResizeRule.parse(store.resize)
+        if resize.rule == "exact" and max(resize.width, resize.height) > LARGEST_JPEG_SIDE:
+            raise UsageError(f"resize {store.resize!r}: the sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+
+
+def usual_shard_bytes(total: int) -> int:
+    """Returns the size that shards aim at, unless a size is asked for, for `total` bytes of records.
+
+    As long as shards would be smaller than usual, there are 64 of them, so that all cores have work and several readers
+    can share the dataset. But they are not so small that files cost more than what is in them.
+    """
+    return min(max(-(-total // _MANY_SHARDS), _SMALLEST_SHARD), _USUAL_SHARD)
+
+
+def reject_limit(limit: str | int, lines: int) -> int:
+    """Returns how many of `lines` lines may be refused under a limit such as ``"0.1%"``, ``"20"`` or ``20``.
 
     A percentage above zero allows at least one line.
 
     Raises:
-        UsageError: `text` is neither a percentage nor a count.
+        UsageError: `limit` is neither a percentage nor a count.
     """
+    if type(limit) is int:
+        return whole("max_rejects", limit, 0)
+    text = limit if isinstance(limit, str) else ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
-        raise UsageError(f"max rejects {text!r}: expected a percentage or a count, such as 0.1% or 20")
+        raise UsageError(f"max rejects {limit!r}: expected a percentage or a count, such as 0.1% or 20")
     if not found[2]:
         return int(found[1])
     percent = float(found[1])

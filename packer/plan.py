@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import shlex
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import metadata
 from itertools import pairwise
@@ -27,7 +28,7 @@ from packtrain._readers.formats import container
 
 from .images import Refused, encoder, read_source, store_image
 from .listing import ImageList
-from .options import PackOptions
+from .options import PackOptions, usual_shard_bytes
 
 _SAMPLED_FILES: Final = 256
 _SAMPLED_IMAGES: Final = 32
@@ -63,7 +64,7 @@ class Plan:
         lines: Number of lines that are not blank.
         entries: Number of lines that could be parsed; only these have places.
         seed: Seed that shuffles the order of places; None for the order of the list.
-        shard_bytes: Target size of a shard in bytes.
+        shard_bytes: Target size of a shard in bytes; 0 in an outline for which none was asked for.
         encoder: Libraries that, apart from the source files, decide the stored bytes; None with store mode verbatim.
         written_by: Program and version that made the plan.
         shards: The shards, by number.
@@ -122,10 +123,14 @@ class Plan:
             return np.arange(shard.first, shard.first + shard.count)
         return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)
 
-    def require_same(self, other: Plan) -> None:
+    def require_same(self, other: Plan, folder: Path) -> None:
         """Compares this plan, which lies on disk, with the plan that is asked for.
 
         The division into shards is not compared: it was decided when this plan was made.
+
+        Args:
+            other: The plan that is asked for.
+            folder: The folder that this plan is in, for the message.
 
         Raises:
             OutputConflict: They differ; the message says how.
@@ -138,7 +143,8 @@ class Plan:
         ]
         if differing:
             raise OutputConflict(
-                f"the folder was packed by another plan ({'; '.join(differing)}). Choose another folder, or remove it"
+                f"{folder} was packed by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
+                f"it, choose another folder, or remove it: `rm -r {shlex.quote(os.fspath(folder))}`"
             )
 
     def _terms(self) -> dict[str, Any]:
@@ -160,7 +166,7 @@ def outline_plan(images: ImageList, options: PackOptions) -> Plan:
         lines=images.lines,
         entries=len(images),
         seed=options.seed,
-        shard_bytes=options.shard_bytes,
+        shard_bytes=options.shard_bytes or 0,
         encoder=encoder(options.store),
         written_by=f"packtrain {metadata.version('packtrain')}",
         shards=(),
@@ -173,7 +179,9 @@ def plan_shards(outline: Plan, images: ImageList) -> Plan:
     Raises:
         ListError: None of the sampled files can be read.
     """
-    most = max(1, outline.shard_bytes // _record_bytes(images, outline.store))
+    record_bytes = _record_bytes(images, outline.store)
+    shard_bytes = outline.shard_bytes or usual_shard_bytes(record_bytes * outline.entries)
+    most = max(1, shard_bytes // record_bytes)
     count = -(-outline.entries // most)
     bounds = [outline.entries * number // count for number in range(count + 1)]
     suffix = container(outline.format).SUFFIX
@@ -181,7 +189,7 @@ def plan_shards(outline: Plan, images: ImageList) -> Plan:
         PlannedShard(f"{outline.name}-{number:06d}{suffix}", start, stop - start)
         for number, (start, stop) in enumerate(pairwise(bounds))
     )
-    return replace(outline, shards=tuple(shards))
+    return replace(outline, shard_bytes=shard_bytes, shards=tuple(shards))
 
 
 def _record_bytes(images: ImageList, store: StoreOptions) -> int:
@@ -197,10 +205,11 @@ def _record_bytes(images: ImageList, store: StoreOptions) -> int:
                 sizes.append(os.stat(path).st_size)
             else:
                 sizes.append(len(store_image(read_source(path), store).payload))
-        except (OSError, Refused) as error:
-            failure = failure or f"{path}: {error}"
+        except (OSError, Refused, MemoryError) as error:
+            failure = failure or f"{path}: {str(error) or 'not enough memory'}"
     if not sizes:
-        raise ListError(f"none of {wanted} sampled files can be read; is --root right? First: {failure}")
+        advice = f"{images.advice}." if images.advice else "Is --root right?"
+        raise ListError(f"none of {wanted} sampled files can be read. {advice} First: {failure}")
     return max(1, sum(sizes) // len(sizes))
 
 

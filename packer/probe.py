@@ -28,7 +28,8 @@ _XMP_ORIENTATION: Final = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 _APPLICATION_BYTES: Final = {(0xE0, b"JFIF"): 7, (0xE2, b"ICC_PROFILE\0"): 14, (0xEE, b"Adobe"): 7}
 _PNG_MAGIC: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_END: Final = b"\0\0\0\0IEND\xae\x42\x60\x82"
-_PNG_DEPTHS: Final = {0: (1, 2, 4, 8, 16), 2: (8, 16), 4: (8, 16), 6: (8, 16)}
+# Grey of 16 bits is left to the caller: Pillow does not reduce it to 8 bits, as it does with colours.
+_PNG_DEPTHS: Final = {0: (1, 2, 4, 8), 2: (8, 16), 4: (8, 16), 6: (8, 16)}
 _PNG_BYTES: Final = {b"IHDR": 13, b"IEND": 0, b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}
 _PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 

@@ -50,7 +50,8 @@ class RejectGuard:
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
         raise TooManyRejects(
             f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
-            "Finished shards are kept. Fix the list or the files and run again, or allow more with --max-rejects"
+            "Finished shards are kept. Mend the files and run again with --retry-rejects, or allow more with "
+            "--max-rejects. If the list changes, pack into another folder"
         )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packtrain._core.errors import OutputConflict
+from packtrain._core.arguments import function, instance, path_of, whole
+from packtrain._core.errors import OutputConflict, TooManyRejects
 from packtrain._core.files import (
     file_errors,
     fsync_folder,
@@ -61,6 +63,8 @@ class PackReport:
         bytes: Total size of the shards in bytes.
         rejects: Number of refused lines.
         duplicates: Number of lines that repeat an earlier line; they are packed as well.
+        remarks: What is worth knowing about the records that this run packed, each with the number of records it is
+            about; above all why records are not crop-ready. The commonest first.
     """
 
     dataset: Path
@@ -71,6 +75,7 @@ class PackReport:
     bytes: int
     rejects: int
     duplicates: int
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 def pack(
@@ -79,7 +84,7 @@ def pack(
     options: PackOptions | None = None,
     *,
     workers: int = 1,
-    max_rejects: str = "0.1%",
+    max_rejects: str | int = "0.1%",
     retry_rejects: bool = False,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
@@ -88,14 +93,16 @@ def pack(
     If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
     Args:
-        source: The list (``path label`` on each line), or a folder with one folder of images per class.
-        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan.
+        source: The list (``path label`` on each line, or columns as in CSV files), or a folder with one folder of
+            images per class.
+        out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
+            image folder, it is left out of what is packed.
         options: What to store, and how; None for the defaults.
         workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
             command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
             script needs the usual ``if __name__ == "__main__"``.
-        max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"``). A percentage above
-            zero allows at least one.
+        max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
+            percentage above zero allows at least one.
         retry_rejects: True to pack shards that have refused lines again.
         on_progress: Called in the calling process, about five times a second per worker and after each shard.
 
@@ -104,22 +111,35 @@ def pack(
 
     Raises:
         ListError: The list is unusable.
-        UsageError: `max_rejects` is neither a percentage nor a count, or the options do not fit the list.
+        UsageError: An argument has the wrong type or is out of range, the options do not fit the list, or a path is a
+            URL.
         OutputConflict: `out` holds something else, or another packer is working there.
         CorruptFile: `out` holds a dataset or plan that is damaged.
         TooManyRejects: More lines were refused than allowed. Finished shards are kept.
         ShardFailed: A shard failed twice for a reason other than the content of its images.
         NoSpace: The file system of `out` is full. Finished shards are kept.
     """
-    options = options or PackOptions()
-    folder = Path(out)
-    images = read_list(Path(source), options.labels, root=options.root, classes=options.classes)
-    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    options = PackOptions() if options is None else options
+    instance("options", options, PackOptions)
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
+    folder = path_of("out", out)
     with file_errors(folder):
         _require_usable(folder)
+    images = read_list(
+        path_of("source", source),
+        options.labels,
+        root=options.root,
+        classes=options.classes,
+        by_name=options.label_names,
+        leave_out=folder,
+        allow_empty=options.allow_empty,
+    )
+    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    with file_errors(folder):
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)
-        guard.count(-1, images.rejects)
+        _count_bad_lines(guard, images)
         plan = _agree_on_plan(folder, images, options)
         with locked(folder / PLAN):
             if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
@@ -127,11 +147,11 @@ def pack(
                 return _report(folder, manifest, packed=0, resumed=len(plan.shards), complete_before=True)
             remove_temporaries(folder)
             missing = _missing_shards(folder, plan, guard, retry_rejects)
-            _pack_shards(folder, plan, images, missing, workers, guard, on_progress)
+            remarks = _pack_shards(folder, plan, images, missing, workers, guard, on_progress)
             manifest = merge(folder, plan, images)
-    return _report(
-        folder, manifest, packed=len(missing), resumed=len(plan.shards) - len(missing), complete_before=False
-    )
+    resumed = len(plan.shards) - len(missing)
+    report = _report(folder, manifest, packed=len(missing), resumed=resumed, complete_before=False)
+    return replace(report, remarks=dict(remarks.most_common()))
 
 
 def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
@@ -144,20 +164,29 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
-    there.require_same(wanted)
+    if options.shard_bytes is None:
+        wanted = replace(wanted, shard_bytes=there.shard_bytes)
+    there.require_same(wanted, folder)
     return there
+
+
+def _count_bad_lines(guard: RejectGuard, images: ImageList) -> None:
+    try:
+        guard.count(-1, images.rejects)
+    except TooManyRejects as error:
+        raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
 
 
 def _require_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder")
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
     if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
         # Look for the plan last: a packer that starts at the same time writes its plan first.
         if strangers and not (folder / PLAN).exists():
             raise OutputConflict(
-                f"{folder} holds no {PLAN} but {', '.join(sorted(strangers)[:3])}: packtrain writes into a new or "
-                "empty folder"
+                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
+                "a new or empty folder"
             )
 
 
@@ -185,7 +214,9 @@ def _pack_shards(
     workers: int,
     guard: RejectGuard,
     on_progress: Callable[[PackProgress], None] | None,
-) -> None:
+) -> Counter[str]:
+    """Packs the missing shards. Returns the remarks about their records, with the number of records of each."""
+    remarks: Counter[str] = Counter()
     done = dict.fromkeys(missing, 0)
     resumed = plan.entries - sum(plan.shards[number].count for number in missing)
 
@@ -199,9 +230,11 @@ def _pack_shards(
     try:
         for result in run_tasks(pack_shard, tasks, workers=min(workers, len(missing)), on_progress=advance):
             advance(result)
+            remarks.update(result.remarks)
     finally:
         # Workers that were stopped could not clean up.
         remove_temporaries(folder)
+    return remarks
 
 
 def _tasks(folder: Path, plan: Plan, images: ImageList, numbers: Sequence[int]) -> Iterator[ShardTask]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
+from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import ShardFailed
 from packtrain._core.files import (
     checksum_file,
@@ -18,11 +20,13 @@ from packtrain._core.files import (
     publish,
     remove_temporaries,
     temporary_path,
+    way_out,
     write_file,
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._core.options import StoreOptions
 
-from .formats import NewRecord, RecordSpec, ShardWriter, shard_writer
+from .formats import NewRecord, RecordSpec, ShardWriter, WrittenShard, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
 from .listing import ListedImage, Reject
 from .notes import ShardNote, note_columns
@@ -41,6 +45,7 @@ class ShardTask:
         number: Number of the shard.
         entries: Lines of the shard, in place order.
         paths: Path of the file of each entry.
+        pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the calling process, which holds in all workers.
     """
 
     folder: Path
@@ -48,6 +53,7 @@ class ShardTask:
     number: int
     entries: tuple[ListedImage, ...]
     paths: tuple[str, ...]
+    pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
         return self.plan.shards[self.number].name
@@ -61,11 +67,14 @@ class ShardProgress:
         number: Number of the shard.
         lines: Number of lines that are done.
         rejects: Lines refused so far.
+        remarks: What the user should know about the records, each with the number of records it is about; empty until
+            the shard is complete.
     """
 
     number: int
     lines: int
     rejects: tuple[Reject, ...]
+    remarks: Mapping[str, int] = field(default_factory=dict)
 
 
 def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
@@ -77,67 +86,84 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         NoSpace: The file system of the dataset is full.
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
-    _require_encoder(plan)
+    set_pixel_limit(task.pixel_limit)
+    _require_encoder(plan, task.folder)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
     spec = RecordSpec(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
     with file_errors(task.folder, ShardFailed):
         try:
-            writer = shard_writer(plan.format)(temporary, spec)
-            try:
-                rows, labels, rejects = _add_all(task, writer, report)
-                finished = writer.finish()
-            finally:
-                writer.close()
-            fsync_file(temporary)
-            checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
-            info = FileInfo(final.name, temporary.stat().st_size, checksum)
-            sidecars = tuple(
-                _write_sidecar(final.with_suffix(suffix), data) for suffix, data in sorted(finished.sidecars.items())
-            )
-            publish(temporary, final)
+            # The free space that a message gives is measured before the file is removed.
+            with file_errors(task.folder, ShardFailed):
+                written, finished = _write(task, shard_writer(plan.format)(temporary, spec), report)
+                fsync_file(temporary)
+                checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
+                info = FileInfo(final.name, temporary.stat().st_size, checksum)
+                sidecars = tuple(
+                    _write_sidecar(final.with_suffix(suffix), data)
+                    for suffix, data in sorted(finished.sidecars.items())
+                )
+                publish(temporary, final)
         finally:
             temporary.unlink(missing_ok=True)
-        placed = [(line, offset, *rest) for (line, *rest), offset in zip(rows, finished.offsets, strict=True)]
-        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(rows), sidecars)
-        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan, placed, labels)).save(task.folder)
-    return ShardProgress(task.number, len(task.entries), tuple(rejects))
+        placed = [(line, offset, *rest) for (line, *rest), offset in zip(written.rows, finished.offsets, strict=True)]
+        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(placed), sidecars)
+        columns = note_columns(plan, placed, written.labels)
+        ShardNote(plan.sha256, shard, tuple(written.rejects), columns).save(task.folder)
+    return ShardProgress(task.number, len(task.entries), tuple(written.rejects), dict(written.remarks))
 
 
-def _add_all(
+class _Written(NamedTuple):
+    """What has become of the entries: rows of the note (without offsets), labels, rejects and remarks."""
+
+    rows: list[tuple[Any, ...]]
+    labels: list[Any]
+    rejects: list[Reject]
+    remarks: Counter[str]
+
+
+def _write(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
-) -> tuple[list[tuple[Any, ...]], list[Any], list[Reject]]:
-    """Adds every entry to the writer. Returns the rows of the note (without offsets), the labels, and the rejects."""
+) -> tuple[_Written, WrittenShard]:
+    """Adds every entry to the writer and closes it."""
     store, channels = task.plan.store, task.plan.store.channels
-    rows: list[tuple[Any, ...]] = []
-    labels: list[Any] = []
-    rejects: list[Reject] = []
+    written = _Written([], [], [], Counter())
     reported = time.monotonic()
-    for done, (entry, path) in enumerate(zip(task.entries, task.paths, strict=True), 1):
-        try:
-            image = store_image(_read(path, entry), store)
-        except Refused as refusal:
-            rejects.append(Reject(entry.line, entry.path, str(refusal)))
-        else:
-            header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
-            checksum = crc32c(payload)
-            shape = (header.height, header.width, channels)
-            writer.add(NewRecord(entry.line, entry.label, payload, header.extension, checksum, shape))
-            rows.append((entry.line, len(payload), checksum, header.width, header.height, header.orientation))
-            labels.append(entry.label)
-        if time.monotonic() - reported > _REPORT_SECONDS:
-            report(ShardProgress(task.number, done, tuple(rejects)))
-            reported = time.monotonic()
-    return rows, labels, rejects
-
-
-def _read(path: str, entry: ListedImage) -> bytes:
     try:
-        return read_source(path)
+        for done, (entry, path) in enumerate(zip(task.entries, task.paths, strict=True), 1):
+            try:
+                image = _image(path, entry, store)
+            except Refused as refusal:
+                written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
+            else:
+                header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
+                checksum = crc32c(payload)
+                shape = (header.height, header.width, channels)
+                writer.add(NewRecord(entry.line, entry.label, payload, header.extension, checksum, shape))
+                row = (entry.line, len(payload), checksum, header.width, header.height, header.orientation)
+                written.rows.append(row)
+                written.labels.append(entry.label)
+                written.remarks.update(image.remarks)
+            if time.monotonic() - reported > _REPORT_SECONDS:
+                report(ShardProgress(task.number, done, tuple(written.rejects)))
+                reported = time.monotonic()
+        return written, writer.finish()
+    finally:
+        writer.close()
+
+
+def _image(path: str, entry: ListedImage, store: StoreOptions) -> StoredImage:
+    where = f"{path} (line {entry.line})"
+    try:
+        return store_image(read_source(path), store)
     except OSError as error:
         raise ShardFailed(
-            f"cannot read {path} (line {entry.line}): {error.strerror}. The image is not at fault: fix this and run "
-            "the same command again"
+            f"cannot read {where}: {error.strerror}. The image is not at fault, so it is not refused. {way_out(error)}"
+        ) from error
+    except MemoryError as error:
+        raise ShardFailed(
+            f"not enough memory for {where}: use fewer workers (--workers), or remove the line if the image is too "
+            "large, then run the same command again"
         ) from error
 
 
@@ -150,10 +176,10 @@ def _write_sidecar(path: Path, data: bytes) -> FileInfo:
     return FileInfo(path.name, len(data), crc32c(data))
 
 
-def _require_encoder(plan: Plan) -> None:
+def _require_encoder(plan: Plan, folder: Path) -> None:
     here = encoder(plan.store)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan was made with {plan.encoder}, but this environment has {here}: the same images would give "
-            "other bytes. Pack in the same environment, or start again in another folder"
+            f"the plan in {folder} was made with {plan.encoder}, but this environment has {here}: the same images "
+            "would give other bytes. Pack in the same environment, or start again in another folder"
         )

@@ -8,23 +8,24 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from crc32c import crc32c
 
-from packtrain._codec.cut import cut, has_table
+from packtrain._codec.cut import has_table, has_true_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
-from packtrain._codec.geometry import Box
+from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit, whole_images_only
+from packtrain._core.arguments import function, path_of, whole
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency, UsageError
 from packtrain._core.files import checksum_file, file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._readers.formats import container
-from packtrain._staging.root import lease_on
+from packtrain._staging.locks import lease_on
 
 from .engine import run_tasks
 
@@ -87,6 +88,7 @@ class _ShardCheck:
     folder: Path
     number: int
     decode: bool
+    pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
         return f"verifying shard {self.number}"
@@ -106,7 +108,7 @@ def verify(
     *,
     decode_images: bool = False,
     workers: int = 1,
-    journal: Path | None = None,
+    journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
     """Checks everything in a dataset against what was written.
@@ -128,10 +130,14 @@ def verify(
         What was found. Damage is reported, not raised.
 
     Raises:
+        UsageError: An argument has the wrong type or is out of range.
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
     """
-    folder = Path(path)
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
+    folder = path_of("path", path)
+    journal = None if journal is None else path_of("journal", journal)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(folder) or nullcontext():
         return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))
@@ -188,9 +194,13 @@ def _check_file(folder: Path, info: FileInfo, name: str | None = None) -> Iterat
         if size != info.bytes:
             yield Problem(name, f"has {size} bytes, {info.bytes} were written")
         elif (checksum := checksum_file(folder / name)) != info.crc32c:
-            yield Problem(name, f"its crc32c is {checksum:08x}, {info.crc32c:08x} was written")
+            yield Problem(name, _other_bytes(checksum, info.crc32c))
     except OSError as error:
         yield Problem(name, f"cannot be read: {error.strerror}")
+
+
+def _other_bytes(found: int, written: int) -> str:
+    return f"its bytes are not those that were written (crc32c {found:08x} instead of {written:08x})"
 
 
 def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -206,6 +216,7 @@ def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
 
 
 def _check_shard(check: _ShardCheck, report: Callable[[VerifyProgress], None]) -> _ShardFindings:
+    set_pixel_limit(check.pixel_limit)
     manifest = Manifest.load(check.folder)
     info = manifest.shards[check.number]
     problems = [problem for sidecar in info.sidecars for problem in _check_file(check.folder, sidecar)]
@@ -249,7 +260,7 @@ class _ShardRows:
             if len(record) < length:
                 yield self._problem(row, f"{length - len(record)} of its {length} bytes are cut off")
             elif crc32c(record) != checksum:
-                yield self._problem(row, f"crc32c is {crc32c(record):08x}, {checksum:08x} was written")
+                yield self._problem(row, _other_bytes(crc32c(record), checksum))
             elif decode_images and (reason := self._undecodable(record, width, height)):
                 yield self._problem(row, reason)
             if done % _REPORT_RECORDS == 0:
@@ -283,13 +294,16 @@ class _ShardRows:
 
     def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
         try:
-            self._decoder.image(EncodedImage(record, width, height))
+            with whole_images_only():
+                self._decoder.image(EncodedImage(record, width, height))
+            if self._manifest.store.store != "raw" and (reason := misfit(open_image(record))):
+                return reason
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             # As in packing: Pillow's plugins raise any kind of error.
             return f"it cannot be decoded ({type(error).__name__}: {error})"
-        if has_table(record) and cut(record, Box(0, 0, width, height)) is None:
+        if self._manifest.store.store != "verbatim" and has_table(record) and not has_true_table(record):
             return "its table of restart intervals does not fit it"
         return None
 

@@ -11,30 +11,33 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import NoRoom
-from packtrain._core.files import fsync_folder, remove_temporaries, temporary_path, write_file
+from packtrain._core.files import is_temporary
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.sizes import size
 
-from .diagnosis import warnings
-from .eviction import Usage, discard_copy, make_room
+from .backing import Backing
+from .diagnosis import foreign, warnings
+from .eviction import Usage, discard_copy, look_at_sources, make_room
+from .folder import Folder
+from .journal import Journal
 from .locks import holders, try_lock
-from .notes import allocated_bytes, read_note, write_note, write_reservation
+from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
 from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
-from .origin import origin_of
+from .origin import note_on
 from .room import Room, room
 from .root import Root
 from .source import Source, SourceFile, overhead_bytes
 from .transfer import copy_files
 
+_DATA: Final = "data"
 _POLL_SECONDS: Final = 0.1
 
 
 def wait_for_build_lock(root: Root, key: str, on_progress: OnStageProgress) -> Lock:
     """Waits until no other process copies this dataset, and takes the lock that keeps others from doing so."""
-    path = root.lock(key, "build")
-    while (lock := try_lock(path)) is None:
-        by = ", ".join(map(str, holders(path)))
+    while (lock := try_lock(root, key, "build")) is None:
+        by = ", ".join(map(str, holders(root, key, "build")))
         note = f"process {by} is copying it" if by else "another process is copying it"
         on_progress(StageProgress("wait", 0, 0, note=note))
         time.sleep(_POLL_SECONDS)
@@ -44,81 +47,101 @@ def wait_for_build_lock(root: Root, key: str, on_progress: OnStageProgress) -> L
 def copy_missing(
     root: Root,
     source: Source,
-    entry: Path | None,
+    entry: Folder | None,
     missing: Sequence[SourceFile],
     options: StageOptions,
     on_progress: OnStageProgress,
     on_warning: OnWarning,
-) -> tuple[Path, int]:
+) -> tuple[Folder, int]:
     """Copies missing files into an entry, as many as there is room for, and publishes them.
 
     Args:
         root: The root that the entry is in.
         source: The dataset to copy from.
-        entry: The entry's folder; None to make a new entry.
+        entry: The entry; None to make a new one.
         missing: The files to copy.
         options: Limits on space and threads.
         on_progress: Called several times a second.
         on_warning: Called with each warning, before copying begins.
 
     Returns:
-        The entry's folder, and the number of bytes copied.
+        The entry, and the number of bytes copied.
 
     Raises:
         NoRoom: There is not enough room, even after evicting other entries.
     """
-    folder = root.copy_folder(source.key)
-    with root.ledger():
-        files = _reserve(root, source, entry, missing, options)
-    for warning in warnings(root.path.parent, source.path, sum(file.allocated for file in files)):
+    files, strays = _reserve(root, source, entry, missing, options)
+    need = sum(file.allocated for file in files)
+    for warning in (*foreign(strays), *warnings(root.place, source.path, need)):
         on_warning(warning)
-    data = folder / "data"
-    data.mkdir(0o700, exist_ok=True)
-    _remove_strays(data, files)
-    done = copy_files(
-        source.path, data, files, folder / "journal", threads=options.threads, on_progress=relay(on_progress, "copy")
-    )
-    origin = origin_of(source)
+    folder = root.make_copy(source.key)
+    data = _data_folder(folder, files)
+    with Journal(folder) as journal:
+        done = copy_files(
+            source.path, data, files, journal, threads=options.threads, on_progress=relay(on_progress, "copy")
+        )
+    note = note_on(source, done.stamps)
     if entry is None:
-        _link_missing(data, source, origin)
+        _link_missing(data, source, note.source)
         write_manifest(data, source)
-        write_note(data, origin)
-        fsync_folder(data)
+        write_note(data, note)
     with root.ledger():
         if entry is None:
-            entry = root.path / source.entry_name
-            os.rename(data, entry)
-            fsync_folder(root.path)
+            entry = root.publish(folder, _DATA, source.readable_name, source.key)
         else:
+            # First, because a process that is killed here leaves files missing, and so the next one tidies up.
+            before = read_note(entry)
+            if (grown := _grown(before, note)) != before:
+                write_note(entry, grown)
             for file in files:
-                os.rename(data / file.name, entry / file.name)
-            for place in {(entry / file.name).parent for file in files}:
-                fsync_folder(place)
-            _link_missing(entry, source, origin)
-            if read_note(entry) != origin:
-                write_note(entry, origin)
+                _make_subfolder(entry, file)
+                data.rename(file.name, entry, file.name)
+            for name in {file.folder for file in files}:
+                (entry.folder(name) if name else entry).sync()
+            _link_missing(entry, source, note.source)
         discard_copy(root, source.key)
     return entry, done.copied
 
 
 def _reserve(
-    root: Root, source: Source, entry: Path | None, missing: Sequence[SourceFile], options: StageOptions
-) -> list[SourceFile]:
-    """Makes room for the missing files, or for as many as possible, and reserves it. The caller holds the ledger.
+    root: Root, source: Source, entry: Folder | None, missing: Sequence[SourceFile], options: StageOptions
+) -> tuple[list[SourceFile], list[Path]]:
+    """Makes room for the missing files, or for as many as possible, and reserves it.
 
     Returns:
-        The files that there is room for.
+        The files that there is room for, and the strays in the root.
     """
-    folder = root.copy_folder(source.key)
-    overhead = 0 if entry else overhead_bytes(source.manifest)
-    present = allocated_bytes(folder)
+    with Backing() as backing:
+        try:
+            with root.ledger():
+                return _try_to_reserve(root, source, entry, missing, options, backing), root.strays()
+        except NoRoom:
+            # Without the ledger, because a file system that does not answer must not stop other processes.
+            look_at_sources(root, backing)
+        with root.ledger():
+            files = _try_to_reserve(root, source, entry, missing, options, backing, options.partial)
+            return files, root.strays()
 
+
+def _try_to_reserve(
+    root: Root,
+    source: Source,
+    entry: Folder | None,
+    missing: Sequence[SourceFile],
+    options: StageOptions,
+    backing: Backing,
+    partial: bool = False,
+) -> list[SourceFile]:
+    """Reserves room for the missing files, or, with `partial`, for as many as possible. The caller holds the ledger."""
+    found = root.find_copy(source.key)
+    present = 0 if found is None else allocated_bytes(found)
+    overhead = 0 if entry else overhead_bytes(source.manifest)
     need = overhead + sum(file.allocated for file in missing)
     what = f"{source.path} takes {size(need)}"
 
     def measure(usage: Usage, freed: int) -> Room:
         return room(
-            root.path.parent,
+            root.place,
             budget=options.budget,
             used=usage.used,
             promised=usage.promised,
@@ -128,15 +151,13 @@ def _reserve(
         )
 
     try:
-        found = make_room(root, source.key, need - present, measure, all_or_nothing=not options.partial)
+        room_now = make_room(root, source.key, need - present, measure, backing, all_or_nothing=not partial)
     except NoRoom as error:
-        hint = "" if options.partial else "; or stage what fits (--partial)"
-        raise NoRoom(f"{what}, but {error}{hint}") from None
-    files = list(_leading(missing, found.bytes + present - overhead))
+        raise NoRoom(f"{what}, but {error}; or stage what fits (`partial`)") from None
+    files = list(_leading(missing, room_now.bytes + present - overhead))
     if entry is None and len(files) < sum(file.shard is None for file in missing):
-        raise NoRoom(f"{what}, but not even its index fits: {found.message}")
-    folder.mkdir(0o700, exist_ok=True)
-    write_reservation(folder, source.path, overhead + sum(file.allocated for file in files))
+        raise NoRoom(f"{what}, but not even its index fits: {room_now.message}")
+    write_reservation(root.make_copy(source.key), source.path, overhead + sum(file.allocated for file in files))
     return files
 
 
@@ -150,42 +171,72 @@ def _leading(files: Sequence[SourceFile], room: int) -> Iterable[SourceFile]:
         yield from together
 
 
-def missing_files(path: Path, source: Source) -> list[SourceFile]:
+def missing_files(entry: Folder, source: Source) -> list[SourceFile]:
     """The files that are not local in an entry, or have the wrong size."""
-    return [file for file in source.files if not is_local(path, file)]
+    return [file for file in source.files if not is_local(entry, file)]
 
 
-def is_local(path: Path, file: SourceFile) -> bool:
+def is_local(entry: Folder, file: SourceFile) -> bool:
     """True if an entry has its own copy of a file, with the right size, rather than a link to the source."""
-    try:
-        status = os.stat(path / file.name, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
+    status = entry.status(file.name)
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
 
 
-def _link_missing(folder: Path, source: Source, origin: Path) -> None:
+def _link_missing(entry: Folder, source: Source, origin: Path) -> None:
     """Links every file that is not local to the origin. Readers can open every file at any moment."""
-    remove_temporaries(folder)
+    _remove_temporaries(entry)
     for file in source.files:
-        path, target = folder / file.name, origin / file.name
-        if (path.is_symlink() and path.readlink() != target) or not os.path.lexists(path):
-            temporary = temporary_path(path)
-            temporary.symlink_to(target)
-            os.rename(temporary, path)
+        target = entry.link_target(file.name)
+        if (target is not None and target != origin / file.name) or entry.status(file.name) is None:
+            _make_subfolder(entry, file)
+            entry.link(file.name, origin / file.name)
 
 
-def _remove_strays(data: Path, files: Sequence[SourceFile]) -> None:
-    """Removes what an interrupted copy left behind and this copy will not finish."""
-    remove_temporaries(data)
+def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
+    """The folder in a copy for its data, without what an interrupted copy left and this copy will not finish."""
+    if not folder.has_own_folder(_DATA):
+        folder.remove(_DATA)
+    data = folder.folder(_DATA, make=True)
+    folders = {file.folder for file in files} - {""}
     wanted = {file.name for file in files}
-    for path in data.rglob("*"):
-        # A link stands for a shard that the interrupted copy was not going to copy.
-        if path.is_symlink() or (not path.is_dir() and str(path.relative_to(data)) not in wanted):
-            path.unlink()
+    for name in data.names():
+        if name not in folders and name not in wanted:
+            data.remove(name)
+    for name in sorted(folders):
+        if data.has_own_folder(name):
+            for last in data.folder(name).names():
+                if f"{name}/{last}" not in wanted:
+                    data.remove(f"{name}/{last}")
+    return data
 
 
-def write_manifest(folder: Path, source: Source) -> None:
+def _remove_temporaries(entry: Folder) -> None:
+    """Removes what a killed process left of a link or a note that it was writing."""
+    for name in entry.names():
+        if is_temporary(Path(name)):
+            entry.remove(name)
+
+
+def _make_subfolder(entry: Folder, file: SourceFile) -> None:
+    """Makes sure that the subfolder of a file is a folder of this entry."""
+    if file.folder:
+        if not entry.has_own_folder(file.folder):
+            entry.remove(file.folder)
+        entry.folder(file.folder, make=True)
+
+
+def _grown(before: Note | None, now: Note) -> Note:
+    """The note of an entry that got more files: the stamps of the earlier ones remain."""
+    if before is None or before.source != now.source:
+        return now
+    return Note(now.source, {**before.stamps, **now.stamps})
+
+
+def write_manifest(entry: Folder, source: Source) -> None:
     """Writes the manifest, which makes the folder a dataset."""
-    write_file(folder / MANIFEST, [source.manifest.dump()])
-    (folder / MANIFEST).chmod(0o444)
+    entry.write(MANIFEST, source.manifest.dump())
+    descriptor = entry.open_file(MANIFEST, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, 0o444)
+    finally:
+        os.close(descriptor)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from packtrain._core.mounts import Mount, mount_of, read_mounts
 from packtrain._core.sizes import size
 
 from .room import Place, remount
+
+_STRAYS_NAMED: Final = 5
 
 
 def warnings(folder: Path, source: Path, need: int) -> list[str]:
@@ -44,13 +47,13 @@ def private(folder: Path, ours: Sequence[Mount], everyones: Sequence[Mount], job
     if job is not None:
         yield (
             f"{point} is private to Slurm job {job}: other jobs cannot use the copy, and it is deleted when the job "
-            f"ends. Use a disk of the node with --to, or ask the administrator to leave {point} out of Dirs= in "
+            f"ends. Use a disk of the node (`to`), or ask the administrator to leave {point} out of Dirs= in "
             "job_container.conf"
         )
     else:
         yield (
             f"{point} is private to this container or service: other processes of this machine cannot use the copy, "
-            "and it may be deleted when the container ends. Use --to with a folder that is mounted from the host"
+            "and it may be deleted when the container ends. Use a folder (`to`) that is mounted from the host"
         )
 
 
@@ -63,7 +66,7 @@ def too_small(place: Place, source: Path, need: int) -> Iterator[str]:
     if wanted <= memory:
         step = f"an administrator can enlarge it with `{remount(place.point, wanted)}`"
     else:
-        step = f"there are only {size(memory)} of memory, so use a local disk with --to"
+        step = f"there are only {size(memory)} of memory, so use a local disk (`to`)"
     yield f"{place.point} is a tmpfs of {size(place.total)}, and {source} takes {size(need)}: {step}"
 
 
@@ -83,8 +86,18 @@ def nothing_gained(place: Place, source: Path) -> Iterator[str]:
     """Warns that the copy is on the same file system as its source."""
     yield (
         f"{source} and {place.folder} are on the same file system, so the copy will not be faster to read. Use a "
-        "faster folder with --to, or read the dataset where it is"
+        "faster folder (`to`), or read the dataset where it is"
     )
+
+
+def foreign(strays: Sequence[Path]) -> Iterator[str]:
+    """Warns about what lies in a root but is not packtrain's."""
+    if strays:
+        more = f" and {len(strays) - _STRAYS_NAMED} more" if len(strays) > _STRAYS_NAMED else ""
+        yield (
+            f"packtrain did not put these into its folder, or cannot delete them, and leaves them alone: "
+            f"{', '.join(map(str, strays[:_STRAYS_NAMED]))}{more}. Move or delete them"
+        )
 
 
 def _locate(path: Path, mounts: Sequence[Mount]) -> tuple[Mount, tuple[str, Path]] | None:

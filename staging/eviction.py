@@ -1,26 +1,28 @@
 """Makes room: decides which entries are evicted, in which order, and which ones stay.
 
 An entry may be evicted if nobody reads it, its path was not promised to anybody, it is not pinned, and its source still
-holds the same dataset. Interrupted copies go first, then entries, least recently used first. All of this happens while
-the ledger is locked.
+holds the same dataset (`backing`). Interrupted copies go first, then entries, least recently used first. The choice is
+made, and the entries vanish, while the ledger is locked.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+from packtrain._core.arguments import unexpected
 from packtrain._core.errors import Leased, NoRoom, StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
 
-from .inventory import Entry, can_be_copied_again, find_entry, scan
+from .backing import Backing
+from .inventory import Entry, find_entry, nothing_there, scan
 from .locks import try_lock
+from .options import OnStageProgress, relay
 from .room import Room
 from .root import Root
 
@@ -46,7 +48,13 @@ class Usage:
 
 
 def make_room(
-    root: Root, key: str, need: int, measure: Callable[[Usage, int], Room], *, all_or_nothing: bool = True
+    root: Root,
+    key: str,
+    need: int,
+    measure: Callable[[Usage, int], Room],
+    backing: Backing,
+    *,
+    all_or_nothing: bool = True,
 ) -> Room:
     """Evicts entries until `need` more bytes fit. The caller holds the ledger and the build lock of `key`.
 
@@ -56,6 +64,7 @@ def make_room(
         need: Bytes needed.
         measure: Called with the current usage and a number of bytes; returns the room there would be if entries of that
             many bytes were evicted.
+        backing: What is known about the entries' sources. Entries whose sources were not looked at stay.
         all_or_nothing: Evict nothing if `need` bytes cannot be freed.
 
     Returns:
@@ -64,86 +73,125 @@ def make_room(
     Raises:
         NoRoom: `all_or_nothing` is set and `need` bytes cannot be freed.
     """
-    empty_trash(root)
+    root.empty_trash()
     while True:
         known = scan(root)
         room_after_freeing = partial(measure, Usage.measure(known, excluding=key))
         room = room_after_freeing(0)
         if room.bytes >= need:
             return room
-        victims = _choose_victims(root, known, key, need, room_after_freeing)
+        victims = _choose_victims(root, known, key, need, room_after_freeing, backing)
         if all_or_nothing and room_after_freeing(sum(entry.bytes for entry, _ in victims)).bytes < need:
             _unlock(victims)
-            raise NoRoom(f"{room.message}{_list_kept(known, key)}")
+            raise NoRoom(f"{room.message}{_list_kept(known, key, backing)}")
         if not victims:
             return room
         for entry, lock in victims:
             with lock:
-                _delete(root, entry.path)
+                _delete(root, entry)
 
 
-def evict(to: str | os.PathLike[str], ids: Sequence[str] | None = None, *, force_promised: bool = False) -> list[Entry]:
+def look_at_sources(root: Root, backing: Backing) -> None:
+    """Looks at the sources of all entries that may be evicted otherwise. The caller does not hold the ledger."""
+    with root.ledger():
+        known = scan(root)
+    for entry in known:
+        if entry.finished and not entry.leased and _protection(entry) is None:
+            backing.look_at(entry, read=False)
+
+
+def evict(
+    to: str | os.PathLike[str],
+    ids: Sequence[str | os.PathLike[str]] | None = None,
+    *,
+    force: bool = False,
+    on_progress: OnStageProgress | None = None,
+) -> list[Entry]:
     """Evicts staged copies, including interrupted ones.
+
+    A copy goes only if its source still holds the same dataset. Files of the source that were changed since they were
+    copied are read for this.
 
     Args:
         to: Folder they were staged to.
-        ids: Copies to evict, each by its id, a part of the id that no other copy has, or its path; None for all that
-            may be evicted.
-        force_promised: Also evict copies that are still within their grace period.
+        ids: Copies to evict, each by its id, by at least four characters with which no other id or key begins, or by
+            its path; None for all that may be evicted.
+        force: Also evict copies that are still within their grace period and, if they are named in `ids`, those that
+            may be the only copy.
+        on_progress: Called several times a second while sources are read.
 
     Returns:
         The evicted copies.
 
     Raises:
+        UsageError: An id is empty or too short.
         Leased: A copy in `ids` is being read or copied. Nothing was evicted.
-        StagingError: A copy in `ids` is pinned, is within its grace period, or no longer has a source. Nothing was
-            evicted.
+        StagingError: A copy in `ids` does not exist, is pinned, is within its grace period, or may be the only copy.
+            Nothing was evicted. Or there is no folder `to`.
     """
-    root = Root.below(to)
-    if not root.exists():
+    if isinstance(ids, str | os.PathLike):
+        raise unexpected("ids", ids, "a list of ids")
+    root = Root.find(to)
+    if root is None:
+        if ids:
+            raise nothing_there(to)
         return []
-    with file_errors(root.path, StagingError), root.ledger():
-        empty_trash(root)
-        known = scan(root)
-        wanted = known if ids is None else [find_entry(known, id) for id in ids]
-        locked: list[tuple[Entry, Lock]] = []
-        for entry in dict.fromkeys(wanted):
-            if entry.leased or entry.state == "copying":
-                obstacle: StagingError | None = _in_use(entry)
-            else:
-                obstacle = _reason_to_keep(entry, force_promised)
-            lock = None if obstacle else _lock(root, entry)
-            if lock is not None:
-                locked.append((entry, lock))
-            elif ids is not None:
-                _unlock(locked)
-                raise obstacle or _in_use(entry)
-        for entry, lock in locked:
-            with lock:
-                _delete(root, entry.path)
+    report = relay(on_progress or (lambda progress: None), "check")
+    with file_errors(root.path, StagingError), Backing() as backing:
+        with root.ledger():
+            looked_at = _wanted(scan(root), ids)
+        for entry in looked_at:
+            if entry.finished and not entry.leased and _protection(entry, force) is None and not (force and ids):
+                backing.look_at(entry, read=True, on_progress=report)
+        with root.ledger():
+            root.empty_trash()
+            locked = _lock_all(root, _wanted(scan(root), ids), backing, force, named=ids is not None)
+            for entry, lock in locked:
+                with lock:
+                    _delete(root, entry)
     return [entry for entry, _ in locked]
-
-
-def empty_trash(root: Root) -> None:
-    """Finishes deletions of processes that were killed during them. The caller holds the ledger."""
-    for path in root.trash.iterdir():
-        shutil.rmtree(path)
 
 
 def discard_copy(root: Root, key: str) -> None:
     """Deletes what is left of a copy. The caller holds the ledger and the copy's build lock."""
-    _delete(root, root.copy_folder(key))
+    if (folder := root.find_copy(key)) is not None:
+        root.discard(root.copies, folder.path.name)
+
+
+def _wanted(known: Sequence[Entry], ids: Sequence[str | os.PathLike[str]] | None) -> list[Entry]:
+    return list(known) if ids is None else list(dict.fromkeys(find_entry(known, id) for id in ids))
+
+
+def _lock_all(
+    root: Root, wanted: Sequence[Entry], backing: Backing, force: bool, *, named: bool
+) -> list[tuple[Entry, Lock]]:
+    """Locks the entries that may be evicted. If they were named, all of them must be."""
+    locked: list[tuple[Entry, Lock]] = []
+    for entry in wanted:
+        obstacle = _obstacle(entry, backing, force, named=named)
+        lock = None if obstacle else _lock(root, entry)
+        if lock is not None:
+            locked.append((entry, lock))
+        elif named:
+            _unlock(locked)
+            raise obstacle or _in_use(entry)
+    return locked
 
 
 def _choose_victims(
-    root: Root, known: Sequence[Entry], key: str, need: int, room_after_freeing: Callable[[int], Room]
+    root: Root,
+    known: Sequence[Entry],
+    key: str,
+    need: int,
+    room_after_freeing: Callable[[int], Room],
+    backing: Backing,
 ) -> list[tuple[Entry, Lock]]:
     """Chooses and locks the entries to evict: as few as needed, or all possible ones if even those are too few."""
     victims: list[tuple[Entry, Lock]] = []
     for entry in sorted(known, key=lambda entry: (entry.finished, entry.last_used)):
         if room_after_freeing(sum(entry.bytes for entry, _ in victims)).bytes >= need:
             break
-        if entry.key != key and _reason_to_keep(entry) is None and (lock := _lock(root, entry)) is not None:
+        if entry.key != key and _obstacle(entry, backing) is None and (lock := _lock(root, entry)) is not None:
             victims.append((entry, lock))
     return victims
 
@@ -154,27 +202,37 @@ def _unlock(locked: Sequence[tuple[Entry, Lock]]) -> None:
         lock.close()
 
 
-def _reason_to_keep(entry: Entry, force_promised: bool = False) -> StagingError | None:
+def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: bool = False) -> StagingError | None:
     """The reason why an entry must not be evicted, as far as can be told without its lock."""
+    if entry.leased or entry.state == "copying":
+        return _in_use(entry)
     if not entry.finished:
         return None
+    if (protection := _protection(entry, force)) is not None:
+        return protection
+    if (doubt := backing.doubt(entry)) is None or (force and named):
+        return None
+    command = f"packtrain staged evict {entry.id} --force --to {shlex.quote(str(entry.path.parents[1]))}"
+    return StagingError(
+        f"{entry.id} may be the only copy: {doubt}. If you are sure that you do not need it, name it and use force: "
+        f"`{command}`"
+    )
+
+
+def _protection(entry: Entry, force: bool = False) -> StagingError | None:
+    """The reason why the user wants to keep an entry."""
     if entry.pinned:
         return StagingError(f"{entry.id} is pinned: run `packtrain staged unpin {entry.id}` first")
-    if entry.promised and not force_promised:
+    if entry.promised and not force:
         return StagingError(
             f"the path of {entry.id} was printed recently, and a program may be about to open it: wait until its grace "
-            "period ends, or use --force (in Python: force_promised=True)"
-        )
-    if not can_be_copied_again(entry):
-        return StagingError(
-            f"{entry.id} may be the only copy: its source {entry.source or 'is unknown and'} no longer holds it. "
-            f"If you are sure that you do not need it, remove it by hand: rm -r {entry.path}"
+            "period ends, or use force (`staged evict --force`)"
         )
     return None
 
 
 def _lock(root: Root, entry: Entry) -> Lock | None:
-    return try_lock(root.lock(entry.key, "lease" if entry.finished else "build"))
+    return try_lock(root, entry.key, "lease" if entry.finished else "build")
 
 
 def _in_use(entry: Entry) -> Leased:
@@ -184,12 +242,12 @@ def _in_use(entry: Entry) -> Leased:
     )
 
 
-def _list_kept(known: Sequence[Entry], key: str) -> str:
-    kept = [f"{entry.id} ({_why_kept(entry)})" for entry in known if entry.key != key]
+def _list_kept(known: Sequence[Entry], key: str, backing: Backing) -> str:
+    kept = [f"{entry.id} ({_why_kept(entry, backing)})" for entry in known if entry.key != key]
     return f". These copies cannot make room: {', '.join(kept)}" if kept else ""
 
 
-def _why_kept(entry: Entry) -> str:
+def _why_kept(entry: Entry, backing: Backing) -> str:
     if entry.state == "copying":
         return "being copied"
     if entry.leased:
@@ -198,14 +256,9 @@ def _why_kept(entry: Entry) -> str:
         return "pinned"
     if entry.promised:
         return "in its grace period"
-    return "not enough by itself" if can_be_copied_again(entry) else "the only copy"
+    doubt = backing.doubt(entry) if entry.finished else None
+    return "not enough by itself" if doubt is None else f"may be the only copy: {doubt}"
 
 
-def _delete(root: Root, path: os.PathLike[str]) -> None:
-    # The rename makes it vanish at once. If this process is killed during the deletion, the next one empties the trash.
-    grave = root.trash / uuid.uuid4().hex
-    try:
-        os.rename(path, grave)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(grave)
+def _delete(root: Root, entry: Entry) -> None:
+    root.discard(root.folder if entry.finished else root.copies, entry.id)

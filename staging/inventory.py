@@ -7,15 +7,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from packtrain._core.errors import DatasetError, StagingError
+from packtrain._core.errors import DatasetError, StagingError, UsageError
+from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
+from packtrain._core.suggestions import did_you_mean
 
-from .locks import holders, is_held
+from .locks import holders, is_held, lock_path, lock_time
 from .notes import allocated_bytes, read_note, read_reservation
 from .root import Root
 from .source import key_of
+
+MIN_PREFIX: Final = 4
+"""Characters of an id that must be given at least."""
 
 State = Literal["complete", "partial", "copying", "interrupted"]
 
@@ -75,121 +80,150 @@ def entries(to: str | os.PathLike[str]) -> list[Entry]:
         to: Folder they were staged to.
 
     Raises:
-        StagingError: The folder for staged copies inside `to` cannot be trusted, for example because it belongs to
-            somebody else.
+        StagingError: There is no folder `to`; or the folder for staged copies inside it cannot be trusted, for example
+            because it belongs to somebody else.
     """
-    root = Root.below(to)
-    if not root.exists():
+    root = Root.find(to)
+    if root is None:
         return []
-    with root.ledger():
+    with file_errors(root.path, StagingError, verb="read"), root.ledger():
         return scan(root)
+
+
+def strays(to: str | os.PathLike[str]) -> list[Path]:
+    """What lies among this user's staged copies in `to` but was not put there by packtrain, or cannot be deleted.
+
+    Nothing ever touches it.
+
+    Args:
+        to: Folder of the staged copies.
+
+    Raises:
+        StagingError: As for `entries`.
+    """
+    root = Root.find(to)
+    if root is None:
+        return []
+    with file_errors(root.path, StagingError, verb="read"), root.ledger():
+        root.empty_trash()
+        return root.strays()
 
 
 def scan(root: Root) -> list[Entry]:
     """Lists all entries and unfinished copies in a root. The caller holds the ledger."""
-    return [read_entry(root, key, path) for key, path in root.entries()] + [
-        _read_copy(root, key, path) for key, path in root.copies()
+    return [read_entry(root, key, name) for key, name in root.entries()] + [
+        _read_copy(root, key, name) for key, name in root.unfinished()
     ]
 
 
-def read_entry(root: Root, key: str, path: Path) -> Entry:
+def read_entry(root: Root, key: str, name: str) -> Entry:
     """Reads the state of a finished entry."""
+    folder = root.folder.folder(name)
     try:
-        manifest = Manifest.load(path)
-        shards, links = len(manifest.shards), sum((path / shard.name).is_symlink() for shard in manifest.shards)
-    except DatasetError:
+        manifest = Manifest.load(folder.path)
+        shards = len(manifest.shards)
+        links = sum(folder.link_target(shard.name) is not None for shard in manifest.shards)
+    except (DatasetError, OSError):
         shards = links = 0
-    lease = root.lock(key, "lease")
+    note = read_note(folder)
     return Entry(
-        id=path.name,
+        id=name,
         key=key,
-        path=path,
-        source=read_note(path),
-        bytes=allocated_bytes(path),
+        path=folder.path,
+        source=None if note is None else note.source,
+        bytes=allocated_bytes(folder),
         reserved=0,
         shards=shards,
         local_shards=shards - links,
         state="partial" if links else "complete",
-        last_used=_mtime(lease),
-        promised_until=_mtime(root.lock(key, "promise")),
-        pinned=root.lock(key, "pin").exists(),
-        leased=is_held(lease),
-        pids=holders(lease),
+        last_used=lock_time(root, key, "lease"),
+        promised_until=lock_time(root, key, "promise"),
+        pinned=root.locks.status(f"{key}.pin") is not None,
+        leased=is_held(root, key, "lease"),
+        pids=holders(root, key, "lease"),
     )
 
 
-def _read_copy(root: Root, key: str, path: Path) -> Entry:
-    build = root.lock(key, "build")
-    copying = is_held(build, shared=True)
-    present = allocated_bytes(path)
+def _read_copy(root: Root, key: str, name: str) -> Entry:
+    folder = root.copies.folder(name)
+    copying = is_held(root, key, "build", shared=True)
+    present = allocated_bytes(folder)
     return Entry(
-        id=key,
+        id=name,
         key=key,
-        path=path,
+        path=folder.path,
         source=None,
         bytes=present,
-        reserved=max(0, read_reservation(path) - present) if copying else 0,
+        reserved=max(0, read_reservation(folder) - present) if copying else 0,
         shards=0,
         local_shards=0,
         state="copying" if copying else "interrupted",
-        last_used=_mtime(path),
+        last_used=os.fstat(folder.fileno()).st_mtime,
         promised_until=0,
         pinned=False,
         leased=False,
-        pids=holders(build),
+        pids=holders(root, key, "build"),
     )
 
 
-def find_entry(known: Sequence[Entry], id: str) -> Entry:
-    """Finds an entry by its id, a part of its id that no other entry has, or its path.
+def find_entry(known: Sequence[Entry], id: str | os.PathLike[str]) -> Entry:
+    """Finds an entry by its id, the beginning of its id or key, or its path.
 
     Raises:
+        UsageError: `id` is empty, or too short a beginning.
         StagingError: No entry matches, or several do.
     """
-    path = Path(id).resolve()
-    found = [entry for entry in known if id == entry.id or path == entry.path] or [
-        entry for entry in known if id in entry.id
-    ]
+    text = os.fspath(id)
+    path = Path(os.path.realpath(text)) if text else None
+    if found := [entry for entry in known if text == entry.id or path == entry.path]:
+        return found[0]
+    found = [entry for entry in known if entry.id.startswith(text) or entry.key.startswith(text)]
+    if len(text) < MIN_PREFIX and (found or not text):
+        raise UsageError(f"{text!r} is too short for the id of a copy: give at least {MIN_PREFIX} characters")
     if len(found) == 1:
         return found[0]
     if found:
         raise StagingError(
-            f"{id!r} matches several copies: {', '.join(entry.id for entry in found)}. Give more of the id"
+            f"{text!r} matches several copies: {', '.join(entry.id for entry in found)}. Give more of the id"
         )
-    names = ", ".join(entry.id for entry in known) or "none"
-    raise StagingError(f"there is no staged copy {id!r}; existing copies: {names}")
+    ids = [entry.id for entry in known]
+    raise StagingError(
+        f"there is no staged copy {text!r}{did_you_mean(text, ids)}; existing copies: {', '.join(ids) or 'none'}"
+    )
 
 
-def pin(to: str | os.PathLike[str], id: str, pinned: bool = True) -> Entry:
+def nothing_there(to: str | os.PathLike[str]) -> StagingError:
+    """The error for a copy that is named where there are none."""
+    return StagingError(f"nothing is staged in {to}: name the folder that the copy was staged to (`to`)")
+
+
+def pin(to: str | os.PathLike[str], id: str | os.PathLike[str], pinned: bool = True) -> Entry:
     """Pins a staged copy, so that it is never evicted, or unpins it.
 
     Args:
         to: Folder it was staged to.
-        id: Id of the copy, a part of the id that no other copy has, or its path.
+        id: Id of the copy, at least four characters with which no other id or key begins, or its path.
         pinned: True to pin the copy, False to unpin it.
 
     Returns:
         The copy, with its new state.
 
     Raises:
+        UsageError: `id` is empty or too short.
         StagingError: No copy matches `id`, or several do.
     """
-    root = Root.below(to)
-    if not root.exists():
-        raise StagingError(f"nothing is staged in {to}")
-    with root.ledger():
+    root = Root.find(to)
+    if root is None:
+        raise nothing_there(to)
+    with file_errors(root.path, StagingError), root.ledger():
         entry = find_entry([entry for entry in scan(root) if entry.finished], id)
-        marker = root.lock(entry.key, "pin")
-        if pinned:
-            marker.touch(0o600)
-        else:
-            marker.unlink(missing_ok=True)
-        return read_entry(root, entry.key, entry.path)
-
-
-def can_be_copied_again(entry: Entry) -> bool:
-    """True if the entry's source still holds the same dataset."""
-    return entry.source is not None and holds_dataset(entry.source, entry.key)
+        marker = lock_path(root, entry.key, "pin")
+        # Also checks that what is there is a marker.
+        if pinned or entry.pinned:
+            os.close(root.open_lock(marker, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if not pinned:
+            root.locks.remove(marker.name)
+        return read_entry(root, entry.key, entry.id)
 
 
 def holds_dataset(folder: Path, key: str) -> bool:
@@ -198,10 +232,3 @@ def holds_dataset(folder: Path, key: str) -> bool:
         return key_of(Manifest.load(folder)) == key
     except (DatasetError, OSError):
         return False
-
-
-def _mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0

@@ -5,12 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
+from .folder import Folder
 from .pieces import Piece
 
+JOURNAL: Final = "journal"
+_MOST_BYTES: Final = 256 << 20
+"""A journal that is larger is not read: that of 30 TB."""
 _Key = tuple[str, int, int, int]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a copied piece.
+
+    Attributes:
+        checksum: crc32c of the piece.
+        stamp: Stamp of the source file from before the piece was read, see `stamp_of`.
+    """
+
+    checksum: int
+    stamp: str
 
 
 class Journal:
@@ -20,12 +37,13 @@ class Journal:
     damaged or about another file is ignored.
 
     Args:
-        path: The journal file; created if it is missing.
+        folder: Folder of the copy; the journal in it is created if it is missing.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._checksums = dict(_lines(path))
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def __init__(self, folder: Folder) -> None:
+        folder.create(JOURNAL)
+        self._known = dict(_lines(folder))
+        self._descriptor = folder.open_file(JOURNAL, os.O_WRONLY | os.O_APPEND)
 
     def __enter__(self) -> Self:
         return self
@@ -33,28 +51,35 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def __getitem__(self, piece: Piece) -> int | None:
-        """crc32c of the piece as it was copied; None if the journal does not have it."""
-        return self._checksums.get(_key(piece))
+    def __getitem__(self, piece: Piece) -> Known | None:
+        """What was noted when the piece was copied; None if the journal does not have it."""
+        return self._known.get(_key(piece))
 
-    def add(self, piece: Piece, checksum: int) -> None:
+    def add(self, piece: Piece, known: Known) -> None:
         """Records a copied piece."""
         # The leading newline keeps a torn line before this one from damaging it.
-        os.write(self._descriptor, f"\n{json.dumps([*_key(piece), checksum])}\n".encode())
+        os.write(self._descriptor, f"\n{json.dumps([*_key(piece), known.checksum, known.stamp])}\n".encode())
 
 
 def _key(piece: Piece) -> _Key:
     return piece.file.name, piece.file.bytes, piece.offset, piece.length
 
 
-def _lines(path: Path) -> Iterator[tuple[_Key, int]]:
+def _lines(folder: Folder) -> Iterator[tuple[_Key, Known]]:
     try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
+        lines = folder.read(JOURNAL, _MOST_BYTES).splitlines()
+    except OSError:
+        # It only saves work. What cannot be read is copied again.
         return
     for line in lines:
         try:
-            name, bytes, offset, length, checksum = json.loads(line)
-            yield (str(name), int(bytes), int(offset), int(length)), int(checksum)
-        except (ValueError, TypeError):
+            name, *numbers, stamp = json.loads(line)
+            bytes, offset, length, checksum = numbers
+        except (ValueError, TypeError, RecursionError):
             continue
+        if all(map(_is_count, numbers)) and isinstance(name, str) and isinstance(stamp, str):
+            yield (name, bytes, offset, length), Known(checksum, stamp)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62

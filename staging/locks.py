@@ -10,8 +10,15 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
+from packtrain._core.errors import StagingError
+from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
+
+from .root import Root, entry_key
+
+What = Literal["lease", "build", "promise", "pin"]
 
 
 class Lease(Lock):
@@ -20,45 +27,97 @@ class Lease(Lock):
     Forked processes share the lease. When a lease is unpickled, it is taken again in the receiving process.
 
     Args:
-        path: The entry's lease file.
+        root: The root that the entry is in.
+        key: Key of the entry.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, shared=True)
+    def __init__(self, root: Root, key: str) -> None:
+        super().__init__(lock_path(root, key, "lease"), shared=True, opener=root.open_lock)
         # The time cannot be set on a read-only mount, but the lock still holds there.
         with suppress(OSError):
             os.utime(self._descriptor)
 
     def __reduce__(self) -> tuple[Callable[..., Lease], tuple[Path]]:
-        return Lease, (self.path,)
+        return _take_again, (self.path,)
 
 
-def try_lock(path: Path) -> Lock | None:
+def _take_again(path: Path) -> Lease:
+    key = path.name.partition(".")[0]
+    root = Root.around(path.parents[1] / f"entry-{key}")
+    if root is None:
+        raise StagingError(f"{path.parents[1]} does not hold staged copies any more: stage the dataset again")
+    return Lease(root, key)
+
+
+def lease_on(path: str | os.PathLike[str]) -> Lease | None:
+    """Takes a lease on a staged copy, which keeps it from being evicted.
+
+    Args:
+        path: Folder of a dataset.
+
+    Returns:
+        The lease; None if `path` is not a staged copy of this user. Another user's copy is an ordinary dataset, which
+        its owner may evict while it is read.
+
+    Raises:
+        StagingError: `path` was a staged copy, but has been evicted; or its lease cannot be taken.
+    """
+    path = Path(os.path.realpath(path))
+    root, key = Root.around(path), entry_key(path.name)
+    if root is None or key is None:
+        return None
+    with file_errors(path, StagingError, verb="take a lease on"):
+        lease = Lease(root, key)
+        # Checked while the lease is held: from here on the entry cannot be evicted.
+        if not root.folder.has_own_folder(path.name):
+            raise StagingError(
+                f"{path} has been evicted: stage it again (packtrain stage DATASET --to {path.parents[1]})"
+            )
+    return lease
+
+
+def lock_path(root: Root, key: str, what: What) -> Path:
+    """Path of a lock file."""
+    return root.locks.path / f"{key}.{what}"
+
+
+def try_lock(root: Root, key: str, what: What) -> Lock | None:
     """Takes the exclusive lock, or returns None if anybody holds it."""
     try:
-        return Lock(path, wait=False)
+        return Lock(lock_path(root, key, what), wait=False, opener=root.open_lock)
     except BlockingIOError:
         return None
 
 
-def is_held(path: Path, *, shared: bool = False) -> bool:
-    """True if somebody holds the lock; with `shared`, True if somebody holds it exclusively."""
+def is_held(root: Root, key: str, what: What, *, shared: bool = False) -> bool:
+    """True if somebody holds the lock; with `shared`, True if somebody holds it exclusively.
+
+    It is also True if the lock file is not one of packtrain's: then nobody can tell.
+    """
     try:
-        Lock(path, shared=shared, wait=False).close()
-    except BlockingIOError:
+        Lock(lock_path(root, key, what), shared=shared, wait=False, opener=root.open_lock).close()
+    except (BlockingIOError, StagingError):
         return True
     return False
 
 
-def holders(path: Path, locks: Path = Path("/proc/locks")) -> tuple[int, ...]:
-    """Ids of the processes that took a lock on `path`, as far as the kernel tells.
+def lock_time(root: Root, key: str, what: What) -> float:
+    """The time that a lock file carries, in seconds since 1970; 0 if there is no such file."""
+    status = root.locks.status(f"{key}.{what}")
+    return 0 if status is None else status.st_mtime
+
+
+def holders(root: Root, key: str, what: What, locks: Path = Path("/proc/locks")) -> tuple[int, ...]:
+    """Ids of the processes that took the lock, as far as the kernel tells.
 
     Forked processes that share a lock are not listed.
     """
+    status = root.locks.status(f"{key}.{what}")
     try:
-        status = path.stat()
         lines = locks.read_text().splitlines()
     except OSError:
+        return ()
+    if status is None:
         return ()
     wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     rows = (line.split() for line in lines)
@@ -67,8 +126,8 @@ def holders(path: Path, locks: Path = Path("/proc/locks")) -> tuple[int, ...]:
     return tuple(sorted(pid for pid in found if pid > 0))
 
 
-def extend(path: Path, until: float) -> None:
-    """Extends a promise: sets the file's mtime to `until` (seconds since 1970), unless it is later already."""
-    with Lock(path):
-        if path.stat().st_mtime < until:
-            os.utime(path, (until, until))
+def extend(root: Root, key: str, until: float) -> None:
+    """Extends the promise of a printed path to `until` (seconds since 1970), unless it is longer already."""
+    with Lock(lock_path(root, key, "promise"), opener=root.open_lock) as lock:
+        if os.fstat(lock.fileno()).st_mtime < until:
+            os.utime(lock.fileno(), (until, until))

@@ -4,58 +4,96 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.document import dump_document, load_document
+from packtrain._core.document import dump_document, read_document
 from packtrain._core.errors import CorruptFile, UnsupportedVersion
-from packtrain._core.files import write_file
+
+from .folder import Folder
 
 NOTE: Final = "staged.json"
 RESERVATION: Final = "reservation.json"
 _VERSION: Final = 1
+_MOST_BYTES: Final = 64 << 20
+"""Documents that are larger are not read: the note of some 500,000 files."""
 
 
-def write_note(folder: Path, source: Path) -> None:
+@dataclass(frozen=True)
+class Note:
+    """Where an entry was copied from.
+
+    Attributes:
+        source: Folder of the dataset.
+        stamps: Stamps of its files, by name, from before each was read and found to be what was packed (`stamp_of`).
+    """
+
+    source: Path
+    stamps: Mapping[str, str] = field(default_factory=dict)
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """A text that changes whenever the file does, even if somebody sets its times back: that sets its ctime."""
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def write_note(folder: Folder, note: Note) -> None:
     """Writes into an entry where it was copied from."""
-    _write(folder / NOTE, {"source": os.fspath(source), "created": int(time.time())})
+    body = {"source": os.fspath(note.source), "stamps": dict(note.stamps), "created": int(time.time())}
+    _write(folder, NOTE, body)
 
 
-def read_note(folder: Path) -> Path | None:
-    """Folder that an entry was copied from; None if there is no readable note."""
-    source = _read(folder / NOTE).get("source")
-    return Path(source) if isinstance(source, str) else None
+def read_note(folder: Folder) -> Note | None:
+    """Where an entry was copied from; None if there is no sound note."""
+    body = _read(folder, NOTE)
+    source, stamps = body.get("source"), body.get("stamps")
+    if not isinstance(source, str) or not _is_path(source):
+        return None
+    if not isinstance(stamps, dict) or not all(isinstance(stamp, str) for stamp in stamps.values()):
+        stamps = {}
+    return Note(Path(source), stamps)
 
 
-def write_reservation(folder: Path, source: Path, count: int) -> None:
+def write_reservation(folder: Folder, source: Path, count: int) -> None:
     """Reserves `count` bytes on the file system for the copy in `folder`."""
-    _write(folder / RESERVATION, {"source": os.fspath(source), "bytes": count})
+    _write(folder, RESERVATION, {"source": os.fspath(source), "bytes": count})
 
 
-def read_reservation(folder: Path) -> int:
-    """Bytes reserved for the copy in `folder`; 0 if there is no readable reservation."""
-    count = _read(folder / RESERVATION).get("bytes")
-    return count if isinstance(count, int) else 0
+def read_reservation(folder: Folder) -> int:
+    """Bytes reserved for the copy in `folder`; 0 if there is no sound reservation."""
+    count = _read(folder, RESERVATION).get("bytes")
+    return count if type(count) is int and 0 <= count < 1 << 62 else 0
 
 
-def allocated_bytes(folder: Path) -> int:
+def allocated_bytes(folder: Folder) -> int:
     """Bytes that all files and folders in `folder` take on the file system; files that vanish meanwhile count as 0."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for _, _, names, descriptor in os.fwalk(".", dir_fd=folder.fileno(), onerror=None):
         for name in (".", *names):
             try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except FileNotFoundError:
+                total += os.lstat(name, dir_fd=descriptor).st_blocks * 512
+            except OSError:
                 continue
     return total
 
 
-def _write(path: Path, body: dict[str, Any]) -> None:
-    write_file(path, [dump_document({"version": _VERSION, **body})])
+def _write(folder: Folder, name: str, body: dict[str, Any]) -> None:
+    folder.write(name, dump_document({"version": _VERSION, **body}))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(folder: Folder, name: str) -> dict[str, Any]:
+    path = folder.path / name
     try:
-        return load_document(path, newest=_VERSION)
-    except (OSError, CorruptFile, UnsupportedVersion):
+        return read_document(folder.read(name, _MOST_BYTES), path, newest=_VERSION)
+    except (OSError, CorruptFile, UnsupportedVersion, RecursionError):
         return {}
+
+
+def _is_path(text: str) -> bool:
+    """True if the system can use `text` as an absolute path."""
+    try:
+        return os.fsencode(text).startswith(b"/") and "\0" not in text
+    except UnicodeEncodeError:
+        return False

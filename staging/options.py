@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
+
+from packtrain._core.arguments import flag, number, path_of, unexpected, whole
 
 from .progress import OnCopyProgress
 from .root import SHM
 from .transfer import THREADS
+
+_MOST_GRACE: Final = 10 * 366 * 86400
 
 Phase = Literal["wait", "copy", "check", "warm"]
 
@@ -19,24 +24,50 @@ class StageOptions:
     """Where a dataset is staged, and what resources that may take.
 
     Attributes:
-        to: Folder that holds this user's staged copies. It must be on this machine, not on a network file system.
+        to: Folder that holds this user's staged copies, as a text or path. It must be on this machine, not on a network
+            file system.
         budget: Maximum number of bytes that all copies in `to` may take together; None for no limit other than the
             available space.
         reserve: Bytes to leave free, for example for the shared memory of loaders; None for a sixteenth of the file
             system, at most 2 GiB.
-        grace: Seconds during which the copy is safe from eviction even if nobody reads it.
+        grace: Seconds during which the copy is safe from eviction even if nobody reads it; at most ten years.
         partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
         warm: Also read a copy on a disk into the page cache.
         threads: Number of threads that copy.
+
+    Raises:
+        UsageError: A value is of the wrong type, or out of range.
     """
 
-    to: Path = SHM
+    to: str | os.PathLike[str] = SHM
     budget: int | None = None
     reserve: int | None = None
     grace: float = 0
     partial: bool = False
     warm: bool = False
     threads: int = THREADS
+
+    def __post_init__(self) -> None:
+        if path_of("to", self.to) == Path():
+            raise unexpected("to", self.to, "a folder")
+        for name in ("budget", "reserve"):
+            if (size := getattr(self, name)) is not None:
+                whole(name, size, 0)
+        number("grace", self.grace, 0, _MOST_GRACE, "0 seconds to ten years")
+        for name in ("partial", "warm"):
+            flag(name, getattr(self, name))
+        whole("threads", self.threads, 1)
+
+
+def options_from(to: StageOptions | str | os.PathLike[str] | None) -> StageOptions:
+    """The options that a caller means: options, a folder to stage to, or None for the defaults.
+
+    Raises:
+        UsageError: `to` is none of these.
+    """
+    if to is None:
+        return StageOptions()
+    return to if isinstance(to, StageOptions) else StageOptions(to)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 
 from .copying import copy_missing, wait_for_build_lock, write_manifest
+from .folder import Folder
+from .inventory import find_entry, nothing_there, scan
 from .locks import Lease
 from .options import OnStageProgress, StageOptions, relay
 from .origin import load_origin
-from .root import Root, entry_key
+from .root import Root
 from .transfer import THREADS, check_files
 
 
@@ -32,40 +33,54 @@ class RepairReport:
 
 
 def repair(
-    entry: str | os.PathLike[str], *, threads: int = THREADS, on_progress: OnStageProgress | None = None
+    to: str | os.PathLike[str],
+    id: str | os.PathLike[str],
+    *,
+    threads: int = THREADS,
+    on_progress: OnStageProgress | None = None,
 ) -> RepairReport:
     """Checks a staged copy and copies damaged files again.
 
     Readers keep the files that they have open, and get the repaired files when they open them again.
 
     Args:
-        entry: The copy's folder.
+        to: Folder it was staged to.
+        id: Id of the copy, at least four characters with which no other id or key begins, or its path.
         threads: Number of threads that check and copy.
         on_progress: Called several times a second.
 
     Raises:
-        StagingError: `entry` is not a staged copy, does not say where it was copied from, or its source now holds
-            another dataset.
+        UsageError: `id` is empty or too short.
+        StagingError: No copy matches `id`, or several do; or the copy does not say where it was copied from, or its
+            source now holds another dataset.
         DatasetError: The source is missing or damaged.
         NoRoom: There is no room for a second copy of a damaged file.
     """
-    path = Path(entry).resolve()
-    key = entry_key(path)
-    if key is None or not path.is_dir():
-        raise StagingError(f"{path} is not a staged copy: run `packtrain staged list` to see which ones there are")
-    root = Root(path.parent)
+    options = StageOptions(to, threads=threads)
+    root = Root.find(to)
+    if root is None:
+        raise nothing_there(to)
     report = on_progress or (lambda progress: None)
-    with (
-        file_errors(path, StagingError),
-        Lease(root.lock(key, "lease")),
-        wait_for_build_lock(root, key, report),
-    ):
-        source = load_origin(path, key)
-        damaged = check_files(path, source.files, threads=threads, on_progress=relay(report, "check"))
-        names = [file.name for file in damaged]
-        if damaged:
-            copy_missing(root, source, path, damaged, StageOptions(threads=threads), report, lambda warning: None)
-        if not (path / MANIFEST).is_file() or (path / MANIFEST).read_bytes() != source.manifest.dump():
-            write_manifest(path, source)
-            names.append(MANIFEST)
+    with file_errors(root.path, StagingError):
+        with root.ledger():
+            key = find_entry([entry for entry in scan(root) if entry.finished], id).key
+        with Lease(root, key), wait_for_build_lock(root, key, report):
+            entry = root.find_entry(key)
+            if entry is None:
+                raise StagingError(f"{os.fspath(id)} has been evicted: stage it again")
+            return _repair(root, entry, key, options, report)
+
+
+def _repair(root: Root, entry: Folder, key: str, options: StageOptions, report: OnStageProgress) -> RepairReport:
+    source = load_origin(entry, key)
+    # The links of a partial copy are the source's affair.
+    local = [file for file in source.files if entry.link_target(file.name) is None]
+    damaged = check_files(entry.path, local, threads=options.threads, on_progress=relay(report, "check"))
+    names = [file.name for file in damaged]
+    if damaged:
+        copy_missing(root, source, entry, damaged, options, report, lambda warning: None)
+    manifest = source.manifest.dump()
+    if not entry.has_own_file(MANIFEST) or entry.read(MANIFEST, 2 * len(manifest)) != manifest:
+        write_manifest(entry, source)
+        names.append(MANIFEST)
     return RepairReport(tuple(names), sum(file.bytes for file in damaged))

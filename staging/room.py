@@ -143,30 +143,28 @@ def gibibytes(count: float) -> int:
 def _budget(place: Place, budget: int, taken: int) -> Room:
     left = budget - taken
     figures = f"the budget of {size(budget)} has only {size(max(0, left))} left ({size(taken)} staged or being copied)"
-    return Room(left, "budget", f"{figures}: raise --budget, or make room ({_list(place)})")
+    return Room(left, "budget", f"{figures}: raise it (`budget`), or make room ({_list(place)})")
 
 
 def _system_limits(place: Place, promised: int, kept_free: int, need: int) -> Iterator[Room]:
     """The room that the file system, the machine's memory and each cgroup leave."""
     unavailable = promised + kept_free
     promises = f", {size(promised)} promised to other copies" if promised else ""
-    details = f"{size(kept_free)} must stay free (--reserve){promises}"
+    details = f"{size(kept_free)} must stay free (`reserve`){promises}"
     memory = min((left.bytes for left in place.memory), default=math.inf)
     # A file system without a size of its own, such as a ramfs, reports 0.
     free = place.free if place.total else 1 << 62
     figures = f"{place.folder} has {size(free)} free of {size(place.total)}; {details}"
     if not place.in_memory:
-        step = f"make room there ({_list(place)}), or use another folder with --to"
+        step = f"make room there ({_list(place)}), or use another folder (`to`)"
     elif need + unavailable <= memory:
         larger = place.total - place.free + unavailable + need
         step = (
             f"make room there ({_list(place)}), enlarge it (administrator: `{remount(place.point, larger)}`; "
-            f"container: --shm-size={gibibytes(larger)}g), or use a local disk with --to"
+            f"container: --shm-size={gibibytes(larger)}g), or use a local disk (`to`)"
         )
     else:
-        step = (
-            f"enlarging it would not help, because only {size(memory)} of memory are left: use a local disk with --to"
-        )
+        step = f"enlarging it would not help, because only {size(memory)} of memory are left: use a local disk (`to`)"
     yield Room(free - unavailable, "file system", f"{figures}: {step}")
     for left in place.memory:
         yield _memory(place, left, unavailable, details, need)
@@ -179,7 +177,7 @@ def _memory(place: Place, left: MemoryLeft, unavailable: int, details: str, need
             count,
             "memory",
             f"{place.folder} is in memory, and this machine has {size(left.bytes)} of memory left; {details}: "
-            f"make room there ({_list(place)}), or use a local disk with --to",
+            f"make room there ({_list(place)}), or use a local disk (`to`)",
         )
     wanted = gibibytes(left.limit - left.bytes + unavailable + need)
     more = f"--mem={wanted}G" if "slurm" in left.cgroup else f"Slurm --mem={wanted}G, Docker --memory={wanted}g"
@@ -187,7 +185,7 @@ def _memory(place: Place, left: MemoryLeft, unavailable: int, details: str, need
         count,
         "cgroup",
         f"{place.folder} is in memory, and the limit of cgroup {left.cgroup} ({size(left.limit)}) leaves "
-        f"{size(left.bytes)}; {details}: request more memory ({more}), or use a local disk with --to",
+        f"{size(left.bytes)}; {details}: request more memory ({more}), or use a local disk (`to`)",
     )
 
 

@@ -14,10 +14,14 @@ from crc32c import crc32c
 
 from packtrain._core.errors import CorruptFile, SourceChanged
 from packtrain._core.manifest import INDEX, PLAN, Manifest
+from packtrain._core.opening import read_regular
+from packtrain._core.paths import local_path
 
 BLOCK: Final = 4096
 """Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
 KEY_DIGITS: Final = 16
+_MOST_BYTES: Final = 1 << 30
+"""A plan that is larger is not read."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class SourceFile:
     bytes: int
     crc32c: int
     shard: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """Name of the subfolder that the file is in; empty for files directly in the dataset's folder."""
+        return self.name.rpartition("/")[0]
 
     @property
     def allocated(self) -> int:
@@ -69,15 +78,14 @@ class Source:
             CorruptFile: The manifest is damaged, or plan.json cannot be read.
             SourceChanged: plan.json is not the plan that the dataset was packed with.
         """
-        path = Path(folder).resolve()
+        path = local_path(folder).resolve()
         manifest = Manifest.load(path)
         return cls(path, manifest, key_of(manifest), (_plan(path, manifest), *_files(manifest)))
 
     @property
-    def entry_name(self) -> str:
-        """Name for a copy's folder: the name of the dataset's folder, for people, and the key."""
-        safe = re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-")[:40] or "dataset"
-        return f"{safe}-{self.key}"
+    def readable_name(self) -> str:
+        """Name of the dataset's folder, for people; the names of its copies begin with it."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-")[:40] or "dataset"
 
 
 def key_of(manifest: Manifest) -> str:
@@ -87,13 +95,14 @@ def key_of(manifest: Manifest) -> str:
 
 def overhead_bytes(manifest: Manifest) -> int:
     """Bytes that an entry takes in addition to `Source.files`: manifest, note, journal of the copy, and folders."""
-    journal = 64 * (manifest.bytes // (1 << 20) + 4 * len(manifest.shards) + len(manifest.columns))
-    return -(-(len(manifest.dump()) + journal) // BLOCK) * BLOCK + 8 * BLOCK
+    files = 1 + sum(1 for _ in manifest.files()) + len(manifest.columns)
+    notes = 64 * (manifest.bytes // (1 << 20)) + 320 * files
+    return -(-(len(manifest.dump()) + notes) // BLOCK) * BLOCK + 8 * BLOCK
 
 
 def _plan(path: Path, manifest: Manifest) -> SourceFile:
     try:
-        data = (path / PLAN).read_bytes()
+        data = read_regular(path / PLAN, _MOST_BYTES)
     except OSError as error:
         raise CorruptFile(f"{path}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
     if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:

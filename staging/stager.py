@@ -14,13 +14,14 @@ from packtrain._core.files import file_errors
 from packtrain._core.mounts import IN_MEMORY, file_system
 
 from .copying import copy_missing, is_local, missing_files, wait_for_build_lock
-from .eviction import discard_copy, empty_trash
+from .eviction import discard_copy
+from .folder import Folder
 from .inventory import holds_dataset
-from .locks import Lease, extend, try_lock
-from .notes import read_note, write_note
-from .options import OnStageProgress, OnWarning, StageOptions, relay
+from .locks import Lease, extend, lease_on, try_lock
+from .notes import Note, read_note, write_note
+from .options import OnStageProgress, OnWarning, StageOptions, options_from, relay
 from .origin import load_origin
-from .root import Root, lease_on
+from .root import Root
 from .source import Source, SourceFile
 from .transfer import warm_files
 
@@ -50,7 +51,7 @@ class Staged:
 
 def stage(
     dataset: str | os.PathLike[str],
-    options: StageOptions | None = None,
+    to: StageOptions | str | os.PathLike[str] | None = None,
     *,
     on_progress: OnStageProgress | None = None,
     on_warning: OnWarning | None = None,
@@ -62,7 +63,7 @@ def stage(
 
     Args:
         dataset: The dataset's folder.
-        options: Where and how to stage; None for the defaults.
+        to: A folder for staged copies, such as ``"/dev/shm"``, or `StageOptions`; None for the default options.
         on_progress: Called several times a second.
         on_warning: Called with each warning for the user, one sentence that also says what to do.
 
@@ -70,6 +71,7 @@ def stage(
         The staged copy, with a lease on it.
 
     Raises:
+        UsageError: `to` is neither a folder nor `StageOptions`.
         NotADataset: `dataset` has no manifest.
         CorruptFile: The dataset is damaged.
         SourceChanged: A file of the dataset is not what was packed.
@@ -77,35 +79,35 @@ def stage(
         NoSpace: Other programs filled the file system during the copy.
         StagingError: The dataset cannot be copied, or not to that folder.
     """
-    options = options or StageOptions()
+    options = options_from(to)
     report = on_progress or (lambda progress: None)
     # The dataset may itself be a staged copy, for example on a slower disk.
-    with lease_on(Path(dataset)) or nullcontext():
+    with lease_on(dataset) or nullcontext():
         source = Source.load(dataset)
-        root = Root.below(options.to)
-        root.make()
+        root = Root.make(options.to)
         with file_errors(root.path, StagingError):
             staged = _find_complete(root, source) or _build(
                 root, source, options, report, on_warning or (lambda warning: None)
             )
             if options.grace:
-                extend(root.lock(source.key, "promise"), time.time() + options.grace)
+                extend(root, source.key, time.time() + options.grace)
     if options.warm and file_system(staged.path) not in IN_MEMORY:
-        files = [file for file in source.files if is_local(staged.path, file)]
+        entry = Folder.open(staged.path)
+        files = [file for file in source.files if is_local(entry, file)]
         warm_files(staged.path, files, threads=options.threads, on_progress=relay(report, "warm"))
     return staged
 
 
 def _find_complete(root: Root, source: Source) -> Staged | None:
     """The entry, if all of its files are local."""
-    lease = Lease(root.lock(source.key, "lease"))
+    lease = Lease(root, source.key)
     # Searched for while the lease is held, so that an entry that is found cannot be evicted.
-    path = root.find(source.key)
-    if path is None or missing_files(path, source):
+    entry = root.find_entry(source.key)
+    if entry is None or missing_files(entry, source):
         lease.close()
         return None
-    _tidy(root, source, path)
-    return _describe(path, source, (), lease, 0)
+    _tidy(root, source, entry)
+    return _describe(entry, source, (), lease, 0)
 
 
 def _build(
@@ -114,46 +116,51 @@ def _build(
     """Copies what is missing, after waiting for any other process that is copying the same dataset."""
     with wait_for_build_lock(root, source.key, on_progress):
         # Taken before the entry appears, so that it cannot be evicted in between.
-        lease = Lease(root.lock(source.key, "lease"))
-        path = root.find(source.key)
-        missing: Sequence[SourceFile] = source.files if path is None else missing_files(path, source)
+        lease = Lease(root, source.key)
+        entry = root.find_entry(source.key)
+        missing: Sequence[SourceFile] = source.files if entry is None else missing_files(entry, source)
         copied = 0
         if missing:
-            if path is not None:
+            if entry is not None:
                 # The dataset may have moved since the partial entry was made.
-                source = _copyable(path, source)
-            path, copied = copy_missing(root, source, path, missing, options, on_progress, on_warning)
-            missing = missing_files(path, source)
-        elif root.copy_folder(source.key).exists():
+                source = _copyable(entry, source)
+            entry, copied = copy_missing(root, source, entry, missing, options, on_progress, on_warning)
+            missing = missing_files(entry, source)
+        elif root.find_copy(source.key) is not None:
             with root.ledger():
                 discard_copy(root, source.key)
-        assert path is not None, "no file is missing, so the entry exists"
-        return _describe(path, source, missing, lease, copied)
+        assert entry is not None, "no file is missing, so the entry exists"
+        return _describe(entry, source, missing, lease, copied)
 
 
-def _tidy(root: Root, source: Source, path: Path) -> None:
+def _tidy(root: Root, source: Source, entry: Folder) -> None:
     """Removes what a copier left if it was killed just before its end, and updates a note whose origin has moved."""
-    if root.copy_folder(source.key).exists() and (lock := try_lock(root.lock(source.key, "build"))) is not None:
+    if root.find_copy(source.key) is not None and (lock := try_lock(root, source.key, "build")) is not None:
         with lock, root.ledger():
             discard_copy(root, source.key)
-    if any(root.trash.iterdir()):
+    if root.graves():
         with root.ledger():
-            empty_trash(root)
-    noted = read_note(path)
-    if source.path not in (path, noted) and not (noted and holds_dataset(noted, source.key)):
-        write_note(path, source.path)
+            root.empty_trash()
+    if source.path == entry.path:
+        return
+    note = read_note(entry)
+    if note is None:
+        write_note(entry, Note(source.path))
+    elif source.path != note.source and not holds_dataset(note.source, source.key):
+        # If the dataset was only renamed, its files still have their stamps.
+        write_note(entry, Note(source.path, note.stamps))
 
 
-def _copyable(path: Path, source: Source) -> Source:
+def _copyable(entry: Folder, source: Source) -> Source:
     """`source`; or, if `source` is the entry itself, the dataset that the entry was copied from."""
-    return load_origin(path, source.key) if source.path == path else source
+    return load_origin(entry, source.key) if source.path == entry.path else source
 
 
-def _describe(path: Path, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:
+def _describe(entry: Folder, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:
     shards, absent = source.manifest.shards, {file.name for file in missing}
     return Staged(
-        path=path,
-        id=path.name,
+        path=entry.path,
+        id=entry.path.name,
         bytes=sum(file.bytes for file in source.files if file.name not in absent),
         copied=copied,
         shards=len(shards),

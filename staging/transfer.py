@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,15 @@ from typing import Final
 from crc32c import crc32c
 
 from packtrain._core.errors import NoSpace, SourceChanged, StagingError
-from packtrain._core.files import file_errors, fsync_folder, no_space
+from packtrain._core.files import file_errors, no_space
 from packtrain._core.mounts import IN_MEMORY, file_system
+from packtrain._core.opening import open_regular
 from packtrain._core.sizes import size
 
-from .journal import Journal
+from .folder import Folder
+from .journal import Journal, Known
 from .kernel import Reader, allocate, clone, start_writeback
+from .notes import stamp_of
 from .origin import open_file, open_piece, source_changed
 from .pieces import Checksums, Piece, ThreadTeam, split
 from .progress import OnCopyProgress, ProgressCounter
@@ -45,6 +49,8 @@ class CopyReport:
         resumed: Bytes that were already there from an earlier, interrupted copy.
         method: ``"reflink"`` or ``"read/write"``.
         seconds: Duration of the copy in seconds.
+        stamps: Stamps of the source files, by name, see `stamp_of`: each file that still has its stamp has been found
+            to be what was packed. A file that was changed between two pieces has none.
     """
 
     bytes: int
@@ -52,13 +58,14 @@ class CopyReport:
     resumed: int
     method: str
     seconds: float
+    stamps: Mapping[str, str]
 
 
 def copy_files(
     source: Path,
-    target: Path,
+    target: Folder,
     files: Sequence[SourceFile],
-    journal: Path,
+    journal: Journal,
     *,
     threads: int = THREADS,
     on_progress: OnCopyProgress | None = None,
@@ -71,9 +78,9 @@ def copy_files(
 
     Args:
         source: Folder to copy from.
-        target: Existing folder to copy to; subfolders are created.
+        target: Folder to copy to; subfolders are created.
         files: Files to copy, under the same names; the copies are read-only.
-        journal: File that records the finished pieces.
+        journal: Records the finished pieces.
         threads: Maximum number of threads that copy.
         on_progress: Called about ten times a second from the calling thread.
 
@@ -83,12 +90,16 @@ def copy_files(
         StagingError: The source cannot be read, or the target cannot be written.
     """
     started = time.monotonic()
-    with Journal(journal) as opened_journal:
-        copy = _Copy(source, target, files, opened_journal, ThreadTeam(threads), on_progress)
-        copy.run()
-    seconds = time.monotonic() - started
-    method = "reflink" if copy.cloned else "read/write"
-    return CopyReport(sum(file.bytes for file in files), copy.counter.copied, copy.counter.resumed, method, seconds)
+    copy = _Copy(source, target, files, journal, ThreadTeam(threads), on_progress)
+    copy.run()
+    return CopyReport(
+        bytes=sum(file.bytes for file in files),
+        copied=copy.counter.copied,
+        resumed=copy.counter.resumed,
+        method="reflink" if copy.cloned else "read/write",
+        seconds=time.monotonic() - started,
+        stamps=copy.stamps(),
+    )
 
 
 def check_files(
@@ -98,7 +109,7 @@ def check_files(
 
     Args:
         folder: Folder of the files.
-        files: Files to check; symbolic links are skipped.
+        files: Files to check; symbolic links are followed.
         threads: Maximum number of threads that read.
         on_progress: Called about ten times a second from the calling thread.
 
@@ -106,23 +117,22 @@ def check_files(
         The files that are missing, unreadable, not regular files, or have the wrong size or content, in the order of
         `files`.
     """
-    local = [file for file in files if not (folder / file.name).is_symlink()]
     damaged: set[SourceFile] = set()
     checksums = Checksums()
-    counter = ProgressCounter(sum(file.bytes for file in local), on_progress)
+    counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
 
     def check(piece: Piece, buffer: memoryview) -> None:
         try:
-            with open_piece(folder, piece) as reader:
+            with open_piece(folder, piece) as (reader, _):
                 checksums[piece] = _checksum(piece, buffer, team, reader.read)
         except (OSError, StagingError, SourceChanged):
             damaged.add(piece.file)
         counter.add(piece.length)
 
     team = ThreadTeam(threads)
-    team.run([piece for file in local for piece in split(file)], check, counter.report)
+    team.run([piece for file in files for piece in split(file)], check, counter.report)
     counter.report()
-    return [file for file in local if file in damaged or checksums.of_file(file) != file.crc32c]
+    return [file for file in files if file in damaged or checksums.of_file(file) != file.crc32c]
 
 
 def warm_files(
@@ -146,10 +156,10 @@ def warm_files(
 
     def warm(piece: Piece, buffer: memoryview) -> None:
         path = folder / piece.file.name
-        with _errors(path, "read"), _opened(path, os.O_RDONLY) as descriptor:
+        with _errors(path, "read"), os.fdopen(open_regular(path), "rb", buffering=0) as opened:
             for view, offset in _views(piece, buffer):
                 team.raise_if_stopped()
-                counter.add(os.preadv(descriptor, [view], offset))
+                counter.add(os.preadv(opened.fileno(), [view], offset))
 
     team = ThreadTeam(threads)
     team.run([piece for file in files for piece in split(file)], warm, counter.report)
@@ -163,7 +173,7 @@ class _Copy:
     def __init__(
         self,
         source: Path,
-        target: Path,
+        target: Folder,
         files: Sequence[SourceFile],
         journal: Journal,
         team: ThreadTeam,
@@ -176,17 +186,20 @@ class _Copy:
         self._team = team
         self.counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
         self.cloned: set[SourceFile] = set()
-        self._created: list[Path] = []
+        self._created: list[str] = []
         self._checksums = Checksums()
+        self._stamps: defaultdict[SourceFile, set[str]] = defaultdict(set)
         self._pieces_left = {file: len(split(file)) for file in files}
         self._lock = threading.Lock()
-        self._durable = file_system(target) not in IN_MEMORY
+        self._durable = file_system(target.path) not in IN_MEMORY
 
     def run(self) -> None:
-        folders = {(self._target / file.name).parent for file in self._files} | {self._target}
-        with _errors(self._target, "write to"):
-            for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
+        folders = [self._target]
+        with _errors(self._target.path, "write to"):
+            for name in sorted({file.folder for file in self._files} - {""}):
+                if not self._target.has_own_folder(name):
+                    self._target.remove(name)
+                folders.append(self._target.folder(name, make=True))
         try:
             self._team.run(self._files, self._create, self.counter.report)
             self._check_room()
@@ -195,48 +208,52 @@ class _Copy:
             )
         except NoSpace:
             # Give back the space at once: the copy will not be made.
-            for path in self._created:
-                path.unlink(missing_ok=True)
+            for name in self._created:
+                self._target.remove(name)
             raise
         self._team.run(
             (piece for file in self._files for piece in split(file)), self._resume_or_copy, self.counter.report
         )
         if self._durable:
-            with _errors(self._target, "write to"):
+            with _errors(self._target.path, "write to"):
                 for folder in folders:
-                    fsync_folder(folder)
+                    folder.sync()
         self.counter.report()
+
+    def stamps(self) -> dict[str, str]:
+        """The stamps of the files that were not changed meanwhile."""
+        return {file.name: next(iter(stamps)) for file, stamps in self._stamps.items() if len(stamps) == 1}
 
     def _check_room(self) -> None:
         """Fails at once if there is too little space. Allocating would fail late, or never if it is not supported."""
         need = 0
         for file in self._files:
-            if file not in self.cloned:
-                need += max(0, file.allocated - os.lstat(self._target / file.name).st_blocks * 512)
-        status = os.statvfs(self._target)
-        if need > (free := status.f_bavail * status.f_frsize):
-            raise no_space(self._target, f"{size(need)} more needed; {size(free)} free")
+            if file not in self.cloned and (status := self._target.status(file.name)) is not None:
+                need += max(0, file.allocated - status.st_blocks * 512)
+        system = os.statvfs(self._target.fileno())
+        if need > (free := system.f_bavail * system.f_frsize):
+            raise no_space(self._target.path, f"{size(need)} more needed; {size(free)} free")
 
     def _create(self, file: SourceFile, _: memoryview) -> None:
         """Creates the file with its full size, and with its content if the file systems can share blocks."""
-        path = self._target / file.name
-        with _errors(path, "write"):
-            if not os.path.lexists(path):
-                self._created.append(path)
-            elif not path.is_symlink():
-                path.chmod(0o600)  # finished by an earlier run, so read-only
-        with (
-            open_file(self._source, file) as source,
-            _errors(path, "write"),
-            _opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as target,
-        ):
-            if file.bytes and clone(source, target):
+        with open_file(self._source, file) as source, self._errors(file, "write"):
+            # One that an earlier run finished is read-only.
+            if self._target.create(file.name):
+                self._created.append(file.name)
+            with self._opened(file, os.O_RDWR) as target:
+                self._set_size(file, source, target)
+
+    def _set_size(self, file: SourceFile, source: int, target: int) -> None:
+        """Gives a new file its size; or its content, if the file systems can share blocks."""
+        if file.bytes:
+            stamp = stamp_of(os.fstat(source))
+            if clone(source, target):
                 self.cloned.add(file)
-            os.ftruncate(target, file.bytes)
+                self._stamps[file].add(stamp)
+        os.ftruncate(target, file.bytes)
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
-        path = self._target / file.name
-        with _errors(path, "write"), _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target:
+        with self._errors(file, "write"), self._opened(file, os.O_WRONLY) as target:
             for offset in range(0, file.bytes, _SLICE):
                 self._team.raise_if_stopped()
                 allocate(target, offset, min(_SLICE, file.bytes - offset))
@@ -246,8 +263,9 @@ class _Copy:
         if piece.file in self.cloned:
             self._checksums[piece] = self._checksum_of_copy(piece, buffer)
             self.counter.add(piece.length)
-        elif known is not None and self._checksum_of_copy(piece, buffer) == known:
-            self._checksums[piece] = known
+        elif known is not None and self._checksum_of_copy(piece, buffer) == known.checksum:
+            self._checksums[piece] = known.checksum
+            self._stamps[piece.file].add(known.stamp)
             self.counter.add_resumed(piece.length)
         else:
             self._copy_piece(piece, buffer)
@@ -258,17 +276,15 @@ class _Copy:
             self._finish(piece.file, buffer)
 
     def _checksum_of_copy(self, piece: Piece, buffer: memoryview) -> int:
-        path = self._target / piece.file.name
-        with _errors(path, "read"), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+        with self._errors(piece.file, "read"), self._opened(piece.file, os.O_RDONLY) as descriptor:
             return _checksum(piece, buffer, self._team, lambda view, offset: os.preadv(descriptor, [view], offset))
 
     def _copy_piece(self, piece: Piece, buffer: memoryview) -> None:
-        path = self._target / piece.file.name
         checksum = 0
         with (
-            open_piece(self._source, piece) as reader,
-            _errors(path, "write"),
-            _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as target,
+            open_piece(self._source, piece) as (reader, stamp),
+            self._errors(piece.file, "write"),
+            self._opened(piece.file, os.O_WRONLY) as target,
         ):
             for view, offset in _views(piece, buffer):
                 self._team.raise_if_stopped()
@@ -278,8 +294,9 @@ class _Copy:
                 self.counter.add(len(view))
             if self._durable:
                 start_writeback(target, piece.offset, piece.length)
-            self._journal.add(piece, checksum)
+            self._journal.add(piece, Known(checksum, stamp))
         self._checksums[piece] = checksum
+        self._stamps[piece.file].add(stamp)
 
     def _read(self, reader: Reader, file: SourceFile, view: memoryview, offset: int) -> None:
         with _errors(self._source / file.name, "read"):
@@ -294,8 +311,7 @@ class _Copy:
             raise source_changed(
                 self._source, file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed"
             )
-        path = self._target / file.name
-        with _errors(path, "write"), _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
+        with self._errors(file, "write"), self._opened(file, os.O_RDONLY) as descriptor:
             os.fchmod(descriptor, 0o444)
             if self._durable:
                 os.fsync(descriptor)
@@ -308,6 +324,18 @@ class _Copy:
         for piece in split(file):
             self._copy_piece(piece, buffer)
 
+    @contextmanager
+    def _opened(self, file: SourceFile, flags: int) -> Iterator[int]:
+        """A descriptor of the copy of a file."""
+        descriptor = self._target.open_file(file.name, flags)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _errors(self, file: SourceFile, verb: str) -> AbstractContextManager[None]:
+        return _errors(self._target.path / file.name, verb)
+
 
 def _checksum(piece: Piece, buffer: memoryview, team: ThreadTeam, read: Callable[[memoryview, int], int]) -> int:
     checksum = 0
@@ -315,16 +343,6 @@ def _checksum(piece: Piece, buffer: memoryview, team: ThreadTeam, read: Callable
         team.raise_if_stopped()
         checksum = crc32c(view[: read(view, offset)], checksum)
     return checksum
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    """A descriptor of a file. If the flags create the file, only its owner may read it until it is finished."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _errors(path: Path, verb: str) -> AbstractContextManager[None]:

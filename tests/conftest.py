@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
-from helpers.support import FORMATS, image_set
+from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -117,18 +116,4 @@ def torchvision() -> Any:
     """torchvision, as an oracle; the test is skipped without it."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed: pip install --no-deps torchvision")
-    return _import_torchvision()
-
-
-def _import_torchvision() -> Any:
-    # A torchvision built for another torch cannot load its C++ operators. Our tests need none of them, but the import
-    # fails unless their schemas exist.
-    try:
-        import torchvision
-    except RuntimeError:
-        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        for name in ("nms", "qnms", "roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d"):
-            for operator in (name, f"_{name}_backward"):
-                library.define(f"{operator}(Tensor x) -> Tensor")
-        import torchvision
-    return torchvision
+    return import_torchvision()

@@ -32,7 +32,7 @@ def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True) -> Ima
 
 
 def batches(dataset: ImageDataset, **options: Any) -> Iterator[Batch]:
-    with Loader(dataset, batch_size=BATCH, num_workers=WORKERS, seed=SEED, **options) as loader:
+    with Loader(dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS, seed=SEED, **options) as loader:
         yield from loader
 
 

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..geometry import Box
-from ..native import extension
+from ..native import absence, extension
 from ..pillow import require_pillow
-from .fallback import BackEnd
+from .fallback import BackEnd, size_within_limit
+from .fallback import frame_size as frame_size
 from .rgbx import rgb_image
 
 if TYPE_CHECKING:
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
     from .pillow import Encoded
 
 if extension is None:
-    raise ImportError("packtrain's C extension was not built")
+    raise ImportError(absence)
 _extension: Final = extension
-
-# SOF0 to SOF15, without the three codes in this range that have another meaning.
-_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_START_OF_SCAN: Final = 0xDA
 
 
 class ExtensionDecoder(BackEnd):
@@ -62,28 +59,11 @@ class ExtensionDecoder(BackEnd):
     @override
     def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
         try:
-            rectangle = box or Box(0, 0, *frame_size(data))
-            pixels, start, stride = _extension.decode(data, rectangle, 3, 1)
+            box = box or Box(0, 0, *size_within_limit(data))
+            pixels, start, stride = _extension.decode(data, box, 3, 1)
         except ValueError:
             return None
-        return np.ndarray((rectangle.height, rectangle.width, 3), np.uint8, pixels, start, (stride, 3, 1))
-
-
-def frame_size(data: Encoded) -> tuple[int, int]:
-    """Width and height of a JPEG in pixels, from its frame header.
-
-    Raises:
-        ValueError: There is no frame header where one should be.
-    """
-    place = 2
-    try:
-        while data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
-            if data[place + 1] in _FRAMES:
-                return data[place + 7] << 8 | data[place + 8], data[place + 5] << 8 | data[place + 6]
-            place += 2 + (data[place + 2] << 8 | data[place + 3])
-    except IndexError:
-        pass
-    raise ValueError("no frame header")
+        return np.ndarray((box.height, box.width, 3), np.uint8, pixels, start, (stride, 3, 1))
 
 
 DECODER: Final = ExtensionDecoder()

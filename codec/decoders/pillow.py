@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Final
 
-from ..pillow import pillow_version, require_pillow
+from ..jpeg_frame import frame_header
+from ..pillow import Encoded as Encoded
+from ..pillow import open_image, pillow_version
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,12 +15,9 @@ if TYPE_CHECKING:
 
     from ..geometry import Box
 
-# The bytes of an image file.
-Encoded = bytes | bytearray | memoryview
-
 
 class PillowDecoder:
-    """Decodes everything that Pillow reads.
+    """Decodes the images of all formats in `packtrain._codec.pillow.FORMATS`.
 
     Arguments and results are those of `packtrain._codec.decoders.Decoder`.
     """
@@ -33,9 +31,10 @@ class PillowDecoder:
 
     def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
         """Decodes a rectangle of an image."""
-        image: Image = require_pillow().open(io.BytesIO(data))
+        image = open_image(data)
         size = tuple(-(-side // scale) for side in image.size)
-        if scale > 1:
+        frame = frame_header(data) if scale > 1 else None
+        if frame is not None and not frame.is_lossless:
             # draft() takes the largest scale at which the image is not smaller than this size. Given exact fractions,
             # that is our scale. It does not get the mode: libjpeg's grey of a colour image is not that of convert().
             image.draft(None, (image.width / scale, image.height / scale))  # type: ignore[arg-type]

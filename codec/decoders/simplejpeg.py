@@ -8,6 +8,7 @@ import numpy as np
 import simplejpeg
 from typing_extensions import override
 
+from ..jpeg_frame import frame_header
 from ..pillow import require_pillow
 from .fallback import BackEnd
 from .rgbx import rgb_image
@@ -44,11 +45,12 @@ class SimplejpegDecoder(BackEnd):
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
         if colorspace not in _EXACT:
             raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
-        most = require_pillow().MAX_IMAGE_PIXELS
-        if most is not None and width * height > most:
-            raise ValueError("the image has more pixels than Pillow's limit")
         smaller = {}
         if scale > 1:
+            frame = frame_header(data)
+            if frame is None or frame.is_lossless:
+                # TurboJPEG ignores the scale of a lossless image, and would write beyond the end of the buffer.
+                raise ValueError("the image may have only one scale")
             width, height = -(-width // scale), -(-height // scale)
             smaller = {"min_width": width, "min_height": height, "min_factor": scale}
         left, top, box_width, box_height = box or (0, 0, width, height)

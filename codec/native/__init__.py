@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from packtrain._core.errors import MissingDependency
 
+from .selftest import fault
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -23,11 +25,17 @@ BUILD_COMMAND: Final = (
 class Extension(Protocol):
     """The functions of the compiled module `packtrain._codec.native._extension`.
 
-    They do for JPEGs and pixels what Pillow does not offer. All but `cut` release the GIL, and none trusts its input.
+    They do for JPEGs and pixels what Pillow does not offer. All but `cut` release the GIL, and none trusts its input,
+    which may even change in the meantime: what lies in a mapped file belongs to whoever may write to the file.
+
+    Errors are of three kinds. What is wrong with the input is a ValueError, too little memory a MemoryError. A libjpeg
+    that does not do what it should is a RuntimeError, and no fault of the input.
     """
 
     LIBJPEG: str
     """The libjpeg that the extension was built with, for example ``"libjpeg-turbo 2.1.5"``."""
+    LOADED: str
+    """The libjpeg that it uses: its version of the interface, what it says of itself, and its file."""
 
     def transcode(self, data: Buffer, optimise: bool = True, /) -> bytes:
         """Rewrites a JPEG as a crop-ready record.
@@ -76,11 +84,11 @@ class Extension(Protocol):
 
         Returns:
             Pixels (uint8), the offset in bytes at which the rectangle begins in them, and the number of bytes from one
-            row of the rectangle to the next. At least one full row of bytes follows the rectangle's last row.
+            row of the rectangle to the next. Beside it there are at most 128 columns more, above and below it nothing.
 
         Raises:
-            ValueError: libjpeg refuses `data` or warns about it, `box` is not inside the image, or `channels` is 1 and
-                the image is not grey.
+            ValueError: libjpeg refuses `data` or warns about it, its samples do not have 8 bits, it cannot be scaled
+                (as lossless images), `box` is not inside the image, or `channels` is 1 and the image is not grey.
             MemoryError: There is not enough memory.
         """
 
@@ -128,7 +136,7 @@ class Extension(Protocol):
             out: The result, uint8 [height, width, channels], writable and contiguous.
 
         Raises:
-            ValueError: `image` or `out` has a different shape or size.
+            ValueError: `image` or `out` has a different shape or size, or they overlap.
         """
 
     def copy_records(
@@ -189,20 +197,34 @@ class Extension(Protocol):
             out: The result, uint8 [height, width, 3], writable and contiguous. Its shape is the new size of the image.
 
         Raises:
-            ValueError: `image` or `out` has a different shape, or this processor has no instructions for the filter.
+            ValueError: `image` or `out` has a different shape, they overlap, or this processor has no instructions for
+                the filter.
             MemoryError: There is not enough memory.
         """
 
 
-def _imported() -> Extension | None:
+def _imported() -> tuple[Extension | None, str]:
+    """The extension, or None and the reason."""
     try:
-        return cast(Extension, importlib.import_module(f"{__name__}._extension"))
-    except ImportError:
-        return None
+        module = cast(Extension, importlib.import_module(f"{__name__}._extension"))
+    except ModuleNotFoundError:
+        return None, (
+            "it could not be built when packtrain was installed: the C compiler or libjpeg-turbo's headers were "
+            "missing (`packtrain doctor` says which)"
+        )
+    except ImportError as error:
+        return None, f"it was built, but cannot be loaded: {error}"
+    problem = fault(module)
+    if problem is None:
+        return module, ""
+    return None, f"it was built with {module.LIBJPEG}, and fails its own test with {module.LOADED}: {problem}"
 
 
-extension: Final = _imported()
-"""The extension, or None if it was not built."""
+_found: Final = _imported()
+extension: Final = _found[0]
+"""The extension, or None if it was not built or does not work here."""
+absence: Final = _found[1]
+"""Why `extension` is None, as the end of a sentence; empty if it is not."""
 
 
 def require_extension(purpose: str) -> Extension:
@@ -212,11 +234,8 @@ def require_extension(purpose: str) -> Extension:
         purpose: What needs the extension, as the beginning of a sentence.
 
     Raises:
-        MissingDependency: The extension was not built.
+        MissingDependency: The extension was not built, or does not work here.
     """
     if extension is None:
-        raise MissingDependency(
-            f"{purpose} needs packtrain's C extension. It could not be built when packtrain was installed: the C "
-            f"compiler or libjpeg-turbo's headers were missing (`packtrain doctor` says which). Run `{BUILD_COMMAND}`"
-        )
+        raise MissingDependency(f"{purpose} needs packtrain's C extension, but {absence}. Run `{BUILD_COMMAND}`")
     return extension

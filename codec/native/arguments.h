@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Whether an image may have a side of this many pixels. Sums over the bytes of a few rows then fit into an int. */
 static inline bool is_side(Py_ssize_t pixels) { return pixels >= 1 && pixels <= INT_MAX / 64; }
@@ -15,6 +16,17 @@ static inline bool is_side(Py_ssize_t pixels) { return pixels >= 1 && pixels <= 
    row. */
 static inline bool has_dense_rows(const Py_buffer *view) {
     return view->itemsize == 1 && view->ndim == 3 && view->strides[2] == 1 && view->strides[1] == view->shape[2];
+}
+
+/* Whether an image with rows of `size` bytes, whose order in memory may be upside down, shares memory with `out`. */
+static inline bool overlaps(const Py_buffer *image, Py_ssize_t size, const Py_buffer *out) {
+    Py_ssize_t rows = image->shape[0], last = (rows - 1) * image->strides[0];
+    if (rows < 1 || size < 1) {
+        return false;
+    }
+    uintptr_t start = (uintptr_t)image->buf + (uintptr_t)(last < 0 ? last : 0), other = (uintptr_t)out->buf;
+    uintptr_t end = (uintptr_t)image->buf + (uintptr_t)(last < 0 ? 0 : last) + (uintptr_t)size;
+    return start < other + (uintptr_t)out->len && other < end;
 }
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "copy_pixels.h"
+#include "errors.h"
 #include "simd.h"
 
 #include <stdint.h>
@@ -85,10 +86,12 @@ PyObject *copy_pixels(PyObject *module, PyObject *args) {
     }
     unsigned char *row = NULL;
     if (!has_dense_rows(&view) || out.len != view.len || (mirrored && view.shape[2] != 3 && view.shape[2] != 1)) {
-        PyErr_SetString(PyExc_ValueError,
+        set_error(INPUT_ERROR,
                         "the image does not have dense rows of pixels, or the output has a different size");
+    } else if (overlaps(&view, view.shape[1] * view.shape[2], &out)) {
+        set_error(INPUT_ERROR, "the image and the output overlap");
     } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2]) + 16))) {
-        PyErr_NoMemory();
+        set_error(MEMORY_ERROR, NULL);
     } else {
         size_t width = (size_t)view.shape[1], channels = (size_t)view.shape[2];
         unsigned char *to = out.buf;

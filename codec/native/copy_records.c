@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "copy_pixels.h"
+#include "errors.h"
 #include "resize.h"
 
 #include <stdint.h>
@@ -183,18 +184,20 @@ static bool is_inside(const Place *place, const Py_buffer *shard) {
            place->crop_top <= place->height - place->crop_height;
 }
 
-/* Copies one crop; false if the record is not valid, or the crop would have to be resized and cannot be. */
-static bool copy_record(const Py_buffer *shard, const Place *place, const Task *task, unsigned char *out) {
+/* What became of a record; NOT_COPIED: it is not valid, or would have to be resized and cannot be. */
+typedef enum { COPIED, NOT_COPIED, OUT_OF_MEMORY } Copied;
+
+static Copied copy_record(const Py_buffer *shard, const Place *place, const Task *task, unsigned char *out) {
     const Shape *shape = &task->shape;
     bool resized = place->crop_width != shape->width || place->crop_height != shape->height;
     if (!is_inside(place, shard) || (resized && !task->resizer)) {
-        return false;
+        return NOT_COPIED;
     }
     const unsigned char *data = (const unsigned char *)shard->buf + place->offset;
     int64_t row = place->width * shape->channels, size = row * place->height;
     bool header = place->length == size + NPY_HEADER;
     if ((!header && place->length != size) || (header && !has_header(data, place, shape->channels))) {
-        return false;
+        return NOT_COPIED;
     }
     const unsigned char *pixels = data + (header ? NPY_HEADER : 0);
     pixels += place->crop_top * row + place->crop_left * shape->channels;
@@ -206,32 +209,36 @@ static bool copy_record(const Py_buffer *shard, const Place *place, const Task *
                  .shape = shape,
                  .mirrored = place->mirrored != 0};
     if (task->check && checked_copy(data, (size_t)place->length, &copy) != place->crc32c) {
-        return false;
+        return NOT_COPIED;
     }
     copy_until(&copy, data + place->length);
-    return !resized || resize(task->resizer, &task->filter, pixels, data + place->length, (size_t)row,
-                              (int)place->crop_width, (int)place->crop_height, out, (int)shape->width,
-                              (int)shape->height, place->mirrored != 0, true);
+    if (resized && !resize(task->resizer, &task->filter, pixels, data + place->length, (size_t)row,
+                           (int)place->crop_width, (int)place->crop_height, out, (int)shape->width, (int)shape->height,
+                           place->mirrored != 0, true)) {
+        return OUT_OF_MEMORY;
+    }
+    return COPIED;
 }
 
-static bool copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_buffer *places, const Py_buffer *out,
-                     const Task *task, volatile int64_t *current) {
+/* Copies the records one after the other, up to the first that cannot be copied. */
+static Copied copy_all(const Py_buffer *shards, Py_ssize_t shard_count, const Py_buffer *places, const Py_buffer *out,
+                       const Task *task, volatile int64_t *current) {
     const Place *at = places->buf, *end = at + places->len / (Py_ssize_t)sizeof *at;
     Py_ssize_t size = task->shape.width * task->shape.height * task->shape.channels;
-    for (; at < end; at++) {
+    Copied done = COPIED;
+    for (; done == COPIED && at < end; at++) {
         /* A copy: what is checked is what is used, even if `current` or `out` overlaps the places, or a thread writes
            to them. */
         const Place place = *at;
         if (place.shard < 0 || place.shard >= shard_count || place.target < 0 || place.target >= out->shape[0]) {
-            break;
-        }
-        *current = place.row;
-        if (!copy_record(&shards[place.shard], &place, task, (unsigned char *)out->buf + place.target * size)) {
-            break;
+            done = NOT_COPIED;
+        } else {
+            *current = place.row;
+            done = copy_record(&shards[place.shard], &place, task, (unsigned char *)out->buf + place.target * size);
         }
     }
     past_caches_done();
-    return at == end;
+    return done;
 }
 
 /* Whether `view` is a one-dimensional array of PLACE. */
@@ -264,43 +271,44 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         goto end;
     }
     if (!has_places(&places)) {
-        PyErr_SetString(PyExc_ValueError, "places: expected a one-dimensional array of dtype PLACE");
+        set_error(INPUT_ERROR, "places: expected a one-dimensional array of dtype PLACE");
         goto end;
     }
     if (!has_shape(&out, &task.shape)) {
-        PyErr_SetString(PyExc_ValueError, "out: expected uint8 [any, height, width, 1 or 3], and no side of 0");
+        set_error(INPUT_ERROR, "out: expected uint8 [any, height, width, 1 or 3], and no side of 0");
         goto end;
     }
     if (current.len != sizeof(int64_t) || (uintptr_t)current.buf % _Alignof(int64_t)) {
-        PyErr_SetString(PyExc_ValueError, "current: expected int64 [1]");
+        set_error(INPUT_ERROR, "current: expected int64 [1]");
         goto end;
     }
-    sequence = PySequence_Fast(objects, "shards: expected a sequence");
+    /* A tuple: a list could be changed by whoever hands out a shard's memory. */
+    sequence = PySequence_Tuple(objects);
     if (!sequence) {
         goto end;
     }
-    Py_ssize_t wanted = PySequence_Fast_GET_SIZE(sequence);
+    Py_ssize_t wanted = PyTuple_GET_SIZE(sequence);
     bool resizes = find_filter(resample, style, &task.filter) && task.shape.channels == 3;
     shards = PyMem_Calloc((size_t)wanted + 1, sizeof *shards);
     task.spare = PyMem_Malloc((size_t)(task.shape.width * task.shape.channels) + 16);
     task.resizer = resizes ? resizer_new() : NULL;
     if (!shards || !task.spare || (resizes && !task.resizer)) {
-        PyErr_NoMemory();
+        set_error(MEMORY_ERROR, NULL);
         goto end;
     }
     for (; shard_count < wanted; shard_count++) {
-        PyObject *shard = PySequence_Fast_GET_ITEM(sequence, shard_count);
+        PyObject *shard = PyTuple_GET_ITEM(sequence, shard_count);
         if (PyObject_GetBuffer(shard, &shards[shard_count], PyBUF_SIMPLE) != 0) {
             goto end;
         }
     }
-    bool done = false;
+    Copied done = NOT_COPIED;
     if (!check || has_crc32c()) {
         Py_BEGIN_ALLOW_THREADS
         done = copy_all(shards, shard_count, &places, &out, &task, current.buf);
         Py_END_ALLOW_THREADS
     }
-    result = PyBool_FromLong(done);
+    result = done == OUT_OF_MEMORY ? set_error(MEMORY_ERROR, NULL) : PyBool_FromLong(done == COPIED);
 end:
     while (shard_count) {
         PyBuffer_Release(&shards[--shard_count]);

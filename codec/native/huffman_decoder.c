@@ -154,13 +154,13 @@ static inline uint64_t load(const unsigned char *at) {
 /* Loads byte by byte. Skips stuffed zeros, and supplies zeros in place of a marker or the end of the data. */
 __attribute__((noinline)) static Reader refill_slowly(Reader reader) {
     while (reader.count <= 56) {
-        uint64_t byte = 0;
-        if (reader.in < reader.end && reader.in[0] != 0xff) {
-            byte = *reader.in++;
+        uint64_t byte = reader.in < reader.end ? *reader.in : 0xff;
+        if (byte != 0xff) {
+            reader.in++;
         } else if (reader.end - reader.in >= 2 && reader.in[1] == 0) {
-            byte = 0xff;
             reader.in += 2;
         } else {
+            byte = 0;
             reader.invented += 8;
         }
         reader.bits |= byte << (56 - reader.count);
@@ -316,7 +316,7 @@ static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
         source->src->bytes_in_buffer = (size_t)(reader.end - reader.in);
     }
     if (!sound || reader.invented > reader.count) {
-        errors_raise((Errors *)source->err, "the coded data is damaged");
+        errors_raise((Errors *)source->err, INPUT_ERROR, "the coded data is damaged");
     }
     decoder->bits = reader.bits;
     decoder->count = reader.count;

@@ -8,12 +8,26 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Rows that are decoded at once: libjpeg gives no more than the rows of pixels that one row of chroma samples covers. */
+#define ROWS_AT_ONCE 4
+/* libjpeg-turbo writes rows past the caches if they are aligned. These rows are overwritten at once, or read again. */
+#define ALIGNMENT 64
+#define OFF_ALIGNMENT 8
+/* The most columns beside the rectangle that stay in the result. libjpeg decodes about two MCUs of them anyway, and rows
+   need not be copied then. */
+#define MOST_COLUMNS_BESIDE 128
 
 typedef struct {
     struct jpeg_decompress_struct source;
     struct jpeg_progress_mgr monitor;
     Errors errors;
     HuffmanDecoder *huffman;
+    unsigned char *rows; /* room for ROWS_AT_ONCE rows as libjpeg gives them */
+    size_t line, apart;  /* bytes of such a row, and from one to the next */
+    size_t start;        /* offset of the rectangle in the result */
+    size_t stride;       /* bytes from one row of the result to the next */
     int left, top, width, height, channels, scale;
 } Decoding;
 
@@ -22,7 +36,11 @@ typedef struct {
    that. */
 static void skip_columns(Decoding *job) {
     j_decompress_ptr source = &job->source;
-    int sampling = source->num_components == 1 ? 1 : source->max_h_samp_factor;
+    if (source->num_components == 1 && source->max_h_samp_factor > 1) {
+        /* Before version 2, libjpeg-turbo took the MCUs of such an image for as wide as those of several components. */
+        return;
+    }
+    int sampling = source->max_h_samp_factor;
     int mcu = DCTSIZE * sampling, beside = sampling > 1 ? sampling : 0, whole = (int)source->output_width;
     int left = job->left - beside, right = job->left + job->width + beside;
     left = left > 0 ? left / mcu * mcu : 0;
@@ -38,6 +56,8 @@ static void skip_columns(Decoding *job) {
     }
 }
 
+static int scaled(JDIMENSION side, int scale) { return ((int)side + scale - 1) / scale; }
+
 /* Does everything up to the first row. */
 static bool start_decoding(Decoding *job, const Py_buffer *data) {
     j_decompress_ptr source = &job->source;
@@ -48,7 +68,7 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     jpeg_create_decompress(source);
     read_header(source, data->buf, (size_t)data->len);
     if (job->channels == 1 && source->jpeg_color_space != JCS_GRAYSCALE) {
-        errors_raise(&job->errors, "not a grey image");
+        errors_raise(&job->errors, INPUT_ERROR, "not a grey image");
     }
     source->out_color_space = job->channels == 1 ? JCS_GRAYSCALE : job->channels == 3 ? JCS_RGB : JCS_EXT_RGBX;
     source->scale_num = 1;
@@ -56,31 +76,62 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     limit_scans(source, &job->monitor);
     jpeg_start_decompress(source);
     require_complete(source);
+    /* A lossless image has only one scale. */
+    if ((int)source->output_width != scaled(source->image_width, job->scale) ||
+        (int)source->output_height != scaled(source->image_height, job->scale)) {
+        errors_raise(&job->errors, INPUT_ERROR, "it cannot be scaled");
+    }
     if (job->left > (int)source->output_width - job->width || job->top > (int)source->output_height - job->height) {
-        errors_raise(&job->errors, "the rectangle is not inside the image");
+        errors_raise(&job->errors, INPUT_ERROR, "the rectangle is not inside the image");
     }
     huffman_decoder_use(source, job->huffman);
     if (job->scale == 1) {
         skip_columns(job);
     }
+    bool straight = (int)source->output_width - job->width <= MOST_COLUMNS_BESIDE;
+    job->line = (size_t)source->output_width * (size_t)job->channels;
+    job->stride = straight ? job->line : (size_t)job->width * (size_t)job->channels;
+    job->start = straight ? (size_t)job->left * (size_t)job->channels : 0;
+    job->apart = (job->line + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    job->rows = malloc(OFF_ALIGNMENT + ROWS_AT_ONCE * job->apart);
+    if (!job->rows) {
+        errors_raise(&job->errors, MEMORY_ERROR, NULL);
+    }
     return true;
 }
 
-static bool decode_rows(Decoding *job, unsigned char *out, size_t stride) {
+/* Decodes down to the last row of the rectangle. Whole rows of it are written straight to `out`. */
+static bool decode_rows(Decoding *job, unsigned char *out) {
     j_decompress_ptr source = &job->source;
     if (setjmp(job->errors.escape)) {
         return false;
     }
-    JDIMENSION last = (JDIMENSION)(job->top + job->height);
+    JDIMENSION top = (JDIMENSION)job->top, last = (JDIMENSION)(job->top + job->height);
+    bool straight = job->stride == job->line;
     while (source->output_scanline < last) {
-        JSAMPROW rows[16];
-        JDIMENSION count = 0;
-        for (; count < 16 && source->output_scanline + count < last; count++) {
-            rows[count] = out + stride * (source->output_scanline + count);
+        JSAMPROW rows[ROWS_AT_ONCE];
+        JDIMENSION first = source->output_scanline;
+        JDIMENSION count = last - first < ROWS_AT_ONCE ? last - first : ROWS_AT_ONCE;
+        for (JDIMENSION row = 0; row < count; row++) {
+            bool wanted = straight && first + row >= top;
+            rows[row] = wanted ? out + job->stride * (first + row - top)
+                               : job->rows + OFF_ALIGNMENT + job->apart * row;
         }
-        jpeg_read_scanlines(source, rows, count);
+        count = jpeg_read_scanlines(source, rows, count);
+        for (JDIMENSION row = 0; !straight && row < count; row++) {
+            if (first + row >= top) {
+                memcpy(out + job->stride * (first + row - top), rows[row] + job->left * job->channels, job->stride);
+            }
+        }
     }
     return true;
+}
+
+static bool is_valid(const Decoding *job) {
+    return job->left >= 0 && job->top >= 0 && job->width >= 1 && job->height >= 1 &&
+           job->width <= JPEG_MAX_DIMENSION && job->height <= JPEG_MAX_DIMENSION &&
+           (job->channels == 1 || job->channels == 3 || job->channels == 4) &&
+           (job->scale == 1 || job->scale == 2 || job->scale == 4 || job->scale == 8);
 }
 
 PyObject *decode(PyObject *module, PyObject *args) {
@@ -93,35 +144,32 @@ PyObject *decode(PyObject *module, PyObject *args) {
     }
     PyObject *pixels = NULL, *result = NULL;
     bool sound = false;
-    job.huffman = malloc(huffman_decoder_size());
-    if (!job.huffman) {
-        PyErr_NoMemory();
-    } else if (job.left < 0 || job.top < 0 || job.width < 1 || job.height < 1 || job.width > JPEG_MAX_DIMENSION ||
-               job.height > JPEG_MAX_DIMENSION || (job.channels != 1 && job.channels != 3 && job.channels != 4) ||
-               (job.scale != 1 && job.scale != 2 && job.scale != 4 && job.scale != 8)) {
-        PyErr_SetString(PyExc_ValueError, "the rectangle, the number of channels or the scale is not valid");
+    if (!is_valid(&job)) {
+        set_error(INPUT_ERROR, "the rectangle, the number of channels or the scale is not valid");
+    } else if (!(job.huffman = malloc(huffman_decoder_size()))) {
+        set_error(MEMORY_ERROR, NULL);
     } else {
         Py_BEGIN_ALLOW_THREADS
         sound = start_decoding(&job, &data);
         Py_END_ALLOW_THREADS
         if (sound) {
-            /* One row more than there are: Pillow maps whole rows that begin at the rectangle's left edge. */
-            size_t stride = (size_t)job.source.output_width * (size_t)job.channels;
-            pixels = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stride * (size_t)(job.top + job.height + 1)));
-            if (pixels) {
-                Py_BEGIN_ALLOW_THREADS
-                sound = decode_rows(&job, (unsigned char *)PyBytes_AS_STRING(pixels), stride);
-                Py_END_ALLOW_THREADS
-                size_t offset = stride * (size_t)job.top + (size_t)job.left * (size_t)job.channels;
-                result = sound ? Py_BuildValue("(Onn)", pixels, (Py_ssize_t)offset, (Py_ssize_t)stride) : NULL;
-            }
+            /* Pillow maps whole rows that begin at the rectangle's left edge. */
+            pixels = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(job.start + job.stride * (size_t)job.height));
+        }
+        if (pixels) {
+            Py_BEGIN_ALLOW_THREADS
+            sound = decode_rows(&job, (unsigned char *)PyBytes_AS_STRING(pixels));
+            Py_END_ALLOW_THREADS
         }
         if (!sound) {
             errors_set(&job.errors);
+        } else if (pixels) {
+            result = Py_BuildValue("(Onn)", pixels, (Py_ssize_t)job.start, (Py_ssize_t)job.stride);
         }
         jpeg_destroy_decompress(&job.source);
     }
     Py_XDECREF(pixels);
+    free(job.rows);
     free(job.huffman);
     PyBuffer_Release(&data);
     return result;

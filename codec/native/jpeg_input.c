@@ -2,9 +2,11 @@
 
 #include "errors.h"
 
+#include <stdint.h>
+
 /* The most pixels of an image: twice Pillow's Image.MAX_IMAGE_PIXELS, above which Pillow takes an image for a
    decompression bomb. Progressive images need memory for all their coefficients. */
-#define MOST_PIXELS (2L * (1024L * 1024 * 1024 / 4 / 3))
+#define MOST_PIXELS (2 * ((int64_t)1024 * 1024 * 1024 / 4 / 3))
 
 /* The most scans of an image. Each takes as long as decoding the whole image; a progressive JPEG has about ten. The
    limit is that of libjpeg-turbo's own fuzzers. */
@@ -13,14 +15,18 @@
 void read_header(j_decompress_ptr source, const unsigned char *data, size_t size) {
     jpeg_mem_src(source, data, size);
     jpeg_read_header(source, TRUE);
-    if ((long)source->image_width * (long)source->image_height > MOST_PIXELS) {
-        errors_raise((Errors *)source->err, "too many pixels");
+    /* libjpeg-turbo 3 also reads images of other precisions, into samples of 16 bits. */
+    if (source->data_precision != 8) {
+        errors_raise((Errors *)source->err, INPUT_ERROR, "the samples do not have 8 bits");
+    }
+    if ((int64_t)source->image_width * (int64_t)source->image_height > MOST_PIXELS) {
+        errors_raise((Errors *)source->err, INPUT_ERROR, "too many pixels");
     }
 }
 
 static void check_scans(j_common_ptr info) {
     if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS) {
-        errors_raise((Errors *)info->err, "too many scans");
+        errors_raise((Errors *)info->err, INPUT_ERROR, "too many scans");
     }
 }
 
@@ -33,7 +39,7 @@ void require_complete(j_decompress_ptr source) {
     for (int index = 0; source->progressive_mode && index < source->num_components; index++) {
         for (int position = 0; position < DCTSIZE2; position++) {
             if (source->coef_bits[index][position]) {
-                errors_raise((Errors *)source->err, "the progressive image is not complete");
+                errors_raise((Errors *)source->err, INPUT_ERROR, "the progressive image is not complete");
             }
         }
     }

@@ -13,7 +13,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <jerror.h>
 
 /* The most bytes of a segment, without its marker and length. */
 #define SEGMENT_MOST 65533
@@ -46,8 +45,15 @@ typedef struct {
 
 static void require(Job *job, bool condition, const char *message) {
     if (!condition) {
-        errors_raise(&job->errors, message);
+        errors_raise(&job->errors, INPUT_ERROR, message);
     }
+}
+
+static void *require_memory(Job *job, void *memory) {
+    if (!memory) {
+        errors_raise(&job->errors, MEMORY_ERROR, NULL);
+    }
+    return memory;
 }
 
 static boolean no_data_yet(j_decompress_ptr source) {
@@ -79,7 +85,6 @@ static void read_source(Job *job) {
     J_COLOR_SPACE space = source->jpeg_color_space;
     require(job, space == JCS_GRAYSCALE || space == JCS_YCbCr || space == JCS_RGB,
             "the colour space is not grey, YCbCr or RGB");
-    require(job, source->data_precision == 8, "the samples do not have 8 bits");
     int blocks = 0;
     for (int index = 0; index < source->num_components; index++) {
         jpeg_component_info *component = &source->comp_info[index];
@@ -148,11 +153,13 @@ static void count_symbols(Job *job, int columns, int interval, Histogram dc[2], 
     }
 }
 
-static void set_tables(Job *job, int columns, int interval) {
+/* Makes the best tables for the image. Also refuses coefficients that no baseline JPEG can have, whose tables may be the
+   usual ones: libjpeg does not always notice. */
+static void set_tables(Job *job, int columns, int interval, bool optimise) {
     j_compress_ptr target = &job->target;
     Histogram dc[2] = {0}, ac[2] = {0};
     count_symbols(job, columns, interval, dc, ac);
-    for (int kind = 0; kind < (target->num_components > 1 ? 2 : 1); kind++) {
+    for (int kind = 0; optimise && kind < (target->num_components > 1 ? 2 : 1); kind++) {
         /* The last MCUs are filled up with blocks that have these symbols. */
         dc[kind].symbols[0]++;
         ac[kind].symbols[0]++;
@@ -167,22 +174,15 @@ static void set_tables(Job *job, int columns, int interval) {
 static void start_output(j_compress_ptr target) {
     Job *job = target->client_data;
     job->encoded_size = job->size + 4096;
-    job->encoded = malloc(job->encoded_size);
-    if (!job->encoded) {
-        ERREXIT1(target, JERR_OUT_OF_MEMORY, 0);
-    }
+    job->encoded = require_memory(job, malloc(job->encoded_size));
     job->output.next_output_byte = job->encoded;
     job->output.free_in_buffer = job->encoded_size;
 }
 
 static boolean grow_output(j_compress_ptr target) {
     Job *job = target->client_data;
-    unsigned char *larger = realloc(job->encoded, 2 * job->encoded_size);
-    if (!larger) {
-        ERREXIT1(target, JERR_OUT_OF_MEMORY, 0);
-    }
-    job->encoded = larger;
-    job->output.next_output_byte = larger + job->encoded_size;
+    job->encoded = require_memory(job, realloc(job->encoded, 2 * job->encoded_size));
+    job->output.next_output_byte = job->encoded + job->encoded_size;
     job->output.free_in_buffer = job->encoded_size;
     job->encoded_size *= 2;
     return TRUE;
@@ -206,6 +206,11 @@ static void write_target(Job *job, bool optimise) {
     job->output.empty_output_buffer = grow_output;
     job->output.term_destination = end_output;
     jpeg_copy_critical_parameters(source, target);
+    /* mozjpeg's defaults are several scans, with tables of its own. */
+    target->num_scans = 0;
+    target->scan_info = NULL;
+    target->optimize_coding = FALSE;
+    target->arith_code = FALSE;
     for (int index = 0; index < target->num_components; index++) {
         jpeg_component_info *component = &target->comp_info[index];
         /* Decoders derive the colour space from these numbers or from an Adobe marker. */
@@ -219,9 +224,7 @@ static void write_target(Job *job, bool optimise) {
     target->restart_interval = (unsigned)interval;
     target->write_JFIF_header = source->saw_JFIF_marker && source->jpeg_color_space != JCS_RGB;
     target->write_Adobe_marker = FALSE;
-    if (optimise) {
-        set_tables(job, columns, interval);
-    }
+    set_tables(job, columns, interval, optimise);
     jpeg_write_coefficients(target, job->coefficients);
     for (jpeg_saved_marker_ptr marker = source->marker_list; marker; marker = marker->next) {
         bool exif = marker->marker == JPEG_APP0 + 1;
@@ -302,19 +305,15 @@ static void insert_table(Job *job) {
     Parts parts = find_parts(job->encoded);
     int per_row = columns_of(&job->source) / (int)job->target.restart_interval;
     size_t count = (size_t)rows_of(&job->source) * (size_t)per_row;
-    job->lengths = malloc(count * sizeof *job->lengths);
-    if (!job->lengths) {
-        ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
-    }
+    job->lengths = require_memory(job, malloc(count * sizeof *job->lengths));
     size_t largest = measure_intervals(job, parts.scan, job->lengths, count);
     int wide = largest > 0xffff ? 4 : 2;
     size_t bytes = TABLE_HEADER + count * (size_t)wide;
-    require(job, largest && bytes <= SEGMENT_MOST, "the restart markers are not where they should be");
-    size_t segment = 4 + bytes;
-    unsigned char *out = job->result = malloc(job->encoded_size + segment);
-    if (!out) {
-        ERREXIT1(&job->target, JERR_OUT_OF_MEMORY, 0);
+    if (!largest || bytes > SEGMENT_MOST) {
+        errors_raise(&job->errors, LIBRARY_ERROR, "libjpeg did not write the restart markers that it was asked for");
     }
+    size_t segment = 4 + bytes;
+    unsigned char *out = job->result = require_memory(job, malloc(job->encoded_size + segment));
     job->result_size = job->encoded_size + segment;
     memcpy(out, job->encoded, parts.table);
     out += parts.table;
@@ -359,7 +358,7 @@ PyObject *transcode(PyObject *module, PyObject *args) {
         free(job);
         free(huffman);
         PyBuffer_Release(&data);
-        return PyErr_NoMemory();
+        return set_error(MEMORY_ERROR, NULL);
     }
     job->huffman = huffman;
     job->data = data.buf;

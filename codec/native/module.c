@@ -2,6 +2,9 @@
 
 #include "functions.h"
 
+#include "libjpeg.h"
+
+#include <stdbool.h>
 #include <stdio.h>
 #include <jpeglib.h>
 
@@ -21,11 +24,23 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_extension", NUL
 
 #define TEXT_OF(token) #token
 #define TEXT(macro) TEXT_OF(macro)
+#ifdef JPEG_C_PARAM_SUPPORTED
+#define COMPILED "mozjpeg " TEXT(LIBJPEG_TURBO_VERSION_NUMBER)
+#else
+#define COMPILED "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)
+#endif
+
+static bool add_text(PyObject *module, const char *name, PyObject *text) {
+    bool added = text && PyModule_AddObjectRef(module, name, text) == 0;
+    Py_XDECREF(text);
+    return added;
+}
 
 PyMODINIT_FUNC PyInit__extension(void) {
     copy_records_init();
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddStringConstant(module, "LIBJPEG", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)) < 0) {
+    if (module && (!add_text(module, "LIBJPEG", PyUnicode_FromString(COMPILED)) ||
+                   !add_text(module, "LOADED", loaded_libjpeg()))) {
         Py_CLEAR(module);
     }
     return module;

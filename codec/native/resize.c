@@ -11,6 +11,7 @@
 
 #include "arguments.h"
 #include "copy_pixels.h"
+#include "errors.h"
 #include "resize.h"
 
 #include <math.h>
@@ -392,10 +393,12 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
     if (!has_dense_rows(&view) || view.shape[2] != 3 || view.strides[0] < 3 * view.shape[1] || out.ndim != 3 ||
         out.itemsize != 1 || out.shape[2] != 3 || !is_side(view.shape[0]) || !is_side(view.shape[1]) ||
         !is_side(out.shape[0]) || !is_side(out.shape[1])) {
-        PyErr_SetString(PyExc_ValueError,
+        set_error(INPUT_ERROR,
                         "the image or the output does not have dense rows of pixels with three bytes");
+    } else if (overlaps(&view, 3 * view.shape[1], &out)) {
+        set_error(INPUT_ERROR, "the image and the output overlap");
     } else if (!find_filter(resample, style, &filter)) {
-        PyErr_SetString(PyExc_ValueError, "this filter is not available on this processor");
+        set_error(INPUT_ERROR, "this filter is not available on this processor");
     } else {
         size_t step = (size_t)view.strides[0];
         const unsigned char *in = view.buf, *end = in + step * (size_t)(view.shape[0] - 1) + 3 * view.shape[1];
@@ -408,7 +411,7 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
         Py_END_ALLOW_THREADS
     }
     if (!done) {
-        PyErr_NoMemory();
+        set_error(MEMORY_ERROR, NULL);
     }
     PyBuffer_Release(&view);
     PyBuffer_Release(&out);

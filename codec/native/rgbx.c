@@ -2,6 +2,7 @@
 
 #include "functions.h"
 
+#include "errors.h"
 #include "simd.h"
 
 #include <stdint.h>
@@ -87,7 +88,7 @@ PyObject *rgb_to_rgbx(PyObject *module, PyObject *args) {
     PyObject *result = NULL;
     if (row_pixels < 1 || left < 0 || top < 0 || width < 1 || height < 1 || left > row_pixels - width ||
         top > data.len / 3 / row_pixels - height) {
-        PyErr_SetString(PyExc_ValueError, "the rectangle is not inside the image");
+        set_error(INPUT_ERROR, "the rectangle is not inside the image");
     } else {
         result = PyBytes_FromStringAndSize(NULL, 4 * width * height);
     }
@@ -116,7 +117,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
     }
     const unsigned char *in = NULL;
     if (width < 1 || height < 1 || width > PY_SSIZE_T_MAX / 4 / height || out.len != 3 * width * height) {
-        PyErr_SetString(PyExc_ValueError, "the output does not have 3 bytes per pixel");
+        set_error(INPUT_ERROR, "the output does not have 3 bytes per pixel");
     } else if (PyCapsule_CheckExact(image)) {
         in = exported_pixels(image, (size_t)(width * height));
     } else if (PyObject_GetBuffer(image, &data, PyBUF_SIMPLE) == 0 && data.len == 4 * width * height) {
@@ -131,7 +132,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
         }
         Py_END_ALLOW_THREADS
     } else if (!PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "the image does not have 4 bytes per pixel in one piece");
+        set_error(INPUT_ERROR, "the image does not have 4 bytes per pixel in one piece");
     }
     PyBuffer_Release(&data);
     PyBuffer_Release(&out);

@@ -148,6 +148,7 @@ def train(
         dataset,
         options.batch_size,
         transform=CROP,
+        shuffle=True,
         seed=options.seed,
         num_workers=options.workers,
         multiprocessing_context=options.start_method,

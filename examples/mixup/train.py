@@ -115,6 +115,7 @@ def train(dataset: ImageDataset, classes: int, options: TrainOptions) -> list[fl
         dataset,
         options.batch_size,
         transform=RandomResizedCrop(32),
+        shuffle=True,
         seed=options.seed,
         num_workers=options.workers,
         device=options.device,

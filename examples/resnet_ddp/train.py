@@ -160,7 +160,7 @@ def train(options: TrainOptions, device: torch.device) -> None:
     )
     path = Path(options.checkpoint) / "last.pt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Loader(dataset, batch_size, seed=options.seed) as loader:
+    with Loader(dataset, batch_size, shuffle=True, seed=options.seed) as loader:
         run = Run(model, optimizer, loader)
         if path.exists():
             run.load(path, device)
@@ -222,7 +222,7 @@ def accuracy(replica: DistributedDataParallel, options: TrainOptions, batch_size
     dataset = open_dataset(options.validation, transform=[Resize(options.size * 8 // 7), CenterCrop(options.size)])
     counts = torch.zeros(2, device=device)
     replica.module.eval()
-    with Loader(dataset, batch_size, shuffle=False) as loader:
+    with Loader(dataset, batch_size) as loader:
         for images, labels in loader:
             correct = logits(replica, images, device).argmax(1) == labels.to(device)
             counts += torch.stack([correct.sum(), torch.ones_like(correct).sum()])

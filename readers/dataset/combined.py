@@ -7,12 +7,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from packtrain._core.arguments import items, unexpected
 from packtrain._core.errors import UsageError
 
 from ..transforms.batched import Destination
@@ -34,13 +35,17 @@ class SubsetSamples(Samples):
 
     def __init__(self, samples: Samples, rows: Iterable[int]) -> None:
         self._samples = samples
-        chosen = np.asarray(rows if hasattr(rows, "__array__") or isinstance(rows, range) else list(rows))
+        expected = f"whole numbers, or a boolean for each of the {len(samples)} rows"
+        try:
+            chosen = np.asarray(rows if hasattr(rows, "__array__") else items("rows", rows, expected))
+        except ValueError:
+            raise unexpected("rows", rows, expected) from None
         if chosen.dtype == bool:
             if chosen.shape != (len(samples),):
                 raise IndexError(f"a mask of shape {chosen.shape} for a dataset of {len(samples)} rows")
             chosen = np.flatnonzero(chosen)
         elif chosen.size and (chosen.ndim != 1 or chosen.dtype.kind not in "iu"):
-            raise UsageError(f"rows {rows!r}: expected whole numbers, or a boolean for each of the {len(samples)} rows")
+            raise unexpected("rows", rows, expected)
         # An array, not a list: a list's reference counts would be written to, and so copied, in every forked worker.
         self._rows = chosen.astype(np.int64)
         if len(self._rows) and not (-len(samples) <= self._rows.min() and self._rows.max() < len(samples)):
@@ -93,6 +98,16 @@ class SubsetSamples(Samples):
         places = np.empty(len(self), np.int64)
         places[self._by_place] = np.arange(len(self))
         return places[rows]
+
+    @property
+    @override
+    def labels(self) -> npt.NDArray[Any]:
+        return self._samples.labels[self._rows]
+
+    @property
+    @override
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        return self._samples.transform
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
@@ -188,6 +203,22 @@ class ConcatSamples(Samples):
                 found[mine] = start + function(part, numbers[mine] - start)
             start = end
         return found
+
+    @property
+    @override
+    def labels(self) -> npt.NDArray[Any]:
+        found = [part.labels for part in self._parts]
+        if len({labels.shape[1:] for labels in found}) > 1:
+            raise UsageError("the datasets have labels of different lengths, which do not fit in one array")
+        return np.concatenate(found)
+
+    @property
+    @override
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        first, *others = (part.transform for part in self._parts)
+        if any(other is not first for other in others):
+            raise UsageError("the datasets were put together with different transforms, and each keeps its own")
+        return first
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:

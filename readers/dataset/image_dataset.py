@@ -6,26 +6,29 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy.typing as npt
 from torch.utils.data import Dataset
 from typing_extensions import override
 
-from packtrain._codec.decoders import Decoder
+from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
+from packtrain._core.arguments import choice, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
 
 from .combined import ConcatSamples, SubsetSamples
 from .samples import PackedSamples, Samples, TransformLike
-from .store import Label, RecordStore
+from .store import IO, Label, RecordStore
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import Staged
+
+# Number of folders that are named in a `repr`.
+_SHOWN: Final = 3
 
 
 class ImageDataset(Dataset[tuple[Any, Any]]):
@@ -44,7 +47,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
 
     @override
     def __getitem__(self, row: int) -> tuple[Any, Any]:
-        return self._samples.make(row)
+        return self._samples.make(_checked(row))
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -56,15 +59,44 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         """Label by class name; empty without class names."""
         return {name: label for label, name in enumerate(self.classes or ())}
 
+    @property
+    def targets(self) -> npt.NDArray[Any]:
+        """All labels, in row order, without `target_transform`: an array [rows] or [rows, K].
+
+        That of a packed dataset is the index itself, which cannot be written to.
+
+        Raises:
+            UsageError: The dataset has no labels.
+            CorruptFile: The index is damaged.
+        """
+        return self._samples.labels
+
+    @property
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        """The transform of the images, as it was given.
+
+        Another one takes effect with the next row, and with the next pass of a loader over this dataset. Subsets and
+        concatenations that were made before keep theirs.
+
+        Raises:
+            UsageError: The dataset is a concatenation of datasets with different transforms.
+        """
+        return self._samples.transform
+
+    @transform.setter
+    def transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
+        self._samples = self._samples.with_transform(transform)
+
     def record(self, row: int) -> memoryview:
         """The stored bytes of `row`: a read-only memoryview, without a copy if the dataset is mapped.
 
         Raises:
             IndexError: There is no such row.
+            UsageError: `row` is not a whole number.
             CorruptFile: Its shard is missing or truncated, or the index is damaged there.
             CorruptRecord: The bytes differ from what was written.
         """
-        packed, row = self._samples.locate(row)
+        packed, row = self._samples.locate(_checked(row))
         return packed.store.record(row)
 
     def image(self, row: int) -> Image:
@@ -73,25 +105,25 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         Raises:
             CorruptRecord: As `record`, or the stored bytes cannot be decoded.
         """
-        packed, row = self._samples.locate(row)
+        packed, row = self._samples.locate(_checked(row))
         return packed.decode(row)
 
     def label(self, row: int) -> Label:
         """The label of `row`, without `target_transform`: int, float, or an array [K]."""
-        packed, row = self._samples.locate(row)
+        packed, row = self._samples.locate(_checked(row))
         return packed.store.label(row)
 
     def filename(self, row: int) -> str:
         """The path of `row` as it stands in the list."""
-        return self._samples.filename(row)
+        return self._samples.filename(_checked(row))
 
     def line(self, row: int) -> int:
         """The 0-based line of `row` in the list."""
-        return self._samples.line(row)
+        return self._samples.line(_checked(row))
 
     def describe(self, row: int) -> str:
         """Names `row` for a person: dataset, row, line, path and shard."""
-        return self._samples.describe(row)
+        return self._samples.describe(_checked(row))
 
     def subset(self, rows: Iterable[int]) -> ImageDataset:
         """The given rows, in the given order. Its `with_transform` gives them a transform of their own.
@@ -112,8 +144,20 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         return other
 
     def __repr__(self) -> str:
-        paths = ", ".join(os.fspath(store.path) for store in self._samples.stores)
-        return f"{type(self).__name__}({len(self)} rows of {paths})"
+        paths = [repr(os.fspath(store.path)) for store in self._samples.stores]
+        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+        return f"{type(self).__name__}({self._size()} of {', '.join(paths[:_SHOWN])}{more}, {self._transform_shown()})"
+
+    def _size(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return f"{len(self)} rows{classes}"
+
+    def _transform_shown(self) -> str:
+        try:
+            # A `Compose` shows itself in several lines.
+            return f"transform={' '.join(repr(self.transform).split())}"
+        except UsageError:
+            return "several transforms"
 
 
 class PackedDataset(ImageDataset):
@@ -135,43 +179,28 @@ class PackedDataset(ImageDataset):
         return self._samples.decoder
 
     @property
-    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform that the dataset was opened with, or that was set later."""
-        return self._samples.transform
-
-    @transform.setter
-    def transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
-        self._samples.transform = transform
-
-    @property
     def target_transform(self) -> TransformLike | None:
         """Called with each label, or None."""
         return self._samples.target_transform
 
     @target_transform.setter
     def target_transform(self, target_transform: TransformLike | None) -> None:
-        self._samples.target_transform = target_transform
-
-    @property
-    def targets(self) -> npt.NDArray[Any]:
-        """All labels, in row order: a read-only array [rows] or [rows, K] over the index.
-
-        Raises:
-            UsageError: The dataset has no labels.
-            CorruptFile: The index is damaged.
-        """
-        if self.store.manifest.labels.kind == "none":
-            raise UsageError(f"{self.store.path} has no labels")
-        self.store.index.check_all()
-        return self.store.index["label"]
+        self._samples = self._samples.with_target_transform(target_transform)
 
     @override
     def __repr__(self) -> str:
         manifest = self.store.manifest
         return (
-            f"{type(self).__name__}({os.fspath(self.store.path)!r}, {len(self)} rows, {manifest.format}, "
-            f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r})"
+            f"{type(self).__name__}({os.fspath(self.store.path)!r}, {self._size()}, {manifest.format}, "
+            f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r}, {self._transform_shown()})"
         )
+
+
+def _checked(row: int) -> int:
+    """A row as a Python integer."""
+    if isinstance(row, slice):
+        raise unexpected("row", row, "a whole number; subset(range(...)) takes several rows")
+    return whole("row", row)
 
 
 def samples_of(dataset: object) -> Samples | None:
@@ -183,9 +212,14 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     """Datasets one after the other, as one; each keeps its own transforms.
 
     Raises:
-        UsageError: There are none, or their class names differ.
+        UsageError: There are none, one is no packtrain dataset, or their class names differ.
     """
-    return ImageDataset(ConcatSamples([dataset._samples for dataset in datasets]))
+    expected = "a list of datasets from open_dataset, subset or concat"
+    parts = [samples_of(dataset) for dataset in items("datasets", datasets, expected)]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        raise unexpected("datasets", datasets, expected)
+    return ImageDataset(ConcatSamples(known))
 
 
 def open_dataset(
@@ -232,6 +266,11 @@ def open_dataset(
     """
     if problem := pillow_conflict():
         warnings.warn(problem, RuntimeWarning, stacklevel=2)
+    if not isinstance(path, (str, os.PathLike)):
+        raise unexpected("path", path, "the folder of a packed dataset")
+    choice("io", io, IO)
+    choice("decoder", decoder, DECODERS)
+    check, scaled = flag("check", check), flag("scaled", scaled)
     # This lease is released at the end of the function, when the dataset holds its own.
     staged = None if stage is None else _staged(path, stage)
     if staged is not None:
@@ -245,4 +284,6 @@ def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOpti
     from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import stage
 
-    return stage(path, to if isinstance(to, StageOptions) else StageOptions(Path(to)))
+    if not isinstance(to, str | os.PathLike | StageOptions):
+        raise unexpected("stage", to, "a folder for staged copies, or packtrain.StageOptions")
+    return stage(path, to)

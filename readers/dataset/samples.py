@@ -16,6 +16,7 @@ from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.decoders import Decoder
 from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
+from packtrain._core.arguments import function
 from packtrain._core.errors import CorruptRecord, DatasetError, MissingDependency, UsageError
 
 from ..transforms.batched import Destination, plan_batch
@@ -69,6 +70,25 @@ class Samples(ABC):
     @abstractmethod
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The places of these rows, the inverse of `rows_at`; takes time and memory proportional to all rows."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> npt.NDArray[Any]:
+        """All labels without `target_transform`, in row order: [rows] or [rows, K].
+
+        Raises:
+            UsageError: There are none, or they are of different shapes.
+            CorruptFile: The index is damaged.
+        """
+
+    @property
+    @abstractmethod
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        """The transform of the images, as it was given.
+
+        Raises:
+            UsageError: There are several.
+        """
 
     @abstractmethod
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
@@ -138,7 +158,7 @@ class Samples(ABC):
 
 
 class PackedSamples(Samples):
-    """The samples of a dataset on disk.
+    """The samples of a dataset on disk. They never change, so that whoever uses them keeps what it was made for.
 
     Attributes:
         store: The records.
@@ -158,22 +178,29 @@ class PackedSamples(Samples):
         decoder: str = "auto",
         scaled: bool = False,
     ) -> None:
-        self.target_transform = target_transform
+        self.target_transform = function("target_transform", target_transform)
         self.store: Final = RecordStore(path, io=io, check=check)
         self.decoder: Final[Decoder] = find_decoder(decoder)
         self._records = RecordDecoder(self.store.manifest.store, self.decoder)
         self._scaled = scaled
-        self.transform = transform
+        self._set_transform(transform)
 
-    @property
-    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform as it was given."""
-        return self._transform
-
-    @transform.setter
-    def transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
+    def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
         self._transform = transform
         self.pipeline = None if transform is None else Pipeline(compose(transform), self._records, scaled=self._scaled)
+
+    @property
+    @override
+    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
+        return self._transform
+
+    @property
+    @override
+    def labels(self) -> npt.NDArray[Any]:
+        if self.store.manifest.labels.kind == "none":
+            raise UsageError(f"{self.store.path} has no labels")
+        self.store.index.check_all()
+        return self.store.index["label"]
 
     @override
     def __len__(self) -> int:
@@ -219,7 +246,13 @@ class PackedSamples(Samples):
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         other = copy.copy(self)
-        other.transform = transform
+        other._set_transform(transform)
+        return other
+
+    def with_target_transform(self, target_transform: TransformLike | None) -> Self:
+        """The same with another `target_transform`."""
+        other = copy.copy(self)
+        other.target_transform = function("target_transform", target_transform)
         return other
 
     @override

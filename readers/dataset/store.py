@@ -25,7 +25,8 @@ from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, Usa
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._core.mounts import is_network
-from packtrain._staging.root import lease_on
+from packtrain._core.paths import local_path
+from packtrain._staging.locks import lease_on
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,7 +66,7 @@ class RecordStore:
     def __init__(self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True) -> None:
         if io not in IO:
             raise UsageError(f"io {io!r}: expected one of {', '.join(IO)}")
-        self.path: Final = Path(path)
+        self.path: Final = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
         self.manifest: Final = Manifest.load(self.path)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest
+from packtrain._core.paths import local_path
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
     Raises:
         DatasetError: It is not a sound dataset.
     """
-    folder = Path(path)
+    folder = local_path(path)
     manifest = Manifest.load(folder)
     index = Index(folder / INDEX, manifest.columns, manifest.records)
     index.check_all()

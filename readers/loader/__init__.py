@@ -11,10 +11,11 @@ A batch goes by five names on its way from the order to the consumer:
 - `engine.Batch`: job, result and content in one. An engine fills it with arrays, and a transfer (`device`) turns these
   into what the consumer gets, on its device and postprocessed.
 
-In the order in which they are used: `order` and `schedule` say which rows a step takes, `samples` makes one sample,
-`batches` one batch, `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps
-batches ahead in the slots of the `arena`, `device` and `postprocess` turn them into what the consumer gets, and
-`loader` is what users see.
+In the order in which they are used: `ranks` knows the seed and which rank this is, `order` and `schedule` say which
+rows a step takes, and `progress` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
+`worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps batches ahead in the slots of
+the `arena`, `device` and `postprocess` turn them into what the consumer gets, `pipeline` holds all these together,
+`passes` counts what is handed out, and `loader` is what users see.
 """
 
 from .loader import Loader

@@ -3,47 +3,88 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import os
+from collections.abc import Mapping
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-import torch
-
+from packtrain._core.arguments import flag, refuse_unknown, unexpected, whole
 from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
+from ..dataset.image_dataset import ImageDataset
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
 
-
-def require(name: str, value: int, least: int) -> int:
-    """Checks that an argument is a whole number, and returns it.
-
-    Raises:
-        UsageError: It is not, or it is less than `least`.
-    """
-    if type(value) is not int or value < least:
-        raise UsageError(f"{name}={value!r}: expected a whole number, at least {least}")
-    return value
+# torch's arguments that a loader does not have: the value that means the same as leaving them out, and what to do.
+_REFUSED: Final[Mapping[str, tuple[object, str]]] = {
+    "batch_sampler": (None, "give sampler= and batch_size=; for batches of other shapes, use torch's DataLoader"),
+    "in_order": (True, "batches always come in order"),
+    "pin_memory_device": ("", "give device="),
+}
 
 
-def require_functions(**functions: Callable[..., Any] | None) -> None:
-    """Checks that arguments are functions or None.
+def refuse(unknown: Mapping[str, object], known: Mapping[str, object]) -> None:
+    """Refuses keyword arguments that a loader does not have, except where torch's default is given for torch's.
 
     Raises:
-        UsageError: One of them is something else.
+        UsageError: There is one. The message says what to do instead.
     """
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise UsageError(f"{name}={function!r}: expected a function")
+    for name, (default, advice) in _REFUSED.items():
+        if unknown.get(name, default) != default:
+            raise UsageError(f"{name}={unknown[name]!r}: a loader does not have this argument; {advice}")
+    refuse_unknown("Loader", [name for name in unknown if name not in _REFUSED], known)
 
 
-def order_of(dataset: Any, sampler: Any, shuffle: bool) -> Order:
-    """The order that `sampler` and `shuffle` stand for."""
+def require_dataset(dataset: Any) -> Any:
+    """Checks that an object has rows, and returns it.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if isinstance(dataset, (str, bytes, os.PathLike)):
+        raise unexpected("dataset", dataset, "a dataset; open_dataset opens one")
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise UsageError(
+            f"an object of type {type(dataset).__name__} is not a dataset: a loader needs __len__ and __getitem__"
+        )
+    return dataset
+
+
+def with_transform(dataset: Any, transform: Any) -> ImageDataset:
+    """The dataset with another transform.
+
+    Raises:
+        UsageError: It has none that can be replaced, or `transform` is not one.
+    """
+    require_dataset(dataset)
+    if not isinstance(dataset, ImageDataset):
+        raise UsageError(
+            f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
+        )
+    return dataset.with_transform(transform)
+
+
+def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
+    """The order that `sampler` and `shuffle` stand for.
+
+    Raises:
+        UsageError: Both are given, or `sampler` is an order for another number of rows.
+    """
     rows = len(dataset)
+    shuffle = shuffle is not None and flag("shuffle", shuffle)
     if sampler is None:
         return Shuffled(rows) if shuffle else Sequential(rows)
-    return sampler if isinstance(sampler, Order) else SamplerOrder(sampler, rows)
+    if shuffle:
+        raise UsageError("give either sampler or shuffle=True: the sampler decides the order")
+    if not isinstance(sampler, Order):
+        return SamplerOrder(sampler, rows)
+    if sampler.dataset_rows not in (None, rows):
+        raise UsageError(
+            f"sampler={type(sampler).__name__} was made for a dataset of {sampler.dataset_rows} rows, but this one has "
+            f"{rows}: make it for this dataset"
+        )
+    return sampler
 
 
 def workers_of(num_workers: int | Literal["auto"]) -> int:
@@ -52,7 +93,9 @@ def workers_of(num_workers: int | Literal["auto"]) -> int:
     Raises:
         UsageError: It is neither a whole number nor ``"auto"``, or it is negative.
     """
-    return cores_per_rank() if num_workers == "auto" else require("num_workers", num_workers, 0)
+    if isinstance(num_workers, str) and num_workers != "auto":
+        raise unexpected("num_workers", num_workers, "a whole number, at least 0, or 'auto'")
+    return cores_per_rank() if num_workers == "auto" else whole("num_workers", num_workers, 0)
 
 
 def context_of(start_method: str | BaseContext | None) -> BaseContext:
@@ -63,26 +106,7 @@ def context_of(start_method: str | BaseContext | None) -> BaseContext:
     """
     if isinstance(start_method, BaseContext):
         return start_method
-    try:
-        return multiprocessing.get_context(start_method)
-    except ValueError:
-        methods = ", ".join(multiprocessing.get_all_start_methods())
-        raise UsageError(f"multiprocessing_context={start_method!r}: expected one of {methods}") from None
-
-
-def place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and number of ranks; if they are not given, those of torch.distributed, or else 0 and 1.
-
-    Raises:
-        UsageError: Only one of them is given, or the rank is not less than the number of ranks.
-    """
-    if (rank is None) != (world_size is None):
-        raise UsageError("give both rank and world_size, or neither")
-    if rank is None or world_size is None:
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return 0, 1
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    if require("rank", rank, 0) >= require("world_size", world_size, 1):
-        raise UsageError(f"rank={rank!r}: expected 0 to {world_size - 1}")
-    return rank, world_size
+    methods = multiprocessing.get_all_start_methods()
+    if start_method is not None and start_method not in methods:
+        raise unexpected("multiprocessing_context", start_method, f"one of {', '.join(methods)}")
+    return multiprocessing.get_context(start_method)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout
 from .generators import Seeder
 from .randomness import mixed
-from .samples import SampleMaker, blamed
+from .samples import SampleMaker, blamed, image_and_label
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
 
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
@@ -73,8 +76,8 @@ class BatchMaker:
 
     Args:
         samples: Makes the samples.
-        collate_fn: Makes a batch of a list of samples, each a tuple of image, label and fields; None: images and
-            labels are written to arrays.
+        collate_fn: Makes a batch of a list of samples, each as the dataset gives it, with the fields behind it; None:
+            samples are (image, label), and are written to arrays.
         skip: True to leave out damaged records, False to raise an error.
     """
 
@@ -85,6 +88,22 @@ class BatchMaker:
         self.collate_fn: Final = collate_fn
         self._skip = skip
         self._seeder = Seeder(collate_fn)
+
+    def of(self, dataset: Dataset[Any]) -> Self:
+        """The same for a dataset as it is now; for the dataset it has, this one itself."""
+        if self.samples.same_dataset(dataset):
+            self.samples.look_again()
+            self._seeder.look_again()
+            return self
+        return type(self)(SampleMaker(dataset, self.samples.fields), self.collate_fn, skip=self._skip)
+
+    def sample(self, key: int, position: int, row: int) -> Any:
+        """The sample at a position, with its fields: what `collate_fn` gets, or what becomes a row of the arrays."""
+        numbers = self.samples.random(key, [position])[0].tolist()
+        sample = self.samples.make(key, position, row, numbers)
+        return self.samples.with_extras(
+            sample if self.collate_fn is not None else image_and_label(sample), position, row
+        )
 
     @property
     def seeds(self) -> bool:
@@ -109,7 +128,8 @@ class BatchMaker:
             return Layout(batch_size, inputs)
         skipped: list[str] = []
         random = self.samples.random(key, positions)
-        for position, row, image, label in self._samples(key, positions, rows, random, skipped, observer or Observer()):
+        for position, row, sample in self._samples(key, positions, rows, random, skipped, observer or Observer()):
+            image, label = image_and_label(sample)
             try:
                 return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
             except (TypeError, ValueError) as error:
@@ -149,11 +169,10 @@ class BatchMaker:
         extras: list[tuple[Any, ...]] = []
         random = self.samples.random(key, positions)
         if self.collate_fn is not None:
-            samples = []
-            for position, row, image, label in self._samples(
-                key, positions, rows, random, skipped, observer, cancelled
-            ):
-                samples.append((image, label, *self.samples.extras(position, row)))
+            samples = [
+                self.samples.with_extras(sample, position, row)
+                for position, row, sample in self._samples(key, positions, rows, random, skipped, observer, cancelled)
+            ]
             if cancelled():
                 return CANCELLED
             if not samples:
@@ -173,7 +192,8 @@ class BatchMaker:
                 observer.end_stage(Stage.COPY)
                 return Made(count, skipped, extras)
         made = self._samples(key, positions, rows, random, skipped, observer, cancelled, writer.target)
-        for position, row, image, label in made:
+        for position, row, sample in made:
+            image, label = image_and_label(sample)
             try:
                 writer.write(image, label)
             except (TypeError, ValueError, OverflowError) as error:
@@ -193,8 +213,8 @@ class BatchMaker:
         observer: Observer,
         cancelled: Callable[[], bool] = _never,
         target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
-    ) -> Iterator[tuple[int, int, Any, Any]]:
-        """Position, row, image and label of each sample that is not left out, until the batch is cancelled."""
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Position, row and content of each sample that is not left out, until the batch is cancelled."""
         current = observer.current
         each = zip(
             positions, self.samples.ahead(rows), random.tolist(), observer.callbacks(len(positions)), strict=False
@@ -206,13 +226,13 @@ class BatchMaker:
             if on_stage is not untimed:
                 observer.begin_sample()
             try:
-                image, label = self.samples.make(key, position, row, numbers, target(), on_stage)
+                sample = self.samples.make(key, position, row, numbers, target(), on_stage)
             except CorruptRecord as error:
                 if not self._skip:
                     raise
                 skipped.append(str(error))
             else:
-                yield position, row, image, label
+                yield position, row, sample
             on_stage(WRITE)
 
     def _collated(self, samples: list[Any]) -> Any:

@@ -152,6 +152,7 @@ class ParallelEngine(Engine):
         prefetch_factor: Number of batches to make ahead, for each worker.
         context: Starts the processes.
         init: Called in each worker with its number.
+        timeout: Seconds to wait for a result of any worker; 0: for ever.
 
     Raises:
         LoaderError: There is not enough memory for the batches, or a worker cannot be started.
@@ -166,10 +167,12 @@ class ParallelEngine(Engine):
         prefetch_factor: int,
         context: BaseContext,
         init: Callable[[int], None] | None = None,
+        *,
+        timeout: float = 0,
     ) -> None:
         self._ahead = workers * prefetch_factor
         self._board = Board(workers)
-        self._workers = Workers(maker, self._board, probe, context, init)
+        self._workers = Workers(maker, self._board, probe, context, init, timeout=timeout)
         try:
             self.layout = self._workers.layout()
             self._arena = Arena(self._board, self.layout, self._ahead + _HELD)

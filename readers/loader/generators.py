@@ -51,6 +51,10 @@ class Seeder:
         for number, seed in enumerate(self._seeds, _FIRST):
             seed(mixed(key, position, number) & _BITS)
 
+    def look_again(self) -> None:
+        """Finds the generators anew at the next call of `seed`, because the functions may hold others by now."""
+        self._seeds = None
+
     def unseedable(self) -> list[str]:
         """Names of types found that draw random numbers nobody can seed."""
         return sorted({_name(found) for found in _reachable(self._functions) if _is_unseedable(found)})

@@ -29,6 +29,10 @@ class Replay:
         self._size = 0
         """Number of samples in each of them."""
 
+    def __reduce__(self) -> tuple[type[Replay], tuple[()]]:
+        # The batches that were made lie in memory of this process.
+        return type(self), ()
+
     def run(self, jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Batch]]) -> Iterator[Batch]:
         """A replayed batch for each job, with the number of samples of the job, but not its samples.
 

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 
-import numpy as np
-from typing_extensions import override
-
+from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
-from ..dataset.image_dataset import ImageDataset
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
-from .arguments import context_of, order_of, place_in_world, require, require_functions, workers_of
-from .batches import BatchMaker, Made, Probe
-from .device import Transfer, device_of, pins, transfer_of
-from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
-from .headspace import Replay
-from .order import Ahead, Order
-from .postprocess import BatchTransform, Postprocess, tensors_of
-from .randomness import mixed, preserved
+from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
+from .batches import BatchMaker, Made
+from .device import device_of, pins
+from .engine import Batch
+from .lookalike import EpochSampler, sampler_of
+from .order import Order
+from .passes import Pass, Token
+from .pipeline import Pipeline, PipelineOptions
+from .postprocess import BatchTransform, Postprocess
+from .progress import Progress
+from .randomness import preserved
+from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .samples import SampleMaker
-from .schedule import Schedule
 from .state import LoaderState
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-# The keys of an epoch's order and of its random numbers are mixed from seed, epoch and one of these.
-_ORDER, _SAMPLES = 0, 1
-# Number of samples that are tried before the whole dataset counts as damaged.
-_TRIES: Final = 1000
 # Number of damaged records that are warned about.
 _WARNINGS: Final = 10
+# Seconds, a year: more cannot be waited for.
+_LONGEST: Final = 365 * 86400.0
 
 
 class Loader:
@@ -59,15 +55,18 @@ class Loader:
     it is asked for.
 
     Workers are started by the first epoch. They live until `close`, until the end of a ``with`` block, or until the
-    loader is deleted. They have the dataset as it was when they were started.
+    loader is deleted. `transform` can be set at any time and takes effect with the next pass, for which workers are
+    started anew. All else stays as it was when the loader was made.
 
     Args:
-        dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label).
+        dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label); with
+            `collate_fn`, of anything.
         batch_size: Number of samples in a batch of this rank.
         transform: Transforms in place of the dataset's own, see `open_dataset`.
         shuffle: True for each row once per epoch, in an order that depends on seed and epoch; False for the order of
-            the rows.
-        seed: Seed of the order and of all random numbers.
+            the rows. Training needs True.
+        seed: Seed of the order and of all random numbers. None: torch's seed (`torch.initial_seed`) when the first pass
+            begins, that of rank 0 for all ranks of torch.distributed.
         drop_last: True to drop the incomplete step at the end of an epoch. False to make smaller batches of it, which
             samples from the beginning of the epoch fill up so that they are equally large on all ranks.
         sampler: An order in place of `shuffle`: a `packtrain.Order`, of which each rank takes its part, or a torch
@@ -75,18 +74,25 @@ class Loader:
         num_workers: Number of processes that make batches. 0 makes them in this process, when they are asked for.
             ``"auto"`` takes as many as the cores that affinity and the cgroup allow, divided among the ranks on this
             machine.
-        prefetch_factor: Number of batches that each worker makes ahead.
-        collate_fn: Makes a batch of a list of samples, each a tuple of image, label and fields. Called in the worker.
-            What it returns goes through a pipe, and its tensors through shared memory of their own, as in torch's
-            DataLoader. That allows samples of different shapes, but is slower.
+        prefetch_factor: Number of batches that each worker makes ahead; None: 2.
+        persistent_workers: False to end the workers at the end of each pass. Then each pass sees what has changed in a
+            dataset that is not packtrain's.
+        timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit. Like all that is about
+            workers, it has no effect if there are none.
+        generator: A generator whose initial seed is the seed, in place of `seed`.
+        collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label. The
+            fields follow in the same tuple. Called in the worker. What it returns goes through a pipe, and its tensors
+            through shared memory of their own, as in torch's DataLoader. That allows samples of different shapes, but
+            is slower.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context; None: Python's default.
         fields: What to hand out in addition: any of ``"row"``, ``"line"`` and ``"position"`` (int64 [batch]) and
             ``"path"`` (list of str).
         on_error: What to do about a damaged record: ``"raise"`` an error, or ``"skip"`` it, which leaves its sample out
             of the batch with a warning. A batch without any samples is left out; with several ranks that is an error.
-        rank: Rank of this process; None: the rank in torch.distributed if that is initialised, otherwise 0.
-        world_size: Number of ranks; None: the number in torch.distributed if that is initialised, otherwise 1.
+        rank: Rank of this process; None: the rank in torch.distributed if that is initialised when a pass begins,
+            otherwise 0.
+        world_size: Number of ranks; None: as for `rank`. Ranks that are given need a `seed`.
         device: Device of the tensors, ``"cuda"`` or ``"cpu"``, where the following steps are also done; None: the CPU.
         mean: Mean of each channel, for images in [0, 1], or one number for all channels. Images must be uint8.
         std: Standard deviation of each channel, or one number for all channels. Give both `mean` and `std`, or neither.
@@ -97,12 +103,12 @@ class Loader:
             training would be if data cost nothing. Not for training.
         pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Not needed with a GPU as
             `device`.
+        unknown: Not for use: refuses what a loader does not have, and says what it has instead.
 
     Raises:
-        UsageError: An argument is of the wrong type or out of its range.
+        UsageError: An argument is unknown, of the wrong type or out of its range.
 
     Attributes:
-        skipped: Number of damaged records left out since the loader was made.
         stats: How long the consumer waited, and what the workers did. ``print(loader.stats)`` names the bottleneck.
     """
 
@@ -112,12 +118,15 @@ class Loader:
         batch_size: int,
         *,
         transform: Any = None,
-        shuffle: bool = True,
-        seed: int = 0,
+        shuffle: bool | None = False,
+        seed: int | None = None,
         drop_last: bool = False,
         sampler: Order | Sampler[int] | Iterable[int] | None = None,
         num_workers: int | Literal["auto"] = "auto",
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = 2,
+        persistent_workers: bool = True,
+        timeout: float = 0,
+        generator: torch.Generator | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | BaseContext | None = None,
@@ -132,56 +141,133 @@ class Loader:
         batch_transform: BatchTransform | None = None,
         pin_memory: bool = False,
         headspace: bool = False,
+        **unknown: Never,
     ) -> None:
-        require("batch_size", batch_size, 1)
-        require("prefetch_factor", prefetch_factor, 1)
-        if type(seed) is not int:
-            raise UsageError(f"seed={seed!r}: expected a whole number")
-        require_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
-        if on_error not in ("raise", "skip"):
-            raise UsageError(f"on_error={on_error!r}: expected 'raise' or 'skip'")
-        if transform is not None:
-            if not isinstance(dataset, ImageDataset):
-                raise UsageError(
-                    f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
-                )
-            dataset = dataset.with_transform(transform)
-        self.dataset: Final = dataset
-        self.batch_size: Final = batch_size
-        self.drop_last: Final = drop_last
-        self.sampler: Final = sampler
+        refuse(unknown, Loader.__init__.__annotations__)
+        self.batch_size: Final = whole("batch_size", batch_size, 1)
+        self.drop_last: Final = flag("drop_last", drop_last)
+        self._sampler: Final = sampler
         self.num_workers: Final = workers_of(num_workers)
-        self.prefetch_factor: Final = prefetch_factor
-        self.worker_init_fn: Final = worker_init_fn
-        self.rank, self.world_size = place_in_world(rank, world_size)
+        self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
+        self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
+        self.timeout: Final = number("timeout", timeout, 0, _LONGEST, "a number of seconds, at least 0")
         self.device: Final = device_of(device)
-        self.skipped = 0
-        self._maker = BatchMaker(SampleMaker(dataset, fields), collate_fn, skip=on_error == "skip")
-        self._postprocess = Postprocess(mean, std, dtype, batch_transform)
-        self._pin = pins(pin_memory, self.device)
-        self._order = order_of(dataset, sampler, shuffle)
-        self._context = context_of(multiprocessing_context)
+        self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
+        self._ranks = Ranks(rank, world_size)
+        self._progress = Progress(
+            order_of(dataset, sampler, shuffle),
+            self.batch_size,
+            self.drop_last,
+            self._ranks,
+            Seed(seed, generator, self._ranks),
+        )
+        self._maker = BatchMaker(
+            SampleMaker(self._dataset, fields),
+            function("collate_fn", collate_fn),
+            skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
+        )
+        headspace = flag("headspace", headspace)
         self.stats: Final = Meter(setup_of(self.num_workers, self._maker.samples.stores, headspace=headspace))
-        self._replay = Replay() if headspace else None
-        self._engine: Engine | None = None
-        self._transfer: Transfer | None = None
-        self._process = os.getpid()
-        """The process that the engine was made in."""
-        self._seed = seed
-        self._epoch = 0
-        self._consumed = 0
-        self._under_way = False
-        """True if the present pass has handed out a batch, so that the next pass goes through the next epoch."""
-        self._pass: _Present | None = None
+        self._options = PipelineOptions(
+            self.num_workers,
+            self.prefetch_factor,
+            context_of(multiprocessing_context),
+            # Not an attribute: Lightning would set it.
+            function("worker_init_fn", worker_init_fn),
+            self.timeout,
+            self.device,
+            Postprocess(mean, std, dtype, batch_transform),
+            pins(flag("pin_memory", pin_memory), self.device),
+            headspace,
+        )
+        self._pipeline = Pipeline(self._maker, self._options, self.stats)
+        self._skipped = 0
+        self._pass: Token | None = None
         """Stands for the present pass."""
-        self._drawn: tuple[int, int] | None = None
-        """Seed and epoch of the last draw of a foreign sampler."""
-        self._resumed: Mapping[str, Any] | None = None
-        """State from which a foreign sampler is to draw its next epoch."""
+        self._made = True
+        """From now on, attributes cannot be set: it would change nothing."""
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset, with the transform that was set last."""
+        return self._dataset
+
+    @property
+    def transform(self) -> Any:
+        """The transform of the dataset. Another one takes effect with the next pass, in all workers."""
+        return self._dataset.transform
+
+    @transform.setter
+    def transform(self, transform: Any) -> None:
+        self._dataset = with_transform(self._dataset, transform)
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process: the one that was given, or that in torch.distributed at the moment."""
+        return self._ranks.now().rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: the one that was given, or that in torch.distributed at the moment."""
+        return self._ranks.now().world_size
+
+    @property
+    def skipped(self) -> int:
+        """Number of damaged records left out since the loader was made."""
+        return self._skipped
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A subclass may have attributes of its own.
+        known = type(self) is Loader or hasattr(Loader, name) or name in Loader.__init__.__annotations__
+        if known and not name.startswith("_") and name != "transform" and "_made" in vars(self):
+            raise UsageError(
+                f"loader.{name} cannot be set: make another Loader, and let it continue with load_state_dict if it "
+                "should. Only loader.transform can be set, and set_epoch chooses the epoch"
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        progress, (rank, world_size) = self._progress, self._ranks.now()
+        order = type(progress.order if self._sampler is None else self._sampler).__name__
+        return (
+            f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
+            f"rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
+        )
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return self._schedule().steps()
+        return self._progress.schedule(self._ranks.now()).steps()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch of the present pass; if that has handed out nothing, of the next pass."""
+        return self._progress.epoch
+
+    @property
+    def remaining(self) -> int:
+        """Number of batches of the epoch that have not been handed out."""
+        return self._progress.schedule(self._ranks.now()).steps(self._progress.consumed)
+
+    @property
+    def remainder(self) -> int:
+        """Number of samples in the incomplete step that ends the epoch, over all ranks and without padding.
+
+        0 if there is no such step; -1 if it is unknown, because a torch Sampler yields the rows of one rank only.
+        """
+        progress = self._progress
+        if isinstance(progress.order, SamplerOrder):
+            return -1
+        return progress.schedule(self._ranks.now()).remainder(progress.consumed)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """Passes `set_epoch` on to the loader, for frameworks that look for it here. Nothing can be drawn from it."""
+        return sampler_of(self._progress.order, self._follow)
+
+    @property
+    def batch_sampler(self) -> EpochSampler:
+        """The same as `sampler`."""
+        return self.sampler
 
     def __iter__(self) -> Iterator[Any]:
         """Begins a pass, which ends any other pass.
@@ -190,81 +276,73 @@ class Loader:
         later pass goes through the next epoch, even if the pass before it was stopped early. A pass that has handed out
         nothing does not count.
         """
-        if self._under_way:
-            self._move(self._epoch + 1)
-        self._pass = _Present(os.getpid())
-        return _Pass(self, self.stats.timed(self._batches(self._pass)))
+        if self._progress.under_way:
+            self._move(self._progress.epoch + 1)
+        self._pass = Token()
+        return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded."""
-        if require("epoch", epoch, 0) != self._epoch or self._under_way:
+        """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
+
+        A pass that has handed out nothing counts as the next one.
+        """
+        epoch = whole("epoch", epoch, 0)
+        if epoch != self._progress.epoch or self._progress.under_way:
+            present = None if self._progress.under_way else self._pass
             self._move(epoch)
+            # Lightning calls `iter` first, and then says which epoch that is.
+            self._pass = present
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader between two steps. The state of any one rank can be loaded on all ranks.
 
+        It holds everything that decides what comes next, but not the seed as long as that is not known: without
+        `seed`, before the first pass.
+
         It counts the batches that were handed out, including the one the consumer works on, but not those made ahead.
         This is torch's ``Stateful`` protocol, which torchdata, Lightning and ``torch.distributed.checkpoint`` use.
+
+        After the last batch of an epoch, the state is the end of that epoch, until the pass ends or the loader is moved
+        to another epoch. As in torchdata, a pass from there hands out nothing, and the pass after it goes through the
+        next epoch. So a loop that continues in the epoch it was saved in finishes it, without any step. A loop that
+        continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
-        order = self._ready()
-        sampler = None
-        if isinstance(order, SamplerOrder):
-            sampler = {**order.state(), "rank": self.rank, "world_size": self.world_size}
-        return LoaderState(self._seed, self._epoch, self._consumed, len(order), type(order).__name__, sampler).to_dict()
+        return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state. Batch size, workers and number of ranks may differ from those that saved it.
 
-        The next pass hands out the rest of the epoch: every position that has not been handed out, and no other.
+        The next pass hands out the rest of the epoch: every position that has not been handed out, and no other. The
+        seed of the state is the seed from then on.
 
         Raises:
-            UsageError: The state belongs to another dataset or another kind of order. Or, with a foreign sampler, it
-                was saved with another number of ranks: only packtrain's own orders can be divided among other ranks.
+            UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
+                with another number of ranks: only packtrain's own orders can be divided among other ranks.
         """
-        found = LoaderState.from_dict(state)
-        order = type(self._order).__name__
-        if found.order != order:
-            raise UsageError(f"the state was saved by a loader with order {found.order}, this one has {order}")
-        if found.sampler is None:
-            if found.length != len(self._order):
-                raise UsageError(
-                    f"the state was saved by a loader with {found.length} positions in an epoch, this one has "
-                    f"{len(self._order)}: is it another dataset?"
-                )
-        elif found.sampler.get("world_size") != self.world_size:
-            raise UsageError(
-                f"the state was saved by {found.sampler.get('world_size')} ranks, now there are {self.world_size}; "
-                "only packtrain's own orders can continue with another number, a foreign sampler cannot"
-            )
-        self._move(found.epoch)
-        self._seed, self._consumed = found.seed, found.consumed
-        self._resumed, self._drawn = found.sampler, None
-        if found.sampler is not None and found.sampler.get("rank") != self.rank:
-            # The checksum is that of another rank's rows.
-            self._resumed = {name: value for name, value in found.sampler.items() if name != "crc32c"}
+        self._progress.load(LoaderState.from_dict(state))
+        self._pass = None
 
-    def sample(self, position: int) -> tuple[Any, ...]:
+    def sample(self, position: int) -> Any:
         """The sample at a position of the present epoch: image and label as the dataset returns them, and the fields.
 
-        It is made in this process, with the random numbers of its position.
+        With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its
+        position.
 
         Raises:
             IndexError: The epoch has no such position.
+            UsageError: The seed is not known yet, because the ranks agree on it when the first pass begins.
             PacktrainError: The sample cannot be made.
         """
-        order, samples = self._ready(), self._maker.samples
-        if not 0 <= position < len(order):
-            raise IndexError(f"position {position} of an epoch of {len(order)}")
-        order_key, key = self._keys()
-        row = int(order.rows(order_key, position, position + 1)[0])
+        position = whole("position", position)
+        key, row = self._progress.sample(position)
+        self._maker = self._maker.of(self._dataset)
         with preserved():
-            image, label = samples.make(key, position, row, samples.random(key, [position])[0].tolist())
-        return image, label, *samples.extras(position, row)
+            return self._maker.sample(key, position, row)
 
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
-        self._end()
+        self._pipeline.close()
 
     def __enter__(self) -> Self:
         return self
@@ -274,51 +352,28 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _end(self) -> None:
-        # Forgotten first, so that whatever happens meanwhile, nothing of it is used again.
-        engine, self._engine, transfer, self._transfer = self._engine, None, self._transfer, None
-        try:
-            if engine is not None:
-                self.stats.detach()
-                engine.close()
-        finally:
-            if transfer is not None:
-                transfer.close()
+    def __getstate__(self) -> dict[str, Any]:
+        # A pass belongs to the process that it was begun in.
+        return {**vars(self), "_pass": None}
+
+    def _follow(self, epoch: int) -> None:
+        progress = self._progress
+        begun = progress.under_way or progress.consumed > 0
+        if epoch > progress.epoch and (begun or not progress.epoch):
+            self.set_epoch(progress.epoch + 1 if begun else epoch)
 
     def _move(self, epoch: int) -> None:
         self._pass = None
-        self._under_way = False
-        self._epoch, self._consumed, self._resumed = epoch, 0, None
+        self._progress.move(epoch)
 
-    def _schedule(self) -> Schedule:
-        # A foreign sampler yields only the rows of this rank.
-        foreign = isinstance(self._order, SamplerOrder)
-        rank, world_size = (0, 1) if foreign else (self.rank, self.world_size)
-        return Schedule(len(self._order), self.batch_size, rank, world_size, self.drop_last)
-
-    def _keys(self) -> tuple[int, int]:
-        """The keys of the epoch's order and of its random numbers."""
-        # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
-        rank = (self.rank,) if isinstance(self._order, SamplerOrder) else ()
-        return mixed(self._seed, self._epoch, _ORDER), mixed(self._seed, self._epoch, _SAMPLES, *rank)
-
-    def _ready(self) -> Order:
-        """The order, ready for the present epoch."""
-        if isinstance(self._order, SamplerOrder) and self._drawn != (self._seed, self._epoch):
-            key, _ = self._keys()
-            if self._resumed is None:
-                self._order.begin(key, self._epoch)
-            else:
-                self._order.resume(key, self._epoch, self._resumed)
-            self._resumed, self._drawn = None, (self._seed, self._epoch)
-        return self._order
-
-    def _batches(self, this: _Present) -> Iterator[tuple[Any, int]]:
+    def _batches(self, this: Token) -> Iterator[tuple[Any, int]]:
         """The batches of a pass, each with the number of positions consumed once it has been handed out."""
+        progress = self._progress
         try:
-            self._require_present(this)
-            self._ready()
-            run = self._run() if self._schedule().steps(self._consumed) else iter(())
+            place = self._ranks.now()
+            self._require_present(this, place)
+            progress.begin(place)
+            run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):
                 self._note_skipped(batch.made)
                 found, consumed = [batch.value] if batch.made.size else [], batch.job.consumed
@@ -326,117 +381,43 @@ class Loader:
                 del batch
                 if found:
                     yield found.pop(), consumed
-                self._require_present(this)
-            self._move(self._epoch + 1)
+                self._require_present(this, place)
+            self._move(progress.epoch + 1)
         except (GeneratorExit, DatasetError, UsageError):
             raise
         except BaseException:
             # A worker may be dead, or its result read only in part, so nothing of this can be used again.
             self.close()
             raise
+        finally:
+            if not self.persistent_workers and self._pass in (None, this):
+                self._pipeline.close()
 
-    def _require_present(self, this: _Present) -> None:
-        if this.process != os.getpid():
-            raise UsageError("this pass was begun by the parent of this process: begin another one here")
+    def _require_present(self, this: Token, place: Place) -> None:
+        this.require_own_process()
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
-
-    def _jobs(self) -> Iterator[Job]:
-        schedule, order = self._schedule(), self._order
-        # Computing the rows of several steps at a time is faster, but only a single rank takes them all.
-        order = Ahead(order) if schedule.world_size == 1 else order
-        order_key, key = self._keys()
-        consumed = self._consumed
-        while step := schedule.step(consumed):
-            consumed = step.consumed
-            yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
-
-    def _run(self) -> Iterator[Batch]:
-        """The batches of a pass, as the consumer gets them."""
-        if self._process != os.getpid():
-            # A copy in a forked process: the engine works for the original.
-            self._end()
-        if self._engine is None:
-            self._engine = (
-                SerialEngine(self._maker, self._probe())
-                if not self.num_workers
-                else ParallelEngine(
-                    self._maker,
-                    self._probe(),
-                    self.num_workers,
-                    self.prefetch_factor,
-                    self._context,
-                    self.worker_init_fn,
-                )
+        now = self._ranks.now()
+        if now != place:
+            raise UsageError(
+                f"this was rank {place.rank} of {place.world_size} when the pass began, now it is rank {now.rank} of "
+                f"{now.world_size}: call init_process_group before a pass begins, and destroy_process_group after it"
             )
-            self._process = os.getpid()
-            self.stats.attach(self._engine.counters())
-        if self._transfer is None:
-            # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(tensors_of, layout=self._engine.layout, fields=self._maker.samples.fields)
-            self._transfer = transfer_of(self.device, self._postprocess, tensors, self._engine, pin=self._pin)
-        return self._replay.run(self._jobs(), self._make) if self._replay else self._make(self._jobs())
 
-    def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
-        assert self._engine is not None and self._transfer is not None
-        return self._transfer.run(self.stats.collected(self._engine.run(jobs)))
-
-    def _probe(self) -> Probe:
-        """The next samples of the epoch, of which the first that is sound shows what a batch looks like."""
-        order_key, key = self._keys()
-        positions = range(self._consumed, min(len(self._order), self._consumed + _TRIES))
-        rows = self._order.rows(order_key, positions.start, positions.stop)
-        # A later epoch of a foreign sampler may be longer.
-        size = self.batch_size if isinstance(self._order, SamplerOrder) else min(self.batch_size, len(self._order))
-        return Probe(size, key, positions, rows.tolist())
+    def _run(self, place: Place) -> Iterator[Batch]:
+        """The batches of a pass, made with the dataset as it is now."""
+        self._maker = self._maker.of(self._dataset)
+        if self._maker is not self._pipeline.maker or not self.persistent_workers:
+            self._pipeline.close()
+            self._pipeline = Pipeline(self._maker, self._options, self.stats)
+        return self._pipeline.run(self._progress.jobs(place), partial(self._progress.probe, place))
 
     def _note_skipped(self, made: Made) -> None:
-        for reason in made.skipped[: max(0, _WARNINGS - self.skipped)]:
+        for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
             warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
-        self.skipped += len(made.skipped)
+        self._skipped += len(made.skipped)
         self.stats.count(made.size, len(made.skipped))
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _Present:
-    """Stands for a pass, in the process that began it."""
-
-    process: int
-
-
-class _Pass(Iterator[Any]):
-    """A pass, as the consumer sees it. A batch counts as consumed at the very moment at which it is handed out.
-
-    Args:
-        loader: The loader.
-        batches: What `Loader._batches` yields.
-    """
-
-    def __init__(self, loader: Loader, batches: Iterator[tuple[Any, int]]) -> None:
-        self._loader = loader
-        self._batches = batches
-
-    @override
-    def __next__(self) -> Any:
-        loader = self._loader
-        try:
-            value, consumed = next(self._batches)
-        except BaseException:
-            # After an interrupt, the next batch would not be the one that follows the last one handed out.
-            self._batches = iter(())
-            raise
-        # Python looks for signals when a function is called or a loop is repeated, so not from here to the consumer.
-        loader._consumed, loader._under_way = consumed, True
-        return value
-
-
-def _rows(order: Order, key: int, positions: Any) -> Any:
-    """The rows at consecutive positions, or at positions that continue at the beginning of the epoch."""
-    first, last = int(positions[0]), int(positions[-1])
-    if last - first == len(positions) - 1:
-        return order.rows(key, first, last + 1)
-    return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])

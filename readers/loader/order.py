@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 from typing_extensions import override
 
+from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.permutation import Permutation
 
@@ -22,6 +26,8 @@ _DRAWS, _ROTATION, _BLOCKS, _WINDOWS = range(0x6F72646572, 0x6F72646576)
 
 # Enough rows that the fixed cost of a call no longer matters: 64 KiB.
 _AHEAD: Final = 8192
+# Number of records whose place on disk a state remembers: a dataset that was packed in another order differs in them.
+_PROBES: Final = 1024
 
 
 class Order(ABC):
@@ -44,6 +50,16 @@ class Order(ABC):
             IndexError: There are no such positions.
         """
 
+    @property
+    def dataset_rows(self) -> int | None:
+        """Number of rows of the dataset that the order is for; None if it does not say."""
+        return None
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """All that decides the rows besides key and length. A state can be loaded only where it is the same."""
+        return {}
+
 
 class Sequential(Order):
     """The rows in their order in the dataset.
@@ -53,9 +69,14 @@ class Sequential(Order):
     """
 
     def __init__(self, rows: int) -> None:
-        self._rows: Final = _count("rows", rows)
+        self._rows: Final = whole("rows", rows, 0)
 
     def __len__(self) -> int:
+        return self._rows
+
+    @property
+    @override
+    def dataset_rows(self) -> int:
         return self._rows
 
     @override
@@ -72,9 +93,14 @@ class Shuffled(Order):
     """
 
     def __init__(self, rows: int) -> None:
-        self._rows: Final = _count("rows", rows)
+        self._rows: Final = whole("rows", rows, 0)
 
     def __len__(self) -> int:
+        return self._rows
+
+    @property
+    @override
+    def dataset_rows(self) -> int:
         return self._rows
 
     @override
@@ -129,16 +155,26 @@ class BlockShuffled(Order):
                 f"an object of type {type(dataset).__name__} does not know where its records lie on disk: give "
                 "BlockShuffled a dataset from open_dataset or concat, or a subset of one; or use Shuffled"
             )
-        if block < 1 or window < 1:
-            raise UsageError(f"block and window must be at least 1, got {block} and {window}")
         self._placed: Final = placed
         self._rows: Final = len(placed)
-        self._block: Final = block
-        self._whole_blocks: Final = self._rows // block
-        self._windows: Final = max(1, -(-self._whole_blocks // window))
+        self._block: Final = whole("block", block, 1)
+        self._window_blocks: Final = whole("window", window, 1)
+        self._whole_blocks: Final = self._rows // self._block
+        self._windows: Final = max(1, -(-self._whole_blocks // self._window_blocks))
 
     def __len__(self) -> int:
         return self._rows
+
+    @property
+    @override
+    def dataset_rows(self) -> int:
+        return self._rows
+
+    @cached_property
+    @override
+    def parameters(self) -> Mapping[str, int]:
+        places = np.linspace(0, self._rows - 1, min(self._rows, _PROBES)).astype(np.int64)
+        return {"block": self._block, "window": self._window_blocks, "places": _checksum(self._placed.rows_at(places))}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -188,17 +224,30 @@ class Weighted(Order):
     """
 
     def __init__(self, weights: npt.ArrayLike, samples: int | None = None) -> None:
-        values = np.asarray(weights, np.float64)
+        try:
+            values = np.asarray(weights, np.float64)
+        except (TypeError, ValueError):
+            raise unexpected("weights", weights, "one number per row") from None
         if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
             raise UsageError("weights must be one finite number per row, none of them negative")
         with np.errstate(over="ignore"):
             self._cumulated: Final = np.cumsum(values)
-        self._samples: Final = len(values) if samples is None else _count("samples", samples)
+        self._samples: Final = len(values) if samples is None else whole("samples", samples, 0)
         if self._samples and not (len(values) and 0 < self._cumulated[-1] < np.inf):
             raise UsageError("weights must not be all zero, and their sum must be finite")
 
     def __len__(self) -> int:
         return self._samples
+
+    @property
+    @override
+    def dataset_rows(self) -> int:
+        return len(self._cumulated)
+
+    @cached_property
+    @override
+    def parameters(self) -> Mapping[str, int]:
+        return {"weights": _checksum(self._cumulated)}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -247,10 +296,8 @@ def _shuffled(size: int, key: int, start: int, stop: int) -> Rows:
     return Permutation(size, key).range(start, stop) if start < stop else np.empty(0, np.int64)
 
 
-def _count(what: str, value: int) -> int:
-    if value < 0:
-        raise UsageError(f"{what} must not be negative, got {value}")
-    return value
+def _checksum(numbers: Rows | npt.NDArray[np.float64]) -> int:
+    return crc32c(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
 
 
 def _check_range(order: Order, start: int, stop: int) -> None:

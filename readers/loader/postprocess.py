@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 
+from packtrain._core.arguments import function
 from packtrain._core.errors import UsageError
 
 from .arena import Layout
-from .arguments import require_functions
 from .engine import Batch, Job
 from .generators import Seeder
 from .randomness import mixed, preserved
@@ -47,7 +47,7 @@ class Postprocess:
             raise UsageError("give both mean and std, or neither")
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype={dtype!r}: expected a torch.dtype")
-        require_functions(batch_transform=batch_transform)
+        function("batch_transform", batch_transform)
         self._statistics = None
         if mean is not None and std is not None:
             self._statistics = _statistics(mean, std)

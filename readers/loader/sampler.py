@@ -91,11 +91,14 @@ class SamplerOrder(Order):
         """What `resume` needs to draw the epoch again that was begun.
 
         Returns:
-            Number and checksum of the rows drawn as ``"samples"`` and ``"crc32c"``. If the sampler has a state of its
-            own, also that from before the draw as ``"sampler"``. Plain numbers, except for what that state holds.
+            Number and checksum of the rows drawn as ``"samples"`` and ``"crc32c"``; the number is None if no epoch was
+            begun. If the sampler has a state of its own, also that from before the draw as ``"sampler"``. Plain
+            numbers, except for what that state holds.
         """
-        own = {} if self._before is None else {"sampler": copy.deepcopy(self._before)}
-        return {**self._fingerprint(), **own}
+        drawn = self._key is not None
+        before = self._before if drawn or not self._has_state else self._sampler.state_dict()
+        own = {} if before is None else {"sampler": copy.deepcopy(before)}
+        return {**(self._fingerprint() if drawn else {"samples": None}), **own}
 
     def resume(self, key: int, epoch: int, state: Mapping[str, Any]) -> None:
         """Draws the epoch again that `state` was taken from; otherwise like `begin`.
@@ -103,14 +106,16 @@ class SamplerOrder(Order):
         Raises:
             UsageError: The sampler drew other rows than then, or `begin` fails.
         """
+        # The state was taken before an epoch was begun.
+        untouched = state.get("samples", 0) is None
         if self._has_state and "sampler" in state:
             self._sampler.load_state_dict(copy.deepcopy(state["sampler"]))
             self.begin(key, epoch)
-            if self._drew(state):
+            if untouched or self._drew(state):
                 return
         # Also for samplers whose state says how far they have come: one from the end of an epoch would yield no rows.
         self.begin(key, epoch)
-        if not self._drew(state):
+        if not (untouched or self._drew(state)):
             raise UsageError(
                 f"{type(self._sampler).__name__} did not draw epoch {epoch} again as it was when the state was saved "
                 f"({state.get('samples')} rows then, {len(self._drawn)} now), so rows would be repeated or left out. "

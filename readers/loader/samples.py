@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._codec.stages import TRANSFORM, OnStage, untimed
+from packtrain._core.arguments import items
 from packtrain._core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
 
 from ..dataset.image_dataset import samples_of
@@ -33,25 +34,21 @@ class SampleMaker:
     """Makes samples of a dataset.
 
     Args:
-        dataset: A packtrain dataset, or any other map-style dataset of (image, label).
+        dataset: A packtrain dataset, or any other map-style dataset.
         fields: Names in `FIELDS` of what to hand out in addition.
 
     Raises:
-        UsageError: The dataset is not map-style, a field does not exist, or the dataset does not have it.
+        UsageError: A field does not exist, or the dataset does not have it.
     """
 
     def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise UsageError(
-                f"an object of type {type(dataset).__name__} has no rows: a loader needs __len__ and __getitem__"
-            )
         self._dataset = dataset
         self._packed = samples_of(dataset)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
         """Where records are read from."""
-        self.fields: Final = tuple(fields)
+        self.fields: Final = tuple(items("fields", fields, f"a tuple with any of {', '.join(FIELDS)}"))
         self.seeds: Final = self._packed is None or self._packed.foreign
         """True if samples may draw from the generators of the process, which are then seeded for each sample."""
         self._seeder = Seeder(dataset)
@@ -71,6 +68,14 @@ class SampleMaker:
                 raise UsageError(f"fields: {name!r}: expected any of {', '.join(FIELDS)}")
             if name != "position" and name not in self._lookups:
                 raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
+
+    def same_dataset(self, dataset: Dataset[Any]) -> bool:
+        """True if these are the samples of a dataset as it is now; a packtrain dataset may have another transform."""
+        return self._dataset is dataset and self._packed is samples_of(dataset)
+
+    def look_again(self) -> None:
+        """Prepares for a dataset that is not packtrain's to have changed."""
+        self._seeder.look_again()
 
     def ahead(self, rows: Sequence[int]) -> Iterable[int]:
         """The rows of a batch, one by one; meanwhile, missing records of later rows are read into memory."""
@@ -123,7 +128,7 @@ class SampleMaker:
         numbers: Sequence[float],
         into: npt.NDArray[np.uint8] | None = None,
         on_stage: OnStage = untimed,
-    ) -> tuple[Any, Any]:
+    ) -> Any:
         """Makes a sample.
 
         Args:
@@ -135,7 +140,7 @@ class SampleMaker:
             on_stage: Called at the end of each stage.
 
         Returns:
-            Image and label, as the dataset gives them.
+            What the dataset gives.
 
         Raises:
             CorruptRecord: The record is damaged.
@@ -147,9 +152,9 @@ class SampleMaker:
                 self._seeder.seed(key, position)
             if self._packed is not None:
                 return self._packed.make(row, numbers, into, on_stage)
-            image, label = self._dataset[row]
+            sample = self._dataset[row]
             on_stage(TRANSFORM)
-            return image, label
+            return sample
         except (DatasetError, MissingDependency):
             raise
         except Exception as error:
@@ -163,12 +168,32 @@ class SampleMaker:
         """The fields of a sample that were asked for, in their order."""
         return tuple(position if name == "position" else self._lookups[name](row) for name in self.fields)
 
+    def with_extras(self, sample: Any, position: int, row: int) -> Any:
+        """A sample with the fields that were asked for behind it; as the dataset gave it if there are none."""
+        if not self.fields:
+            return sample
+        return *(sample if isinstance(sample, (tuple, list)) else (sample,)), *self.extras(position, row)
+
     def describe(self, row: int) -> str:
         """The name of a row for an error message."""
         try:
             return self._packed.describe(row) if self._packed is not None else f"row {row}"
         except PacktrainError:
             return f"row {row}"
+
+
+def image_and_label(sample: Any) -> tuple[Any, Any]:
+    """The two parts of a sample.
+
+    Raises:
+        UsageError: It has others.
+    """
+    if isinstance(sample, (tuple, list)) and len(sample) == 2:
+        return sample[0], sample[1]
+    found = (
+        f"{len(sample)} items" if isinstance(sample, (tuple, list)) else f"an object of type {type(sample).__name__}"
+    )
+    raise UsageError(f"the dataset gives {found} for a row, where (image, label) was expected: give a collate_fn")
 
 
 def blamed(message: str, error: BaseException) -> LoaderError:

@@ -47,6 +47,11 @@ class Schedule:
         left, whole = max(0, self.length - consumed), self.world_size * self.batch_size
         return left // whole if self.drop_last else -(-left // whole)
 
+    def remainder(self, consumed: int = 0) -> int:
+        """Number of positions left for an incomplete step at the end of the epoch; 0 if there is none."""
+        left, whole = max(0, self.length - consumed), self.world_size * self.batch_size
+        return 0 if self.drop_last else left % whole
+
     def step(self, consumed: int) -> Step | None:
         """The step after `consumed` positions; None at the end of the epoch."""
         left = self.length - consumed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 from packtrain._core.errors import UsageError
@@ -18,26 +18,29 @@ class LoaderState:
     """Where a loader is. The same on all ranks.
 
     Attributes:
-        seed: Seed of the order and of the random numbers.
+        seed: Seed of the order and of the random numbers; None as long as it is not known, before the first pass.
         epoch: Number of the epoch, from 0.
         consumed: Number of positions of the epoch that all ranks together have handed out, skipped samples included.
         length: Number of positions in the epoch.
         order: Name of the order's class.
+        parameters: What else decides the rows of the order, see `Order.parameters`.
         sampler: What a foreign sampler needs to draw the epoch again, and the world size, which it cannot change; None
             for packtrain's own orders.
     """
 
-    seed: int
+    seed: int | None
     epoch: int
     consumed: int
     length: int
     order: str
+    parameters: Mapping[str, int] = field(default_factory=dict)
     sampler: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain numbers and strings, except for what a foreign sampler's own state holds."""
-        fields = {"version": _VERSION, **asdict(self)}
-        return {name: value for name, value in fields.items() if value is not None}
+        # An open seed is there, too: what loads a checkpoint into this state must find its name.
+        found = {"version": _VERSION, **asdict(self)}
+        return {name: value for name, value in found.items() if name == "seed" or (value is not None and value != {})}
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
@@ -47,25 +50,34 @@ class LoaderState:
             UsageError: `state` is something else.
         """
         if not isinstance(state, Mapping):
-            raise UsageError(f"this is not the state of a loader: it is an object of type {type(state).__name__}")
-        fields = dict(state)
-        version = fields.pop("version", None)
+            raise _no_state(f"it is an object of type {type(state).__name__}")
+        values = dict(state)
+        version = values.pop("version", None)
         if version != _VERSION:
             raise UsageError(f"this is not a loader state that this packtrain can read: version {version!r}, not 1")
-        try:
-            found = cls(**fields)
-        except TypeError as error:
-            raise UsageError(f"this is not the state of a loader: {error}") from error
-        for name in ("seed", "epoch", "consumed", "length"):
-            value = fields[name]
-            if type(value) is not int or (name != "seed" and value < 0):
-                raise UsageError(f"this is not the state of a loader: {name} is {value!r}")
-        if isinstance(found.sampler, Mapping) != (found.order == SamplerOrder.__name__):
-            raise UsageError(
-                f"this is not the state of a loader: order is {found.order!r}, sampler is {found.sampler!r}"
-            )
-        if found.consumed > found.length:
-            raise UsageError(
-                f"this is not the state of a loader: {found.consumed} of {found.length} positions are consumed"
-            )
+        needed = {each.name: each.default is MISSING and each.default_factory is MISSING for each in fields(cls)}
+        if missing := [name for name, always in needed.items() if always and name not in values]:
+            raise _no_state(f"it has no {', '.join(missing)}")
+        if unknown := [name for name in values if name not in needed]:
+            raise _no_state(f"it has {', '.join(map(repr, unknown))}, which means nothing to this packtrain")
+        found = cls(**values)
+        found._check()
         return found
+
+    def _check(self) -> None:
+        for name in ("seed", "epoch", "consumed", "length"):
+            value = getattr(self, name)
+            if name == "seed" and value is None and self.consumed == 0:
+                continue
+            if type(value) is not int or (name != "seed" and value < 0):
+                raise _no_state(f"{name} is {value!r}")
+        if not isinstance(self.parameters, Mapping):
+            raise _no_state(f"parameters is {self.parameters!r}")
+        if isinstance(self.sampler, Mapping) != (self.order == SamplerOrder.__name__):
+            raise _no_state(f"order is {self.order!r}, sampler is {self.sampler!r}")
+        if self.consumed > self.length:
+            raise _no_state(f"{self.consumed} of {self.length} positions are consumed")
+
+
+def _no_state(why: str) -> UsageError:
+    return UsageError(f"this is not the state of a loader: {why}")

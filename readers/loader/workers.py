@@ -55,6 +55,7 @@ class Workers:
         probe: The samples that show what a batch looks like.
         context: Starts the processes.
         init: Called in each worker with its number.
+        timeout: Seconds to wait for a result; 0: for ever.
 
     Raises:
         LoaderError: A worker cannot be started.
@@ -68,6 +69,8 @@ class Workers:
         probe: Probe,
         context: BaseContext,
         init: Callable[[int], None] | None = None,
+        *,
+        timeout: float = 0,
     ) -> None:
         if multiprocessing.current_process().daemon:
             raise UsageError(
@@ -76,6 +79,7 @@ class Workers:
             )
         self._maker = maker
         self._board = board
+        self._timeout: Final = timeout or None
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._tickets.setblocking(False)
@@ -182,11 +186,16 @@ class Workers:
             wait: True to wait until there is at least one.
 
         Raises:
-            LoaderError: A worker died.
+            LoaderError: A worker died, or waiting took too long.
         """
         found: list[tuple[int, Made]] = []
         dead: list[int] = []
-        for key, _ in self._selector.select(None if wait else 0):
+        ready = self._selector.select(self._timeout if wait else 0)
+        if wait and not ready:
+            raise LoaderError(
+                f"no worker has finished a batch within timeout={self._timeout:g} seconds; {self._whereabouts()}"
+            )
+        for key, _ in ready:
             number = key.data
             try:
                 if isinstance(key.fileobj, Connection):
@@ -229,9 +238,14 @@ class Workers:
         if code is not None and code < 0:
             name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
             how, hint = f"was killed by {name}", _HINTS.get(-code, hint)
+        return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
+
+    def _where(self, number: int) -> str:
         row = self._board.row(number)
-        where = f"at {self._maker.samples.describe(row)}" if row >= 0 else "between two batches"
-        return LoaderError(f"loader worker {number} (process {process.pid}) {how} {where}: {hint}")
+        return f"at {self._maker.samples.describe(row)}" if row >= 0 else "between two batches"
+
+    def _whereabouts(self) -> str:
+        return ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._started)))
 
 
 class _Started(NamedTuple):

@@ -97,6 +97,10 @@ class Meter:
         self._pass: object | None = None
         """Stands for the present pass."""
 
+    def __reduce__(self) -> tuple[type[Meter], tuple[Setup, Clock]]:
+        # What was measured stays in the process that it was measured in.
+        return type(self), (self._setup, self._clock)
+
     @property
     def present(self) -> Stats:
         """The figures of the present pass or, between two passes, of the last one."""
@@ -121,6 +125,10 @@ class Meter:
 
     def __str__(self) -> str:
         return str(self.present)
+
+    def __repr__(self) -> str:
+        present = self.present
+        return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
 
     def attach(self, rows: Words) -> None:
         """Adds the processes that make batches from now on.
@@ -227,6 +235,9 @@ def _stage_seconds(busy: float, stages: list[int]) -> dict[str, float]:
         stages: Nanoseconds that were measured, for each `Stage`.
     """
     exact = {stage.name.lower(): stages[stage] * _SECONDS for stage in _EXACT if stages[stage]}
+    # A stage counts when it ends. It may have begun before the pass, while the last batch of the pass before was sent.
+    if (measured := sum(exact.values())) > busy:
+        exact = {name: seconds * busy / measured for name, seconds in exact.items()}
     timed = {stage: stages[stage] for stage in Stage if stage not in _EXACT and stages[stage]}
-    rest, all_timed = max(0.0, busy - sum(exact.values())), sum(timed.values())
+    rest, all_timed = max(0.0, busy - measured), sum(timed.values())
     return {stage.name.lower(): rest * time / all_timed for stage, time in timed.items()} | exact

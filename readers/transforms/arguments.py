@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, cast, get_args
 
 from packtrain._codec.geometry import FILTERS, PadMode
+from packtrain._core.arguments import items, number, unexpected, whole
 from packtrain._core.errors import UsageError
 
 
 def integers(name: str, value: int | Sequence[int], lengths: Sequence[int], *, least: int) -> tuple[int, ...]:
     """Checks for whole numbers, each at least `least`; their count must be one of `lengths`."""
     try:
-        numbers = tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
-    except TypeError:
+        numbers = tuple(whole(name, number, least) for number in (value if isinstance(value, Iterable) else (value,)))
+    except UsageError:
         numbers = ()
-    if len(numbers) not in lengths or min(numbers) < least:
+    if len(numbers) not in lengths:
         plural = "s" if lengths[-1] > 1 else ""
-        raise UsageError(f"{name}={value!r}: expected {' or '.join(map(str, lengths))} whole number{plural} >= {least}")
+        raise unexpected(name, value, f"{' or '.join(map(str, lengths))} whole number{plural} >= {least}")
     return numbers
 
 
@@ -31,20 +31,19 @@ def size(value: int | Sequence[int]) -> tuple[int, int]:
 
 def bounds(name: str, value: Sequence[float], *, zero: bool) -> tuple[float, float]:
     """(least, greatest), both positive; the least may be 0 if `zero`."""
+    expected = "(least, greatest), both positive"
     try:
-        low, high = map(float, value)
+        low, high = map(float, items(name, value, expected))
     except (TypeError, ValueError):
         low, high = math.nan, math.nan
     if not (low <= high < math.inf and high > 0 and (low > 0 or (zero and low == 0))):
-        raise UsageError(f"{name}={value!r}: expected (least, greatest), both positive")
+        raise unexpected(name, value, expected)
     return low, high
 
 
 def probability(name: str, value: float) -> float:
     """A number from 0 to 1."""
-    if not 0 <= value <= 1:
-        raise UsageError(f"{name}={value!r}: a probability lies between 0 and 1")
-    return value
+    return number(name, value, 0, 1, "a probability, from 0 to 1")
 
 
 def interpolation(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from packtrain._codec.geometry import Operation, size_after
 from packtrain._codec.image_plan import ImagePlan, plan_image
+from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
@@ -28,7 +29,7 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        flat = list(_flat(transforms))
+        flat = list(_flat(items("transforms", transforms, "a list of transforms")))
         ours = next((i for i, transform in enumerate(flat) if not isinstance(transform, Transform)), len(flat))
         self.fused: Final[tuple[Transform, ...]] = tuple(flat[:ours])
         self.foreign: Final[tuple[Callable[[Any], Any], ...]] = tuple(flat[ours:])
@@ -87,6 +88,9 @@ def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(transform)
         elif type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision."):
             yield from _flat(transform.transforms)
+        elif isinstance(transform, type) and issubclass(transform, Transform):
+            # Being a class, it can be called, but that would only make a transform out of the image.
+            raise UsageError(f"{transform.__name__} is a class of transforms: give {transform.__name__}(...)")
         elif callable(transform):
             yield transform
         else:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, Scale, size_after
+from packtrain._core.arguments import flag
 from packtrain._core.errors import UsageError
 
 from . import arguments
@@ -199,7 +200,7 @@ class RandomCrop(GeometricTransform):
     ) -> None:
         self.size: Final = arguments.size(size)
         self.padding: Final = padding
-        self.pad_if_needed: Final = pad_if_needed
+        self.pad_if_needed: Final = flag("pad_if_needed", pad_if_needed)
         self.fill: Final = fill
         self.padding_mode: Final = arguments.pad_mode(padding_mode)
         self._style: Final = (arguments.fill(fill), self.padding_mode)

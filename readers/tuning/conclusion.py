@@ -92,7 +92,7 @@ def _code(target: TuneTarget, options: TuneOptions, setting: Setting) -> tuple[s
     # The decoder that "auto" takes is left out: on the next host it may not be installed.
     if setting.decoder != target.decoders[0]:
         opened.append(f'decoder="{setting.decoder}"')
-    arguments = f"batch_size={options.batch_size}, num_workers={setting.workers}"
+    arguments = f"batch_size={options.batch_size}, shuffle=True, num_workers={setting.workers}"
     if setting.prefetch != DEFAULT_PREFETCH or setting.workers:
         arguments += f", prefetch_factor={setting.prefetch}"
     imports = ["from packtrain import Loader, open_dataset", *filter(None, [transform.imports])]

@@ -92,7 +92,9 @@ def _advise_on_decoders(facts: MachineFacts) -> Iterator[Advice]:
     build = _after_installing(facts, _EXTENSION_HEADERS, f"{_pip()} install {_own_source()}")
     if extension.version is None:
         yield Advice(
-            "the C extension is missing: it is the fastest decoder, and packing crop-ready images needs it", build
+            "the C extension is missing: it is the fastest decoder, and packing crop-ready images needs it. "
+            f"Why: {extension.problem}",
+            build,
         )
     else:
         yield Advice(

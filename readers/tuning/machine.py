@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from packtrain._codec import native
 from packtrain._codec.decoders import DECODERS, candidates, decoder
 from packtrain._codec.pillow import pillow_conflict, pillow_version
 from packtrain._core.cores import available_cores
@@ -50,7 +51,8 @@ class MachineFacts:
     """What determines how fast this machine reads images.
 
     Attributes:
-        versions: Versions of Python, packtrain, numpy and torch; None for a package that is not installed.
+        versions: Versions of Python, packtrain, numpy and torch; None for a package that is not installed. With the C
+            extension, also the libjpeg that it uses.
         pillow: Pillow or pillow-simd, with its version and libjpeg; None if neither can be imported.
         pillow_problem: Why neither can be imported, or that both are installed; None if all is well.
         avx2: True if the processor has AVX2, for which pillow-simd should be compiled.
@@ -83,7 +85,7 @@ def find_facts(seconds: float) -> MachineFacts:
         pillow_problem = pillow_problem or str(error)
     shm_bytes, shm_free = _shm(Path("/dev/shm"))
     return MachineFacts(
-        versions={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        versions={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}, **_libjpeg()},
         pillow=pillow,
         pillow_problem=pillow_problem,
         avx2=_has_avx2(Path("/proc/cpuinfo")),
@@ -105,10 +107,15 @@ def _decoders(seconds: float) -> Iterator[DecoderFacts]:
         try:
             found = decoder(name)
         except MissingDependency as error:
-            yield DecoderFacts(name, None, False, str(error), None)
+            why = native.absence if name == "extension" else str(error)
+            yield DecoderFacts(name, None, False, why, None)
         else:
             speed = measure_decoder(found, seconds)
             yield DecoderFacts(name, found.version, name == auto, problems.get(name), speed)
+
+
+def _libjpeg() -> dict[str, str | None]:
+    return {} if native.extension is None else {"libjpeg": native.extension.LOADED}
 
 
 def _version(distribution: str) -> str | None:

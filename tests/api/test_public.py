@@ -65,7 +65,9 @@ def test_type_checkers_are_told_the_same_homes_as_the_interpreter() -> None:
     assert told == {(module, name) for module, names in packtrain._HOMES.items() for name in names}
 
 
-@pytest.mark.parametrize("module", ["packtrain.errors", "packtrain.staging", "packtrain.transforms"])
+@pytest.mark.parametrize(
+    "module", ["packtrain.accelerate", "packtrain.errors", "packtrain.staging", "packtrain.transforms"]
+)
 def test_public_modules_list_what_they_import(module: str) -> None:
     page = inspect.getmodule(getattr(packtrain, module.rpartition(".")[2]))
     assert page is not None

@@ -35,6 +35,41 @@ def test_it_packs_what_the_library_packs(run: Run, images: Path, tmp_path: Path,
     assert tree(tmp_path / "out") == tree(tmp_path / "library")
 
 
+def test_without_a_format_it_packs_tar(run: Run, images: Path, tmp_path: Path) -> None:
+    assert run("pack", images, tmp_path / "out", "--workers", 1).code == 0
+    pack(images, tmp_path / "library")
+    assert tree(tmp_path / "out") == tree(tmp_path / "library")
+    assert [path.name for path in (tmp_path / "out").glob("train-*.tar")] == ["train-000000.tar"]
+
+
+def test_labels_that_are_names_and_a_csv_file(run: Run, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('path,class\n"image 0.jpg",dog\nimage 1.jpg,cat\n')
+    outcome = run("pack", tmp_path / "train.csv", tmp_path / "out", "--root", images.parent)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.endswith("label 'dog' is not an integer. The lines look like --labels class\n")
+    words = ("--root", images.parent, "--labels", "class")
+    assert run("pack", tmp_path / "train.csv", tmp_path / "out", *words).code == 0
+    opened = open_dataset(tmp_path / "out")
+    assert (opened.classes, opened.targets.tolist()) == (("cat", "dog"), [1, 0])
+
+
+def test_too_many_bad_lines_come_with_the_advice_that_they_need(run: Run, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("image 0.jpg dog\nimage 1.jpg cat\nimage 2.jpg 3\n")
+    outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--root", images.parent)
+    assert "2 of 3 lines refused, 1 allowed" in outcome.err
+    assert outcome.err.endswith("The lines look like --labels class\n")
+    (tmp_path / "train.txt").write_text("image 0.jpg 1 0\nimage 1.jpg 0 1\n")
+    outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--root", images.parent)
+    assert "none of 2 sampled files can be read. The lines look like --labels int*2. First: " in outcome.err
+
+
+def test_a_list_through_a_pipe(images: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m packtrain pack <(head -n 3 train.txt) {tmp_path}/out --json"
+    done = subprocess.run(["bash", "-c", command], cwd=images.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["records"] == 3
+
+
 def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:
     for expected in ("12 records", "already complete: 12 records in 1 shard(s)"):
         outcome = run("pack", images, tmp_path / "out", "--format", "tar")
@@ -128,6 +163,7 @@ class TestJson:
             "bytes": sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar")),
             "rejects": 0,
             "duplicates": 0,
+            "remarks": {},
         }
 
     def test_so_is_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
@@ -143,7 +179,6 @@ class TestJson:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "Missing option '--format'. Choose from:"),
         ("--format zip", "'zip' is not one of 'tar', 'hdf5', 'lmdb'"),
         ("--format tar --formt tar", "No such option"),
         ("--format tar --store crop", "'crop' is not one of"),
@@ -154,6 +189,7 @@ class TestJson:
         ("--format tar --resize short=8", "so --resize needs --store jpeg or raw"),
         ("--format tar --store raw --resize 8", "resize '8': expected short=256"),
         ("--format tar --quality 0", "0 is not in the range 1<=x<=100"),
+        ("--format tar --quality 50", "quality 50 applies to store mode jpeg only, not to crop-ready"),
         ("--format tar --workers 0", "0 is not in the range x>=1"),
         ("--format tar --labels none --classes {images}", "class names need labels int, not none"),
     ],
@@ -168,10 +204,13 @@ def test_wrong_usage_is_exit_code_2_and_touches_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_list_is_wrong_usage(run: Run, tmp_path: Path) -> None:
-    outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--format", "tar")
-    assert outcome.code == 2
-    assert "train.txt' does not exist" in outcome.err
+def test_a_missing_list_is_an_error_that_says_what_a_list_is(run: Run, tmp_path: Path) -> None:
+    outcome = run("pack", tmp_path / "train.txt", tmp_path / "out")
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: there is no list or image folder {tmp_path}/train.txt. Give a file with one `path label` per line, or "
+        "a folder with one folder of images per class\n"
+    )
 
 
 def test_what_fails_is_exit_code_1_and_a_plain_message(run: Run, images: Path, tmp_path: Path) -> None:
@@ -179,7 +218,8 @@ def test_what_fails_is_exit_code_1_and_a_plain_message(run: Run, images: Path, t
     outcome = run("pack", images, tmp_path, "--format", "tar")
     assert outcome.code == 1
     assert outcome.err == (
-        f"error: {tmp_path} holds no plan.json but precious.txt: packtrain writes into a new or empty folder\n"
+        f"error: {tmp_path} is not empty (precious.txt), and has no plan.json of packtrain's. Choose a new or empty "
+        "folder\n"
     )
 
 

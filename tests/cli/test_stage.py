@@ -112,12 +112,12 @@ class TestErrors:
         outcome = run("stage", dataset, "--to", place, "--budget", "10K")
         assert (outcome.code, outcome.out) == (1, "")
         assert f"{dataset} takes " in outcome.err
-        assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise --budget" in outcome.err
+        assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise it (`budget`)" in outcome.err
 
     def test_more_is_to_stay_free_than_there_is(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--reserve", "4000T", "--json")
         assert (outcome.code, outcome.json["error"]) == (1, "NoRoom")
-        assert "must stay free (--reserve)" in outcome.err
+        assert "must stay free (`reserve`)" in outcome.err
 
     def test_no_dataset(self, run: Run, place: Path) -> None:
         outcome = run("stage", place, "--to", place)
@@ -225,11 +225,21 @@ class TestCommand:
         assert program(dataset, "--to", place, "--grace", "5m", "--", "true").returncode == 0
         assert entries(place)[0].promised_until > time.time() + 200
 
-    @pytest.mark.parametrize("name", ["no-such-program", "./no-such-file", "/etc/passwd"])
-    def test_it_is_looked_for_before_anything_is_copied(self, dataset: Path, place: Path, name: str) -> None:
+    @pytest.mark.parametrize(
+        ("name", "code", "why"),
+        [
+            ("no-such-program", 127, "not found"),
+            ("./no-such-file", 127, "not found"),
+            ("/etc/passwd", 126, "not executable"),
+            ("/etc", 126, "not executable"),
+        ],
+    )
+    def test_it_is_looked_for_before_anything_is_copied(
+        self, dataset: Path, place: Path, name: str, code: int, why: str
+    ) -> None:
         done = program(dataset, "--to", place, "--", name)
-        assert (done.returncode, done.stdout) == (127, "")
-        assert f"cannot run '{name}': not found or not executable" in done.stderr
+        assert (done.returncode, done.stdout) == (code, "")
+        assert f"cannot run '{name}': {why}\n" in done.stderr
         assert not list(place.iterdir())
 
     def test_what_cannot_be_run(self, dataset: Path, place: Path) -> None:

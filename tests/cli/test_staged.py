@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -54,8 +55,12 @@ class TestList:
         assert not list(place.iterdir())
 
     def test_a_place_that_is_not_there(self, run: Run, tmp_path: Path) -> None:
-        outcome = run("staged", "list", "--to", tmp_path / "none")
-        assert (outcome.code, outcome.out) == (0, f"0 staged in {tmp_path / 'none'}, 0 B\n")
+        (tmp_path / "file").touch()
+        for name in ("none", "file"):
+            for words in (["list"], ["evict", "--all"], ["evict", "cats"], ["pin", "cats"], ["repair", "cats"]):
+                outcome = run("staged", *words, "--to", tmp_path / name)
+                assert (outcome.code, outcome.out) == (1, ""), words
+                assert f"{tmp_path / name} is not a folder" in outcome.err
 
     def test_a_line_for_each(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
         cats, dogs = staged
@@ -89,12 +94,13 @@ class TestList:
 
 
 class TestEvict:
-    @pytest.mark.parametrize("how", ["id", "part", "path", "path with slash"])
+    @pytest.mark.parametrize("how", ["id", "beginning", "beginning of the key", "path", "path with slash"])
     def test_one(self, run: Run, staged: tuple[Staged, Staged], place: Path, how: str) -> None:
         cats, _ = staged
         words = {
             "id": (cats.id, "--to", place),
-            "part": ("cat", "--to", place),
+            "beginning": ("cats", "--to", place),
+            "beginning of the key": (cats.id.rpartition("-")[2][:6], "--to", place),
             "path": (cats.path,),
             "path with slash": (f"{cats.path}/",),
         }[how]
@@ -149,7 +155,9 @@ class TestEvict:
         [
             ([], 2, "name the copies to evict, or use --all"),
             (["cats", "--all"], 2, "name the copies to evict, or use --all"),
-            (["s"], 1, "matches several copies: cats-"),
+            (["cat"], 2, "'cat' is too short for the id of a copy: give at least 4 characters"),
+            ([""], 2, "'' is too short"),
+            (["s"], 1, "there is no staged copy 's'"),
             (["mice"], 1, "there is no staged copy 'mice'; existing copies: cats-"),
             (["/elsewhere/packtrain-0/x"], 2, "these copies are in several folders (/elsewhere, "),
         ],
@@ -160,6 +168,35 @@ class TestEvict:
         outcome = run("staged", "evict", *words, "--to", place)
         assert (outcome.code, outcome.out) == (code, "") and message in outcome.err
         assert names(place) == {"cats", "dogs"}
+
+
+class TestStrays:
+    def test_they_are_named(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
+        stray = staged[0].path.parent / ".trash" / "notes"
+        stray.touch()
+        for words in (["list"], ["evict", "--all"]):
+            outcome = run("staged", *words, "--to", place)
+            assert outcome.code == 0
+            assert f"leaves them alone: {stray}. Move or delete them" in outcome.err
+        assert names(place) == set() and stray.exists()
+
+
+class TestTheOnlyCopy:
+    def test_it_goes_only_by_name_and_force(
+        self, run: Run, datasets: tuple[Path, Path], place: Path, tmp_path: Path
+    ) -> None:
+        source = shutil.copytree(datasets[0], tmp_path / "cats")
+        only = Path(run("stage", source, "--to", place, "--grace", "0").out.rstrip("\n"))
+        shutil.rmtree(source)
+        for words in (["--all"], ["--all", "--force"]):
+            assert run("staged", "evict", *words, "--to", place).code == 0
+        outcome = run("staged", "evict", only)
+        assert outcome.code == 1
+        assert f"may be the only copy: its source {source} no longer holds it" in outcome.err
+        assert f"`packtrain staged evict {only.name} --force --to {place}`" in outcome.err
+        assert only.is_dir()
+        assert run("staged", "evict", only.name, "--force", "--to", place).code == 0
+        assert not only.exists()
 
 
 class TestRepair:

@@ -78,7 +78,7 @@ class TestOutput:
             "from packtrain import Loader, open_dataset",
             "from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop",
             "loader = Loader(open_dataset('/data/train', transform=[RandomResizedCrop(224), RandomHorizontalFlip()]), "
-            "batch_size=64, num_workers=2, prefetch_factor=2)",
+            "batch_size=64, shuffle=True, num_workers=2, prefetch_factor=2)",
         ]
         assert "leave them" in findings
 
@@ -104,7 +104,10 @@ class TestOutput:
         found = run("tune", "/data/train", "--json", "--batch-size", "16", "--transform", "none").json
         assert found["options"]["batch_size"] == 16
         assert found["best"]["setting"] == found["default"]["setting"] == ["extension", 2, 2]
-        assert found["line"] == "Loader(open_dataset('/data/train'), batch_size=16, num_workers=2, prefetch_factor=2)"
+        assert (
+            found["line"]
+            == "Loader(open_dataset('/data/train'), batch_size=16, shuffle=True, num_workers=2, prefetch_factor=2)"
+        )
         assert len(found["trials"]) == sum(len(each["rates"]) for each in found["results"])
 
     def test_help(self, run: Run) -> None:

@@ -36,7 +36,8 @@ class TestVerify:
         flip(dataset / shard, where + 20)
         outcome = run("verify", dataset)
         assert outcome.code == 1
-        assert f"{shard}: row 4 (line 4, 'image 4.jpg'): crc32c is " in outcome.out
+        assert f"{shard}: row 4 (line 4, 'image 4.jpg'): its bytes are not those that were written" in outcome.out
+        assert f"To mend {shard}, remove it and run the same pack command again" in outcome.out
         report = run("verify", dataset, "--json")
         assert report.code == 1
         (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]
@@ -66,6 +67,14 @@ class TestVerify:
             assert outcome.code == 1
             assert outcome.json["error"] == "NotADataset"
             assert outcome.err == f"error: {tmp_path} has no manifest.json: not a dataset\n"
+
+    def test_of_a_file_in_a_dataset_the_folder_is_asked_for(self, run: Run, images: Path, tmp_path: Path) -> None:
+        out = packed(images, tmp_path / "out", "tar")
+        for command, name in (("verify", "manifest.json"), ("info", "train-000000.tar"), ("stage", "plan.json")):
+            outcome = run(command, out / name)
+            assert outcome.code == 1
+            message = f"error: {out}/{name} is a file, but a dataset is a folder: give {out}\n"
+            assert outcome.err == message
 
 
 class TestInfo:

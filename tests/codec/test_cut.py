@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import io
+import itertools
+import mmap
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers.jpegparts import Parsed, parsed, with_table
-from helpers.jpegs import JFIF, NO_TRANSFORM, SAMPLINGS, any_jpeg, picture, rectangles, written
+from helpers.jpegs import JFIF, NO_TRANSFORM, SAMPLINGS, any_jpeg, picture, rectangles, segment, written
 from helpers.pixels import noise
 from helpers.support import encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packtrain._codec.cut import Cut, cut, python_cut
+from packtrain._codec.cut import Cut, cut, has_table, has_true_table, python_cut, without_table
 from packtrain._codec.geometry import Box
 from packtrain._codec.native import extension
 
@@ -216,7 +221,62 @@ def frame_at_the_end() -> bytes:
     return data[:-10] + b"\xff\xc0\0\x11\x08\0\x28\0\x32\3"
 
 
+def with_segments(place: int, *segments: tuple[int, bytes]) -> bytes:
+    """The record with more segments at one place; offsets behind it are corrected."""
+    added = b"".join(segment(*each) for each in segments)
+    data = bytearray(RECORD[:place] + added + RECORD[place:])
+    table = data.index(b"packtrain\0")
+    for field in (12, 16, 20):
+        (offset,) = struct.unpack_from("<I", data, table + field)
+        struct.pack_into("<I", data, table + field, offset + len(added) * (offset >= place))
+    return bytes(data)
+
+
+def start_of(*markers: int) -> int:
+    return next(each.start for each in parsed(RECORD).segments if each.marker in markers)
+
+
+def two_pictures(other: bytes = RECORD) -> bytes:
+    """A JPEG of one picture, with a table that points behind its end, where another picture lies."""
+    mine = encoded(noise(3, 50, 40))
+    rest, parts = other[ENTRIES + 12 :], parsed(other)
+    lengths = [len(coded) + 2 for coded in parts.intervals]
+    size = 4 + 28 + 2 * len(lengths)
+    moved = len(mine) + size - (len(other) - len(rest))
+    offsets = [struct.unpack_from("<I", other, TABLE + field)[0] + moved for field in (12, 16, 20)]
+    body = struct.pack(f"<10sHIIII{len(lengths)}H", b"packtrain\0", 2, *offsets, 2, *lengths)
+    jfif = 4 + int.from_bytes(mine[4:6])
+    return mine[:jfif] + segment(0xE9, body) + mine[jfif:] + rest
+
+
+def more_intervals() -> bytes:
+    """Coded data with eight intervals more than the image has; the table takes the first nine for one."""
+    head, parts = RECORD[: ENTRIES + 12], parsed(RECORD)
+    scan = len(RECORD) - sum(len(coded) + 2 for coded in parts.intervals)
+    pieces = [*parts.intervals[:5], *parts.intervals[:3], *parts.intervals]
+    coded = b"".join(piece + bytes([0xFF, 0xD0 | number % 8]) for number, piece in enumerate(pieces))[:-1] + b"\xd9"
+    lengths = [sum(len(piece) + 2 for piece in pieces[:9]), *(len(piece) + 2 for piece in pieces[9:])]
+    return head[:ENTRIES] + struct.pack("<6H", *lengths) + RECORD[ENTRIES + 12 : scan] + coded
+
+
 UNSOUND = {
+    "two pictures": two_pictures(),
+    "another restart interval": with_segments(start_of(0xC4), (0xDD, b"\0\1")),
+    "a second restart interval": with_segments(start_of(0xC4), (0xDD, b"\0\2")),
+    "another frame in front": with_segments(start_of(0xC0), (0xC0, parsed(RECORD).bodies(0xC0)[0])),
+    "a frame of arithmetic coding in front": with_segments(start_of(0xC0), (0xC9, parsed(RECORD).bodies(0xC0)[0])),
+    "a comment among the tables": with_segments(start_of(0xC4), (0xFE, b"hello")),
+    "somebody's data among the tables": with_segments(start_of(0xC4), (0xEF, b"hello")),
+    "tables before the head": with_segments(start_of(0xDB), (0xE1, b""), (0xDB, parsed(RECORD).bodies(0xDB)[0])),
+    "a scan before the scan": with_segments(start_of(0xDA), (0xDA, parsed(RECORD).bodies(0xDA)[0])),
+    "JFIF says YCbCr, Adobe RGB": with_segments(start_of(0xDB), NO_TRANSFORM).replace(
+        struct.pack("<I", start_of(0xDB) + 16), struct.pack("<I", start_of(0xDB)), 1
+    ),
+    "components with other numbers": RECORD.replace(b"\x01\x22\x00\x02", b"\x07\x22\x00\x02"),
+    "samples of 12 bits": RECORD.replace(b"\x08\0\x28\0\x32\3", b"\x0c\0\x28\0\x32\3"),
+    "a scan of some components": RECORD.replace(b"\xff\xda\0\x0c\3\1", b"\xff\xda\0\x0c\2\1"),
+    "a scan of some coefficients": RECORD.replace(b"\0\x3f\0", b"\0\x05\0"),
+    "not the beginning of an image": b"\xff\xd9" + RECORD[2:],
     "nothing": b"",
     "no JPEG": b"\xff\xd8\xff\xe9\0\x40packtrain\0" + bytes(60),
     "no table": encoded(noise(0, 30, 30), restart_marker_rows=1),
@@ -261,6 +321,94 @@ def test_without_a_sound_table_there_is_no_cut(kind: str) -> None:
     assert both(RECORD, Box(0, 0, 1, 1)) is not None
     assert UNSOUND[kind] != RECORD
     assert both(UNSOUND[kind], Box(0, 0, 1, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "more", [[(0xE1, b"any")], [(0xE2, b"")], [(0xE2, b"x" * 65533), (0xE1, b"\xff" * 99)]], ids=["EXIF", "ICC", "both"]
+)
+def test_metadata_between_table_and_tables_is_passed_over(more: list[tuple[int, bytes]]) -> None:
+    longer, box = with_segments(start_of(0xDB), *more), Box(3, 4, 20, 30)
+    assert len(longer) > len(RECORD) and both(longer, box) == both(RECORD, box)
+
+
+def test_a_true_table_names_all_intervals_and_nothing_else() -> None:
+    assert has_true_table(RECORD)
+    for kind, data in UNSOUND.items():
+        assert not has_true_table(data), kind
+    lying = more_intervals()
+    assert both(lying, Box(49, 0, 1, 1)) is not None, "the cut does not look at the first interval"
+    assert not has_true_table(lying)
+    for number in range(6):
+        place = RECORD.index(bytes([0xFF, 0xD0 | number]) if number < 5 else b"\xff\xd9", start_of(0xDA))
+        other = RECORD[: place + 1] + bytes([0xD6]) + RECORD[place + 2 :]
+        assert not has_true_table(other)
+        assert both(other, Box(0, 0, 50, 40)) is None
+
+
+@pytest.mark.parametrize("data", [RECORD, UNSOUND["two pictures"], UNSOUND["one byte more"]])
+def test_without_its_table_it_is_an_ordinary_jpeg(data: bytes) -> None:
+    bare = without_table(data)
+    assert not has_table(bare) and len(bare) < len(data)
+    np.testing.assert_array_equal(pixels(bare), pixels(data))
+    assert without_table(bare) == bare
+    end = ENTRIES + 12
+    assert not has_table(without_table(RECORD[:end] + RECORD[TABLE - 4 : end] + RECORD[end:])), "one behind the other"
+    for odd in (b"", RECORD[: TABLE + 12], RECORD[: TABLE - 2] + b"\0\1" + RECORD[TABLE:]):
+        assert without_table(odd) in (odd, odd[: TABLE - 4])
+
+
+CHANGING = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    data = mmap.mmap(file.fileno(), 0)
+    for number in range(1 << 62):
+        place, first, second = map(int, sys.argv[2 + 3 * (number % 6) :][:3])
+        before = data[place : place + 4]
+        data[place : place + 4] = first.to_bytes(2, "little") + second.to_bytes(2, "little")
+        data[place : place + 4] = before
+"""
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_file_that_changes_while_it_is_read(
+    implementation: Callable[[memoryview, Box], Cut | None], tmp_path: Path
+) -> None:
+    """A process exchanges entries, offsets and sizes all the time: a cut is right, or there is none."""
+    file, box = tmp_path / "record.jpg", Box(10, 3, 30, 30)
+    file.write_bytes(RECORD)
+    entry, scan, frame = entries(), TABLE + 20, start_of(0xC0)
+    changes = [
+        (ENTRIES, entry[0] + 90, max(entry[1] - 90, 0)),
+        (ENTRIES, entry[0] - 9, entry[1] + 9),
+        (ENTRIES + 4, 65535, 65535),
+        (TABLE + 12, 20, 0),
+        (scan, 65535, 65535),
+        (frame + 5, 0xFFFF, 0xFFFF),
+    ]
+    right = implementation(memoryview(RECORD), box)
+    assert right is not None
+    arguments = [str(number) for change in changes for number in change]
+    writer = subprocess.Popen([sys.executable, "-c", CHANGING, str(file), *arguments])
+    seen: set[str] = set()
+    try:
+        with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped, memoryview(mapped) as view:
+            for number in itertools.count():
+                if number % 2000 == 1999:
+                    assert writer.poll() is None
+                    if seen >= {"none", "some"} and number >= (2000 if implementation is python_cut else 50_000) - 1:
+                        break
+                try:
+                    found = implementation(view, box)
+                except ValueError:
+                    seen.add("other size")
+                    continue
+                seen.add("none" if found is None else "some")
+                assert found is None or len(found.data) < 2 * len(RECORD)
+                if found is not None and found.left == right.left and found.top == right.top:
+                    assert len(found.data) == len(right.data)
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def test_damage_outside_the_rectangle_is_not_seen() -> None:

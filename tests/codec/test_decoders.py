@@ -5,6 +5,7 @@ The oracle of them all is a full decode, ``Image.open(...).convert(mode)``, slic
 
 from __future__ import annotations
 
+import base64
 import io
 import pickle
 import sys
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pytest
 from helpers.support import encoded, picture, real_list
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from packtrain._codec import decoders, native
 from packtrain._codec.decoders import DECODERS, Decoder, candidates, decoder, rgbx
@@ -25,6 +27,7 @@ from packtrain._codec.decoders.fallback import BackEnd
 from packtrain._codec.decoders.pillow import Encoded
 from packtrain._codec.decoders.selfcheck import deviation, sampled, samples
 from packtrain._codec.geometry import Box
+from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.pixels import array_from_image
 from packtrain.errors import MissingDependency, UsageError
 
@@ -275,11 +278,16 @@ def test_what_pillow_refuses_raises_what_pillow_raises(each: Decoder, kind: str)
 
 
 def test_what_pillow_warns_of_is_decoded_by_pillow(each: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    if each.name in ("accimage", "extension", "auto"):
-        pytest.skip("has a limit of its own")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 101 * 67 - 1)
     with pytest.warns(Image.DecompressionBombWarning):
         each.decode(SOURCES["grey"], "RGB")
+    with pytest.warns(Image.DecompressionBombWarning):
+        each.decode(SOURCES["grey"], "RGB", Box(0, 0, 5, 5))
+    assert each.pixels(SOURCES["4:2:0"]) is None
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", (101 * 67 - 1) // 2)
+    for box in (None, Box(0, 0, 5, 5)):
+        with pytest.raises(Image.DecompressionBombError):
+            each.decode(SOURCES["grey"], "RGB", box)
 
 
 def test_a_decoder_goes_to_other_processes(each: Decoder) -> None:
@@ -402,6 +410,18 @@ class TestAuto:
         assert decoder("extension") is extension
 
 
+@pytest.mark.parametrize("fill", [1, 2, 700])
+def test_fill_bytes_before_a_marker(each: Decoder, fill: int) -> None:
+    """T.81, B.1.1.2: any number of bytes 0xFF may precede a marker."""
+    data = SOURCES["4:2:0, odd"]
+    for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4"):
+        filled = data.replace(marker, b"\xff" * fill + marker, 1)
+        assert np.array_equal(pixels(each.decode(filled, "RGB"), "RGB"), oracle(data, "RGB"))
+        header = frame_header(filled)
+        assert header is not None and (header.height, header.width) == oracle(data, "L").shape
+    assert frame_header(b"\xff\xd8" + b"\xff" * fill) is None
+
+
 class TestNames:
     @pytest.mark.parametrize(("name", "hint"), [("simplejpg", "; did you mean 'simplejpeg'?"), ("dali", ""), ("", "")])
     def test_an_unknown_name(self, name: str, hint: str) -> None:
@@ -420,12 +440,54 @@ class TestNames:
     def test_what_is_not_installed(self, monkeypatch: pytest.MonkeyPatch, name: str, module: str, command: str) -> None:
         monkeypatch.setitem(sys.modules, module, None)
         if module == "packtrain._codec.native._extension":
-            monkeypatch.setattr(native, "extension", native._imported())
+            for attribute, value in zip(("extension", "absence"), native._imported(), strict=True):
+                monkeypatch.setattr(native, attribute, value)
         forget(monkeypatch, name)
         with pytest.raises(MissingDependency) as error:
             decoder(name)
         assert str(error.value).startswith(f"decoder {name!r} cannot be imported (")
         assert str(error.value).endswith(command)
+
+
+# Made by libjpeg-turbo's `cjpeg -lossless 1` of a grey image whose pixel (x, y) is 9 x + 5 y, 21 x 19 pixels.
+LOSSLESS = base64.b85decode(
+    "|JeWF01!$>Nk#wx0RR9200961|HA+a2mliR6#)Se0RO}Q761VO0RR910000000000000C72>;pu2mt{A0RRBc=}J<Rr722Ml%*+3Q&goXN>Y@i"
+    "DN0h5r75aXl%*+3Qk11BN>Y^7DN0h5r722Ml%*+3YLulZN>Y@iDN0h5r8P=Yl%*+3Qk11BN>ZAoDN0h5r722Ml%*+6Qk11BN>Y@iDN0h5rm0F&"
+    "l%*+3Qk11BN>fy&DN0h5r722Ml%*-EQk11BN>Y@iDN0h5)hS9+l%*+3Qk11BN@|p)DN0h5r722Ml%+LFQk11BN>Y@iDN0hBr722Ml%*+3Qk11B"
+    "O;VJlDN0h5r722Ml%}alQk11BN>Y@iDN1lfQk11BN>Y@iDN0hD5SpbaN>Y@iDN0h5r8pr!|Je"
+)
+
+
+class TestLossless:
+    """libjpeg-turbo 3 reads JPEGs without a DCT, which have only one scale; earlier versions refuse them."""
+
+    def test_the_scale_is_never_asked_of_libjpeg(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = []
+        monkeypatch.setattr(JpegImageFile, "draft", lambda *given: asked.append(given))
+        monkeypatch.setattr(JpegImageFile, "load", lambda image: None)
+        monkeypatch.setattr(Image.Image, "convert", lambda image, mode: Image.new(mode, image.size))
+        decoder("pillow").decode(LOSSLESS, "L", None, 4)
+        assert not asked
+        decoder("pillow").decode(SOURCES["grey"], "L", None, 4)
+        assert asked
+
+    @pytest.mark.parametrize("scale", [1, 2, 8])
+    def test_pixels(self, each: Decoder, scale: int) -> None:
+        whole = np.fromfunction(lambda y, x: 9 * x + 5 * y, (19, 21)).astype(np.uint8)
+        mean = np.asarray(Image.fromarray(whole).reduce(scale))
+        box = Box(1, 1, mean.shape[1] - 1, mean.shape[0] - 1)
+        try:
+            Image.open(io.BytesIO(LOSSLESS)).load()
+        except OSError:
+            pytest.skip("the libjpeg of this Pillow does not read lossless JPEGs")
+        assert np.array_equal(pixels(each.decode(LOSSLESS, "L", None, scale), "L"), mean)
+        assert np.array_equal(pixels(each.decode(LOSSLESS, "L", box, scale), "L"), cropped(mean, box))
+
+    def test_no_back_end_asks_for_a_scale_either(self, each: Decoder) -> None:
+        """TurboJPEG would write the whole image into the memory of a smaller one."""
+        if isinstance(each, BackEnd):
+            with pytest.raises((ValueError, OSError)):
+                each.attempt(LOSSLESS, "L", None, 8)
 
 
 class TestFallback:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.fusing import digests, pack_sources, sources
+from helpers.support import output_of, tool
 
 from packtrain._codec import native
 from packtrain._core.options import StoreOptions
@@ -70,6 +72,13 @@ def test_doctor_says_so() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n  extension    not installed\n" in done.stdout and "\n* pillow " in done.stdout
     assert "\nbetter: the C extension is missing" in done.stdout
+    assert "it could not be built when packtrain was installed" in done.stdout
+
+
+def test_doctor_names_the_libjpeg_that_is_loaded() -> None:
+    assert native.extension is not None
+    done = packtrain("doctor", without=())
+    assert f"\nlibjpeg    {native.extension.LOADED}\n" in done.stdout
 
 
 def test_the_default_store_mode_names_two_ways_out(images: Path, tmp_path: Path) -> None:
@@ -88,3 +97,61 @@ def test_the_others_work(images: Path, tmp_path: Path, store: str) -> None:
     assert done.returncode == 0, done.stderr
     done = packtrain("verify", "--decode", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+UNFIT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <jpeglib.h>
+#include <jerror.h>
+static void *real(const char *name) { return dlsym(dlopen(LIBJPEG, RTLD_LAZY), name); }
+static int is_extension(void *caller) {
+    Dl_info found;
+    return dladdr(caller, &found) && strstr(found.dli_fname, "_extension");
+}
+void jpeg_CreateDecompress(j_decompress_ptr info, int version, size_t size) {
+    void (*create)(j_decompress_ptr, int, size_t) = real("jpeg_CreateDecompress");
+    if (OTHER_VERSION && is_extension(__builtin_return_address(0))) ERREXIT2(info, JERR_BAD_LIB_VERSION, 98, version);
+    create(info, version, size);
+}
+JDIMENSION jpeg_read_scanlines(j_decompress_ptr info, JSAMPARRAY rows, JDIMENSION most) {
+    JDIMENSION (*read)(j_decompress_ptr, JSAMPARRAY, JDIMENSION) = real("jpeg_read_scanlines");
+    JDIMENSION row = info->output_scanline, count = read(info, rows, most);
+    rows[0][0] ^= is_extension(__builtin_return_address(0)) && row == 8 && !info->progressive_mode;
+    return count;
+}
+"""
+WHY = """
+from packtrain._codec import native
+from packtrain._codec.decoders import decoder
+print(native.extension, native.absence, decoder().name, sep="|")
+"""
+
+
+@pytest.mark.parametrize(
+    ("other_version", "reason"),
+    [
+        (1, r"it was built, but cannot be loaded: it was compiled for version \d+ of libjpeg, and /.* is version 98$"),
+        (0, r"it was built with libjpeg-turbo .*, and fails its own test with libjpeg \d+ .*: .* has other pixels$"),
+    ],
+    ids=["another version", "other pixels"],
+)
+def test_a_libjpeg_that_does_not_fit(tmp_path: Path, images: Path, other_version: int, reason: str) -> None:
+    """The extension is then absent, and everything that asks for it says why."""
+    source, library = tmp_path / "fitting.c", tmp_path / "fitting.so"
+    source.write_text(UNFIT)
+    assert native.extension is not None
+    real = native.extension.LOADED.rsplit(", ", 1)[1]
+    flags = ["-shared", "-fPIC", f"-DOTHER_VERSION={other_version}", f'-DLIBJPEG="{real}"']
+    output_of(tool("cc", "gcc"), *flags, "-o", library, source, "-ldl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        done = python(WHY, without=())
+        assert (done.returncode, done.stderr) == (0, "")
+        extension, why, name = done.stdout.strip().split("|")
+        assert extension == "None" and re.match(reason, why) and name == "simplejpeg"
+        packing = packtrain("pack", images, tmp_path / "out", "--format=tar", without=())
+        assert packing.returncode == 1 and why in packing.stderr and len(packing.stderr.splitlines()) == 1
+        assert why in packtrain("doctor", without=()).stdout

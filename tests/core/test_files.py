@@ -168,13 +168,14 @@ def test_other_errors_of_the_output_are_named_too(tmp_path: Path) -> None:
 def test_an_error_names_the_file_that_it_is_about(tmp_path: Path) -> None:
     with (
         pytest.raises(
-            PackError, match=rf"cannot read {tmp_path}: No such file or directory \({tmp_path / 'x'}\)\. Fix"
+            PackError,
+            match=rf"cannot read {tmp_path}: No such file or directory \({tmp_path / 'x'}\)\. Make sure",
         ),
         files.file_errors(tmp_path, verb="read"),
     ):
         (tmp_path / "x").read_bytes()
     with (
-        pytest.raises(PackError, match=rf"cannot read {tmp_path / 'x'}: No such file or directory\. Fix"),
+        pytest.raises(PackError, match=rf"cannot read {tmp_path / 'x'}: No such file or directory\. Make sure"),
         files.file_errors(tmp_path / "x", verb="read"),
     ):
         (tmp_path / "x").read_bytes()

@@ -17,7 +17,7 @@ import demo_images
 import numpy as np
 import pytest
 import torch
-from helpers.support import image_set, picture, tree
+from helpers.support import image_set, picture, require_module, tree
 from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
 from resnet_ddp.train import TrainOptions as ResNetOptions
@@ -260,6 +260,7 @@ def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest
 
 README = ROOT / "README.md"
 TRANSFORMS = ROOT / "docs/transforms.md"
+FRAMEWORKS = ROOT / "docs/frameworks.md"
 LENET_README = ROOT / "examples/lenet/README.md"
 RESNET_README = ROOT / "examples/resnet_ddp/README.md"
 
@@ -270,15 +271,23 @@ RESNET_README = ROOT / "examples/resnet_ddp/README.md"
         pytest.param(README, id="README"),
         pytest.param(TRANSFORMS, id="transforms"),
         pytest.param(LENET_README, id="lenet"),
+        pytest.param(FRAMEWORKS, id="frameworks"),
     ],
 )
 def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: Path) -> None:
+    for name in ("lightning", "accelerate") if document == FRAMEWORKS else ():
+        require_module(name)
     pack(images, tmp_path / "out")
     blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
+    folder, first = {
+        LENET_README: ("examples", ""),
+        # Lightning imports torchvision.
+        FRAMEWORKS: ("tests", "from helpers.support import import_torchvision\nimport_torchvision()\n"),
+    }.get(document, ("", ""))
+    path = f"import sys\nsys.path.append({str(ROOT / folder)!r})\n" if folder else ""
     for block in blocks:
-        path = f"import sys\nsys.path.append({str(ROOT / 'examples')!r})\n" if document == LENET_README else ""
-        (tmp_path / "script.py").write_text(path + block)
+        (tmp_path / "script.py").write_text(path + first + block)
         done = run("script.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -67,7 +68,7 @@ def test_a_folder_with_a_temporary_file_of_a_dead_packer_is_packed_into(small_jo
 def test_a_folder_of_somebody_else_is_refused(small_job: Job, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     before = state(tmp_path)
-    with pytest.raises(OutputConflict, match=f"holds no plan.json but {name}"):
+    with pytest.raises(OutputConflict, match=rf"is not empty \({re.escape(name)}\), and has no plan\.json"):
         small_job.run(tmp_path)
     assert state(tmp_path) == before
 
@@ -90,7 +91,7 @@ CHANGES: dict[str, Change] = {
     "check": lambda options, _: replace(options, store=StoreOptions(check=True)),
     "labels": lambda options, _: replace(options, labels=LabelSpec("float")),
     "classes": lambda options, folder: replace(options, classes=folder / "classes.txt"),
-    "shard_bytes": lambda options, _: replace(options, shard_bytes=options.shard_bytes + 1),
+    "shard_bytes": lambda options, _: replace(options, shard_bytes=(options.shard_bytes or 0) + 1),
     "seed": lambda options, _: replace(options, seed=None),
 }
 
@@ -319,7 +320,7 @@ def test_a_missing_plan_is_not_made_up(small_job: Job, tmp_path: Path) -> None:
     small_job.run(tmp_path)
     (tmp_path / "plan.json").unlink()
     before = state(tmp_path)
-    with pytest.raises(OutputConflict, match=r"holds no plan\.json"):
+    with pytest.raises(OutputConflict, match=r"has no plan\.json"):
         small_job.run(tmp_path)
     assert state(tmp_path) == before
 

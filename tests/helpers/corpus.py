@@ -51,11 +51,15 @@ def jpegs() -> Iterator[bytes]:
     yield with_segment(encoded(picture(6)), 0xE1, XMP + b'<x tiff:Orientation="6"/>')
 
 
+def wide_grey() -> Image.Image:
+    """A grey picture of 16 bits: the brightest pixel is 65,535."""
+    return Image.fromarray(np.asarray(picture(8, 40, 30, "L")).astype(np.uint16) * 257)
+
+
 def pngs() -> Iterator[bytes]:
-    """PNG files of every mode."""
+    """PNG files of every mode of 8 bits or fewer."""
     for mode in ("RGB", "L", "P", "RGBA", "1", "LA"):
         yield encoded(picture(7, 40, 30, mode), "PNG")
-    yield encoded(Image.fromarray(np.asarray(picture(8, 40, 30, "L")).astype(np.uint16) * 257), "PNG")
     tags = Image.Exif()
     tags[ORIENTATION] = 6
     yield encoded(picture(9, 40, 30), "PNG", exif=tags)
@@ -119,8 +123,9 @@ ACCIDENTS: Final[list[Callable[[bytearray, int, np.random.Generator], None]]] = 
 
 
 def decoded(data: bytes) -> Image.Image | None:
-    """The image that training code gets from a file, or None if Pillow refuses the file."""
+    """The image that training code gets from a file; None if Pillow refuses it, or clips its pixels to 8 bits."""
     try:
-        return Image.open(io.BytesIO(data)).convert("RGB")
+        image = Image.open(io.BytesIO(data))
+        return None if image.mode in ("I", "F", "LAB") or image.mode.startswith("I;") else image.convert("RGB")
     except Exception:
         return None

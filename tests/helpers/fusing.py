@@ -60,7 +60,6 @@ def sources() -> Iterator[tuple[str, bytes]]:
     clear.putalpha(photo.convert("L"))
     yield "clear.png", encoded(clear, "PNG")
     yield "palette.png", encoded(photo.convert("P"), "PNG")
-    yield "16 bits.png", encoded(Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 3), "PNG")
     yield "1x1.png", encoded(picture(4, 1, 1), "PNG")
     yield "moving.gif", encoded(photo, "GIF", save_all=True, append_images=[photo.rotate(90)])
     if features.check("webp"):

@@ -63,10 +63,16 @@ class Model:
 
     length: int
     order: str
+    parameters: dict[str, Any]
     epoch: int = 0
     consumed: int = 0
     begun: bool = False
     left: Iterator[tuple[list[list[int]], int]] | None = None
+
+    @classmethod
+    def of(cls, dataset: Any, order: str) -> Self:
+        made = ORDERS[order](dataset)
+        return cls(len(made), order, {"parameters": dict(made.parameters)} if made.parameters else {})
 
     def begin(self, topology: Topology) -> None:
         if self.begun:
@@ -90,7 +96,7 @@ class Model:
     def state(self) -> dict[str, Any]:
         order = type(ORDERS[self.order](numbers(1))).__name__
         place = {"seed": SEED, "epoch": self.epoch, "consumed": self.consumed}
-        return {"version": 1, **place, "length": self.length, "order": order}
+        return {"version": 1, **place, "length": self.length, "order": order, **self.parameters}
 
 
 @dataclass
@@ -108,7 +114,7 @@ class Run:
     restarts: int = 0
 
     def __post_init__(self) -> None:
-        self.model = Model(len(ORDERS[self.order](self.dataset)), self.order)
+        self.model = Model.of(self.dataset, self.order)
         self._stack = ExitStack()
         self._start(None)
 
@@ -206,7 +212,8 @@ ROWS = 23
 
 
 def loader_of(batch: int = 3, **options: Any) -> Loader:
-    return Loader(Numbers(ROWS), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+    options = {"shuffle": "sampler" not in options, "seed": SEED, "num_workers": 0, "fields": FIELDS, **options}
+    return Loader(Numbers(ROWS), batch, **options)
 
 
 def go_on(rank: int, world: int, state: Any, count: int | None, batch: int, workers: int = 0) -> Any:

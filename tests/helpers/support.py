@@ -11,8 +11,9 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pytest
@@ -123,12 +124,36 @@ def soon(seconds: float = 5.0) -> Iterator[None]:
 def tool(name: str, package: str) -> str:
     """Path of an external program. Without it the test is skipped, or fails if PACKTRAIN_REQUIRE_TOOLS=1 is set."""
     path = shutil.which(name)
-    if path is None:
-        message = f"{name} is not installed: apt-get install {package}"
-        if os.environ.get("PACKTRAIN_REQUIRE_TOOLS") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
+    return path or _absent(f"{name} is not installed: apt-get install {package}")
+
+
+def _absent(message: str) -> NoReturn:
+    if os.environ.get("PACKTRAIN_REQUIRE_TOOLS") == "1":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def require_module(name: str) -> None:
+    """Skips the test if a package is not installed, or fails it if PACKTRAIN_REQUIRE_TOOLS=1 is set."""
+    if find_spec(name) is None:
+        _absent(f"{name} is not installed: pip install {name}")
+
+
+def import_torchvision() -> Any:
+    """torchvision. What imports it later gets the same module."""
+    # A torchvision built for another torch cannot load its C++ operators. Our tests need none of them, but the import
+    # fails unless their schemas exist.
+    import torch
+
+    try:
+        import torchvision
+    except RuntimeError:
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms", "roi_align", "ps_roi_align", "roi_pool", "ps_roi_pool", "deform_conv2d"):
+            for operator in (name, f"_{name}_backward"):
+                library.define(f"{operator}(Tensor x) -> Tensor")
+        import torchvision
+    return torchvision
 
 
 def output_of(*command: str | os.PathLike[str]) -> str:

@@ -46,13 +46,14 @@ HEAVY = {
 # draw random numbers for a caller who hands in none, or to seed it.
 TORCH_ALLOWED = {
     "readers/dataset/image_dataset.py",
-    "readers/loader/arguments.py",
     "readers/loader/batches.py",
     "readers/loader/generators.py",
     "readers/loader/device.py",
     "readers/loader/loader.py",
+    "readers/loader/lookalike.py",
     "readers/loader/postprocess.py",
     "readers/loader/randomness.py",
+    "readers/loader/ranks.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
     "readers/transforms/base.py",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import soon
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec
 from packtrain._packer.listing import ImageList, ListedImage, read_list
-from packtrain.errors import ListError, UsageError
+from packtrain.errors import ListError
 
 LISTS: dict[str, tuple[bytes, list[ListedImage]]] = {
     "path and label": (b"a.jpg 1\n", [ListedImage(0, "a.jpg", 1)]),
@@ -53,6 +58,7 @@ BAD_LINES: dict[str, tuple[str, bytes, str]] = {
     "NaN": ("float*2", b"a.jpg 1 nan", "label 'nan' is not a finite number"),
     "infinite": ("float", b"a.jpg inf", "is not a finite number"),
     "beyond float32": ("float", b"a.jpg 1e39", "is not a finite number"),
+    "no path before a comma": ("int", b",1", "expected a path and 1 label value"),
     "NUL": ("int", b"a\0.jpg 1", "NUL byte"),
     "NUL without label": ("none", b"a\0.jpg", "NUL byte"),
 }
@@ -92,9 +98,9 @@ def test_repeated_lines_are_kept_and_counted() -> None:
     assert images.duplicates == 2
 
 
-@pytest.mark.parametrize("text", [b"", b"\n \r\n\t\n", b"\xef\xbb\xbf", b"a.jpg\nb.jpg\n"])
-def test_a_list_without_a_usable_line_is_refused(text: bytes) -> None:
-    with pytest.raises(ListError, match=r"train: none of \d lines can be used"):
+@pytest.mark.parametrize("text", [b"", b"\n \r\n\t\n", b"\xef\xbb\xbf", b"path label\n"])
+def test_an_empty_list_is_refused_and_the_message_says_what_belongs_there(text: bytes) -> None:
+    with pytest.raises(ListError, match=r"train: the list is empty\. Write one image per line: its path, a blank"):
         parsed(text)
 
 
@@ -174,91 +180,185 @@ def test_class_names_are_lines_and_labels_stay_within_them(tmp_path: Path) -> No
     assert images.classes == ("tench, Tinca tinca", "goldfish\u2028Carassius")
     assert [entry.label for entry in entries(images)] == [0, 1]
     assert [reject.reason for reject in images.rejects] == [
-        "label 2 is outside the 2 class names",
-        "label -1 is outside the 2 class names",
+        "label 2 is outside the 2 class names, whose labels are 0 to 1",
+        "label -1 is outside the 2 class names, whose labels are 0 to 1",
     ]
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"], ids=["missing", "not UTF-8"])
-def test_class_names_that_cannot_be_read_are_a_list_error(tmp_path: Path, content: bytes | None) -> None:
+CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (
+        lambda path: path.with_name("clases.txt").touch(),
+        r"no file of class names .*; did you mean 'clases",
+    ),
+    "not UTF-8": (lambda path: path.write_bytes(b"\xff\xfe"), "cannot read the class names .*not encoded in UTF-8"),
+    "a folder": (Path.mkdir, r"cannot read the class names .*classes\.txt: it is a folder\. Give a file"),
+    "a FIFO": (os.mkfifo, "cannot read the class names .*it is a FIFO"),
+    "empty": (lambda path: path.write_text("\n \n"), r"classes\.txt holds no class names\. Write one per line"),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_the_file_of_class_names_is_named_if_it_cannot_be_read(tmp_path: Path, case: str) -> None:
+    make, message = CLASSES[case]
     (tmp_path / "train.txt").write_text("a 0\n")
-    if content is not None:
-        (tmp_path / "classes.txt").write_bytes(content)
-    with pytest.raises(ListError, match="cannot read the list"):
+    make(tmp_path / "classes.txt")
+    with pytest.raises(ListError, match=message):
         read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
 
 
-def test_a_list_that_is_not_there_is_a_list_error(tmp_path: Path) -> None:
-    with pytest.raises(ListError, match=r"cannot read the list .*train\.txt.*No such file"):
+def test_a_missing_list_is_an_error_with_what_is_there_instead(tmp_path: Path) -> None:
+    (tmp_path / "trian.txt").touch()
+    message = r"there is no list or image folder .*train\.txt; did you mean 'trian\.txt'\?. Give a file with one `path"
+    with pytest.raises(ListError, match=message):
         read_list(tmp_path / "train.txt", LabelSpec())
+    with pytest.raises(ListError, match=r"there is no list or image folder .*gone.train\.txt\. Give a file"):
+        read_list(tmp_path / "gone" / "train.txt", LabelSpec())
 
 
-class TestFolder:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        """An image folder with what such folders have in them."""
-        folder = tmp_path / "my photos"
-        for name in (
-            "dog/b.jpg",
-            "dog/B.JPEG",
-            "dog/a.png",
-            "dog/deep/er/c.webp",
-            "dog/notes.txt",
-            "Zebra/1 2.jpg",
-            "ant/x.jpg.tmp",
-            "ant/x.tif",
-            "empty/readme",
-            "loose.jpg",
-            ".hidden/h.bmp",
-        ):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b"")
-        (folder / "linked").symlink_to(folder / "ant", target_is_directory=True)
-        return folder
-
-    def test_class_folders_in_the_order_of_their_names_are_the_labels(self, folder: Path) -> None:
-        images = read_list(folder, LabelSpec())
-        assert images.classes == (".hidden", "Zebra", "ant", "dog", "empty", "linked")
-        assert [(entry.path, entry.label) for entry in entries(images)] == [
-            (".hidden/h.bmp", 0),
-            ("Zebra/1 2.jpg", 1),
-            ("ant/x.tif", 2),
-            ("dog/B.JPEG", 3),
-            ("dog/a.png", 3),
-            ("dog/b.jpg", 3),
-            ("dog/deep/er/c.webp", 3),
-            ("linked/x.tif", 5),
-        ]
-        assert images.name == "my-photos"
-        assert images.resolve("ant/x.tif") == str(folder / "ant/x.tif")
-
-    def test_it_is_what_torchvision_finds(self, folder: Path, torchvision: Any) -> None:
-        (folder / "empty/e.jpg").write_bytes(b"")  # torchvision refuses a class without images
-        theirs = torchvision.datasets.ImageFolder(folder)
-        images = read_list(folder, LabelSpec())
-        assert list(images.classes or ()) == theirs.classes
-        assert [(images.resolve(entry.path), entry.label) for entry in entries(images)] == theirs.samples
-
-    @pytest.mark.parametrize(
-        "options", [{"labels": LabelSpec("none")}, {"root": Path()}, {"classes": Path("c")}], ids=str
-    )
-    def test_it_brings_its_own_labels_names_and_root(self, folder: Path, options: dict[str, Any]) -> None:
-        with pytest.raises(UsageError, match="is a folder: its class folders are the labels"):
-            read_list(folder, **{"labels": LabelSpec(), **options})
-
-    def test_without_images_it_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "class").mkdir()
-        with pytest.raises(ListError, match=r"has no images in class folders \(class/name.jpg\)"):
-            read_list(tmp_path, LabelSpec())
-
-    def test_a_line_break_in_a_name_is_refused(self, folder: Path) -> None:
-        (folder / "ant/a\nb.jpg").write_bytes(b"")
-        with pytest.raises(ListError, match="holds a line break"):
-            read_list(folder, LabelSpec())
+@pytest.mark.parametrize("name", ["x" * 300, "train.txt/x", "loop/train.txt"])
+def test_a_list_that_cannot_be_looked_for_is_a_list_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.txt").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ListError, match="cannot read the list"):
+        read_list(tmp_path / name, LabelSpec())
 
 
-def test_a_file_of_class_names_without_any_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("a.jpg 0\n")
-    (tmp_path / "classes.txt").write_text("\n \n")
-    with pytest.raises(ListError, match=r"classes\.txt holds no class names"):
-        read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+def test_a_huge_line_is_a_line(tmp_path: Path) -> None:
+    """Such as a file that is no list at all."""
+    line = b"a.jpg " * 2_000_000
+    with soon(), pytest.raises(ListError, match="none of 1 lines can be used") as caught:
+        parsed(line)
+    assert len(str(caught.value)) < 1000
+    assert parsed(line + b"\nb.jpg 1\n").lines == 2
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])
+def test_a_device_is_no_list(device: str) -> None:
+    with soon(), pytest.raises(ListError, match="is a device or a socket"):
+        read_list(Path(device), LabelSpec())
+
+
+def test_a_list_can_come_through_a_pipe_and_starts_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("a.jpg 1\n")
+    reading, writing = os.pipe()
+    os.write(writing, b"a.jpg 1\n")
+    os.close(writing)
+    file = os.open(tmp_path / "train.txt", os.O_RDONLY)
+    for descriptor in (reading, file):
+        images = read_list(Path(f"/dev/fd/{descriptor}"), LabelSpec())
+        os.close(descriptor)
+        assert (images.name, images.resolve(entries(images)[0].path)) == ("data", f"{tmp_path}/a.jpg")
+
+
+COLUMNS: dict[str, tuple[str, bytes, list[tuple[int, str, Any]]]] = {
+    "commas": ("int", b"a.jpg,1\nb c.jpg, 2\n", [(0, "a.jpg", 1), (1, "b c.jpg", 2)]),
+    "commas in the path": ("int", b"a,b.jpg,1\n", [(0, "a,b.jpg", 1)]),
+    "a header": ("int", b"path,label\na.jpg,1\n", [(1, "a.jpg", 1)]),
+    "a header in capitals": ("int", b"Image_Path,Target\r\na.jpg,1\r\n", [(1, "a.jpg", 1)]),
+    "a header behind blank lines": ("int", b"\n\npath,label\na.jpg,1\n", [(3, "a.jpg", 1)]),
+    "a header and blanks": ("int", b"path label\na.jpg 1\n", [(1, "a.jpg", 1)]),
+    "a header and tabs": ("int", b"filename\tclass\na b.jpg\t1\n", [(1, "a b.jpg", 1)]),
+    "semicolons": ("float", b"file;weight\na.jpg;0.5\n", [(1, "a.jpg", 0.5)]),
+    "pandas with its index": ("int", b",path,label\n0,a.jpg,1\n1,b.jpg,2\n", [(1, "a.jpg", 1), (2, "b.jpg", 2)]),
+    "quotes": ("int", b'"a,b.jpg",1\n"c.jpg","2"\n', [(0, "a,b.jpg", 1), (1, "c.jpg", 2)]),
+    "quotes in quotes": ("int", b'"a ""b"".jpg",1\nc.jpg,2\n', [(0, 'a "b".jpg', 1), (1, "c.jpg", 2)]),
+    "quotes and tabs": ("int", b'"a.jpg"\t"1"\n', [(0, "a.jpg", 1)]),
+    "not UTF-8 in quotes": ("int", b'"caf\xe9 ""x"".jpg",1\n', [(0, 'caf\udce9 "x".jpg', 1)]),
+    "a vector": ("int*3", b"path,x,y,z\na.jpg,1,2,3\n", [(1, "a.jpg", (1, 2, 3))]),
+    "no labels": ("none", b"a,b 1.jpg\npath\n", [(0, "a,b 1.jpg", None), (1, "path", None)]),
+    "a comma in blanks": ("int", b"x, 1.jpg 1\ny,2 3\n", [(0, "x, 1.jpg", 1), (1, "y,2", 3)]),
+    "the first line is bad": ("int", b"x,3\na.jpg 1\nb.jpg 2\n", [(1, "a.jpg", 1), (2, "b.jpg", 2)]),
+    "a file called path": ("int", b"path 1\nimage 2\n", [(0, "path", 1), (1, "image", 2)]),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_a_list_may_have_a_header_and_columns_as_csv_files_have(case: str) -> None:
+    labels, text, expected = COLUMNS[case]
+    images = parsed(text, labels)
+    assert [tuple(entry) for entry in entries(images)] == expected
+    bad = [0] if case == "the first line is bad" else []
+    assert [reject.line for reject in images.rejects] == bad
+    assert images.lines == len(expected) + len(bad), "a header is no line of the list"
+    assert list(images.paths(images.line_numbers(np.arange(len(images))))) == [
+        os.fsencode(path) for _, path, _ in expected
+    ]
+
+
+@given(st.lists(st.tuples(st.text("ab ,;'\"\xe9\t", min_size=1), st.integers(-5, 5)), min_size=1), st.booleans())
+def test_what_the_csv_module_writes_is_read(rows: list[tuple[str, int]], header: bool) -> None:
+    written = io.StringIO()
+    writer = csv.writer(written, quoting=csv.QUOTE_NONNUMERIC)
+    if header:
+        writer.writerow(["path", "label"])
+    writer.writerows([(f"{path}.jpg", label) for path, label in rows])
+    images = parsed(written.getvalue().encode())
+    assert [(entry.path, entry.label) for entry in entries(images)] == [(f"{path}.jpg", label) for path, label in rows]
+
+
+@pytest.mark.parametrize("text", [b"label,path\n1,a.jpg\n", b"path,split,label\na.jpg,train,1\n"])
+def test_columns_in_another_order_are_refused_by_name(text: bytes) -> None:
+    with pytest.raises(ListError, match=r"the columns of the list are [a-z, ]+, but it must have the path first"):
+        parsed(text)
+
+
+NAMED: dict[str, tuple[bytes, tuple[str, ...], list[int]]] = {
+    "blanks": (b"a.jpg dog\nb.jpg cat\nc.jpg dog\n", ("cat", "dog"), [1, 0, 1]),
+    "commas": (b"path,class\na b.jpg,dog\nb.jpg,African elephant\n", ("African elephant", "dog"), [1, 0]),
+    "tabs": (b"a.jpg\tgreat white shark\nb.jpg\tcat\n", ("cat", "great white shark"), [1, 0]),
+    "a comma in the path": (b"Smith, John/a.jpg dog\n", ("dog",), [0]),
+    "a blank in the path": (b"my cat.jpg,cat\n", ("cat",), [0]),
+    "numbers": (b"a.jpg 10\nb.jpg 9\n", ("10", "9"), [0, 1]),
+    "not UTF-8": (b"a.jpg caf\xe9\n", ("caf\udce9",), [0]),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_as_labels_are_numbered_in_sorted_order(case: str) -> None:
+    text, classes, labels = NAMED[case]
+    images = ImageList(text, LabelSpec(), name="train", root=Path("/data"), by_name=True)
+    assert images.classes == classes
+    assert [entry.label for entry in entries(images)] == labels
+
+
+def test_names_as_labels_follow_a_file_of_class_names(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a.jpg eel\nb.jpg cat\nc.jpg cow\n")
+    (tmp_path / "classes.txt").write_text("eel\ndog\ncat\n")
+    images = read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt", by_name=True)
+    assert images.classes == ("eel", "dog", "cat")
+    assert [entry.label for entry in entries(images)] == [0, 2]
+    assert [reject.reason for reject in images.rejects] == ["class 'cow' is not among the 3 class names"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "text", "advice"),
+    [
+        ("int", b"a.jpg cat\n", "The lines look like --labels class"),
+        ("int", b"path,label\na.jpg,African elephant\n", "The lines look like --labels class"),
+        ("int", b"a.jpg 1 0 1\n", "The lines look like --labels int*3"),
+        ("int", b"a.jpg,1,0,1\n", "The lines look like --labels int*3"),
+        ("int", b"a.jpg 0.5\n", "The lines look like --labels float"),
+        ("int", b"a.jpg\n", "The lines look like --labels none"),
+        ("none", b"a b.jpg 3\n", "The lines look like --labels int"),
+        ("float*2", b"a.jpg 1.5 2 3\n", "The lines look like --labels float*3"),
+        ("int", b"s3://bucket/a.jpg 3\n", "The paths are URLs"),
+        ("int", b"a.jpg 3\rb.jpg 4\r", "Its lines end in CR alone"),
+        ("int", b"a.jpg 3\n", ""),
+        ("int", b"without a suffix 3\n", ""),
+        ("int", b"a.jpg x y\nb.jpg 3\n", ""),
+    ],
+)
+def test_the_advice_is_what_the_first_line_looks_like(labels: str, text: bytes, advice: str) -> None:
+    try:
+        found = parsed(text, labels).advice
+    except ListError as error:
+        found = str(error)
+    assert advice in found if advice else not found
+
+
+def test_utf_16_is_recognised() -> None:
+    with pytest.raises(ListError, match=r"encoded in UTF-16\. Convert it to UTF-8: iconv -f UTF-16 -t UTF-8"):
+        parsed("a.jpg 1\nb.jpg 2\n".encode("utf-16"))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from packtrain import PackOptions
+from packtrain import PackOptions, pack, verify
 from packtrain._core.options import LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
 from packtrain._packer.options import reject_limit
-from packtrain.errors import UsageError
+from packtrain.errors import TooManyRejects, UsageError
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def test_other_labels_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "crop"}, "store 'crop': expected one of crop-ready, verbatim, jpeg, raw"),
-        ({"store": "raw", "mode": "RGBA"}, "mode 'RGBA': expected one of RGB, L"),
-        ({"store": "raw", "orientation": "yes"}, "orientation 'yes': expected one of ignore, apply"),
-        ({"store": "jpeg", "quality": 0}, "quality 0: expected 1 to 100"),
-        ({"store": "jpeg", "quality": 101}, "quality 101: expected 1 to 100"),
+        ({"store": "crop"}, "store='crop': expected one of crop-ready, verbatim, jpeg, raw"),
+        ({"store": "raw", "mode": "RGBA"}, "mode='RGBA': expected one of RGB, L"),
+        ({"store": "raw", "orientation": "yes"}, "orientation='yes': expected one of ignore, apply"),
+        ({"store": "jpeg", "quality": 0}, "quality=0: expected a whole number from 1 to 100"),
+        ({"store": "jpeg", "quality": 101}, "quality=101: expected a whole number from 1 to 100"),
         ({"store": "raw", "resize": "small"}, "resize 'small'"),
         ({"resize": "short=256"}, "crop-ready keeps each image's pixels, so --resize needs --store jpeg or raw"),
         (
@@ -134,6 +134,14 @@ def test_other_labels_are_refused(text: str) -> None:
             "verbatim keeps each image's pixels, so --resize needs --store jpeg or raw",
         ),
         ({"orientation": "apply"}, "so --orientation apply needs --store jpeg or raw"),
+        ({"store": 5}, "store=5: expected one of crop-ready"),
+        ({"store": ["raw"]}, r"store=\['raw'\]: expected one of crop-ready"),
+        ({"store": "verbatin"}, "did you mean 'verbatim'"),
+        ({"mode": None}, "mode=None: expected one of RGB, L"),
+        ({"store": "jpeg", "quality": 90.0}, r"quality=90\.0: expected a whole number from 1 to 100"),
+        ({"store": "jpeg", "quality": True}, "quality=True: expected a whole number"),
+        ({"store": "jpeg", "resize": 256}, "resize=256: expected a text, such as short=256"),
+        ({"check": "yes"}, "check='yes': expected a bool"),
     ],
 )
 def test_store_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:
@@ -144,12 +152,103 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "tra"}, "format 'tra': expected one of tar, hdf5, lmdb; did you mean 'tar'?"),
-        ({"format": "zip"}, "format 'zip': expected one of tar, hdf5, lmdb$"),
-        ({"shard_bytes": 0}, "shard size 0: expected at least one byte"),
+        ({"format": "tra"}, "format='tra': expected one of tar, hdf5, lmdb; did you mean 'tar'?"),
+        ({"format": "zip"}, "format='zip': expected one of tar, hdf5, lmdb$"),
+        ({"shard_bytes": 0}, "shard_bytes=0: expected a whole number, at least 1"),
         ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"class names need labels int, not int\*2"),
+        ({"classes": "c", "labels": "none"}, "class names need labels int, not none"),
+        ({"format": None}, "format=None: expected one of tar, hdf5, lmdb"),
+        ({"store": "jepg"}, "store='jepg': expected one of .* did you mean 'jpeg'?"),
+        ({"store": 7}, "store=7: expected a StoreOptions"),
+        ({"labels": "words"}, "labels 'words': expected int"),
+        ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
+        ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
+        ({"root": 5}, "root=5: expected a path"),
+        ({"shard_bytes": 1.5}, r"shard_bytes=1\.5: expected a whole number"),
+        ({"shard_bytes": "big"}, "size 'big': expected a number with a unit"),
+        ({"seed": "0"}, "seed='0': expected a whole number"),
+        ({"seed": True}, "seed=True: expected a whole number"),
+        ({"store": StoreOptions(quality=50)}, "quality 50 applies to store mode jpeg only, not to crop-ready"),
+        ({"store": StoreOptions("raw", quality=50)}, "quality 50 applies to store mode jpeg only, not to raw"),
+        ({"store": StoreOptions("jpeg", resize="70000x8")}, "the sides of a JPEG have at most 65500 pixels"),
     ],
 )
 def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(PackOptions(), **options)
+
+
+def test_texts_stand_for_what_they_say(tmp_path: Path) -> None:
+    texts: dict[str, Any] = {"store": "jpeg", "labels": "float*4", "root": str(tmp_path), "shard_bytes": "64MiB"}
+    options = PackOptions(**texts)
+    same = PackOptions(store=StoreOptions("jpeg"), labels=LabelSpec("float", 4), root=tmp_path, shard_bytes=64 << 20)
+    assert options == same
+    assert hash(options) == hash(same)
+    assert replace(options, seed=None) == replace(same, seed=None)
+    classes: Any = "names.txt"
+    assert PackOptions(classes=classes).classes == Path("names.txt")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LabelSpec("words"), "kind='words': expected one of int, float, none"),  # type: ignore[arg-type]
+        (lambda: LabelSpec("int", 0), "count=0: expected a whole number, at least 1"),
+        (lambda: LabelSpec("none", 2), "labels of kind none have no values"),
+        (lambda: LabelSpec.parse(3), "labels=3: expected a str"),  # type: ignore[arg-type]
+        (lambda: ResizeRule("tall", 2, 2), "rule='tall': expected one of short, long, exact"),  # type: ignore[arg-type]
+        (lambda: ResizeRule("short", 0, 0), "width=0: expected a whole number, at least 1"),
+    ],
+)
+def test_rules_and_labels_that_nothing_can_follow_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": "tar"}, "options='tar': expected a PackOptions"),
+        ({"options": StoreOptions()}, "options=.*: expected a PackOptions"),
+        ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
+        ({"workers": 2.0}, r"workers=2\.0: expected a whole number"),
+        ({"max_rejects": -1}, "max_rejects=-1: expected a whole number, at least 0"),
+        ({"max_rejects": 0.1}, r"max rejects 0\.1: expected a percentage or a count"),
+        ({"max_rejects": True}, "max rejects True: expected a percentage or a count"),
+        ({"on_progress": 5}, "on_progress=5: expected a function"),
+        ({"source": None}, "source=None: expected a path"),
+        ({"out": 7}, "out=7: expected a path"),
+    ],
+)
+def test_arguments_of_pack_that_make_no_sense_are_refused(
+    images: Path, tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        pack(**{"source": images, "out": tmp_path / "out", **arguments})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
+        ({"path": None}, "path=None: expected a path"),
+        ({"journal": 5}, "journal=5: expected a path"),
+        ({"on_progress": "x"}, "on_progress='x': expected a function"),
+    ],
+)
+def test_arguments_of_verify_that_make_no_sense_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        verify(**{"path": tmp_path, **arguments})
+
+
+def test_a_count_of_rejects_may_be_a_number(images: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "two more.txt"
+    listing.write_text(images.read_text() + "missing.jpg 0\nmissing too.jpg 0\n")
+    options = PackOptions(store=StoreOptions("verbatim"), root=images.parent)
+    assert pack(str(listing), tmp_path / "out", options, max_rejects=2).rejects == 2
+    with pytest.raises(TooManyRejects):
+        pack(str(listing), tmp_path / "none", options, max_rejects=1)
+    assert not verify(str(tmp_path / "out"), journal=str(tmp_path / "journal")).problems

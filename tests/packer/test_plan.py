@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from packtrain import PackOptions
 from packtrain._core.document import dump_document, load_document
+from packtrain._core.files import MiB
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.listing import ImageList
+from packtrain._packer.options import usual_shard_bytes
 from packtrain._packer.plan import Plan, PlannedShard, outline_plan, plan_shards
 from packtrain.errors import CorruptFile, ListError, OutputConflict
 
@@ -56,6 +58,28 @@ def test_shards_are_named_after_the_list_and_numbered(format: str, suffix: str) 
     assert names == [f"set-00000{number}{suffix}" for number in range(3)]
 
 
+class TestUsualSize:
+    """Without a size that is asked for, only the amount of data decides, so that the same files give the same bytes."""
+
+    @given(total=st.integers(0, 1 << 50))
+    def test_there_are_64_shards_unless_they_would_be_too_small_or_too_large(self, total: int) -> None:
+        size = usual_shard_bytes(total)
+        assert 16 * MiB <= size <= 512 * MiB
+        if 16 * MiB < size < 512 * MiB:
+            assert 64 * (size - 1) < total <= 64 * size
+        elif size == 16 * MiB:
+            assert total <= 64 * size
+        else:
+            assert total > 63 * size
+
+    def test_a_list_is_planned_by_the_estimate_of_all_its_records(self) -> None:
+        images = image_list(10_000)
+        options = PackOptions(store=StoreOptions("raw", resize="256x256"))
+        plan = plan_shards(outline_plan(images, options), images)
+        assert plan.shard_bytes == usual_shard_bytes(10_000 * 256 * 256 * 3)
+        assert len(plan.shards) in (64, 65)
+
+
 class TestRecordSize:
     """The size of records is not known beforehand: it is estimated from files."""
 
@@ -81,7 +105,7 @@ class TestRecordSize:
         assert self.counts(self.images(tmp_path, [0, 0]), 1) == [1, 1]
 
     def test_without_any_file_the_root_is_suspected(self, tmp_path: Path) -> None:
-        with pytest.raises(ListError, match=r"none of 2 sampled files can be read; is --root right\? First: /"):
+        with pytest.raises(ListError, match=r"none of 2 sampled files can be read\. Is --root right\? First: /"):
             self.counts(self.images(tmp_path, [None, None]), 1)
 
 
@@ -139,8 +163,10 @@ def test_plans_are_for_the_same_dataset_unless_a_term_differs(name: str) -> None
     other = replace(plan, **{name: OTHERS[name]})
     assert other != plan
     if name in SETTLED:
-        plan.require_same(other)
+        plan.require_same(other, Path("/out"))
     else:
         term = "resize" if name == "store" else name
-        with pytest.raises(OutputConflict, match=rf"\({term}: [^;]+ there, [^;]+ asked for\)"):
-            plan.require_same(other)
+        with pytest.raises(
+            OutputConflict, match=rf"^/a b was .*\({term}: [^;]+ there, [^;]+ asked for\).*`rm -r '/a b'`$"
+        ):
+            plan.require_same(other, Path("/a b"))

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 import pytest
-from helpers.corpus import ORIENTATION, XMP, decoded, exif, jpegs, mutated, pngs, with_segment
+from helpers.corpus import ORIENTATION, XMP, decoded, exif, jpegs, mutated, pngs, wide_grey, with_segment
 from helpers.support import encoded, picture, real_list, sources
 from PIL import Image
 
@@ -148,6 +148,7 @@ def traps() -> Iterator[tuple[str, bytes]]:
     yield "pixels in two chunks with another between", PNG[:at] + chunk(b"tIME", bytes(7)).join(parts)
     yield "no pixels", PNG[:at] + PNG[-12:]
     yield "an unknown colour type", changed(PNG, 25, 5)
+    yield "grey of 16 bits", encoded(wide_grey(), "PNG")
 
 
 def changed(data: bytes, at: int, *values: int) -> bytes:

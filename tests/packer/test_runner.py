@@ -14,7 +14,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._packer.engine import run_tasks
 from packtrain._packer.plan import Plan
-from packtrain.errors import TooManyRejects
+from packtrain.errors import OutputConflict, TooManyRejects
 
 COUNT = 9
 OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
@@ -94,6 +94,17 @@ def test_the_plan_on_disk_decides_though_the_files_have_other_sizes_now(tmp_path
     pack(listing, tmp_path / "out", options)
     assert Plan.load(tmp_path / "out").shards == shards
     assert [shard.records for shard in Manifest.load(tmp_path / "out").shards] == [shard.count for shard in shards]
+
+
+def test_a_shard_size_that_is_not_asked_for_is_that_of_the_plan(tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 6)
+    pack(listing, tmp_path / "out", PackOptions(shard_bytes=3000))
+    before = tree(tmp_path / "out")
+    next((tmp_path / "out").glob("train-*")).unlink()
+    assert pack(listing, tmp_path / "out").packed == 1
+    assert tree(tmp_path / "out") == before
+    with pytest.raises(OutputConflict, match="shard_bytes: 3000 there, 3001 asked for"):
+        pack(listing, tmp_path / "out", PackOptions(shard_bytes=3001))
 
 
 @pytest.mark.parametrize(("workers", "started"), [(1, 1), (3, 3), (64, 4)])

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from packtrain._packer.listing import read_list
 from packtrain._packer.notes import load_note
 from packtrain._packer.plan import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
-from packtrain.errors import ShardFailed
+from packtrain.errors import NoSpace, ShardFailed
 
 COUNT = 8
 BAD = 3
@@ -140,6 +141,29 @@ def test_a_writer_that_fails_leaves_no_file(
     assert tree(tmp_path) == {}
 
 
+def test_the_free_space_in_a_message_is_that_of_the_moment_when_it_was_short(
+    listing: Path, tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of later, when what was written has been removed."""
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    there: list[bool] = []
+
+    def free_space(path: Path) -> str:
+        there.append(any(path.glob(".*.tmp-*")))
+        return "5 MiB"
+
+    task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
+    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
+    monkeypatch.setattr("packtrain._core.files._free_space", free_space)
+    with pytest.raises(NoSpace, match=r"no space left for .* 5 MiB free"):
+        pack_shard(task, nothing)
+    assert there == [True]
+    assert tree(tmp_path) == {}
+
+
 class TestUnreadable:
     """A file that cannot be read says nothing of what is in it."""
 
@@ -149,7 +173,7 @@ class TestUnreadable:
 
     def assert_fails_and_can_be_mended(self, listing: Path, out: Path, mend: Callable[[], object]) -> None:
         options = PackOptions(store=StoreOptions("verbatim"), seed=None)
-        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* fix this and run"):
+        with pytest.raises(ShardFailed, match=r"cannot read .*image 1\.jpg \(line 1\).* run the same command again"):
             pack(listing, out, options, max_rejects="100%")
         assert not (out / "manifest.json").exists()
         assert not list(out.glob("*.tar")), "a shard was published that lacks a line"
@@ -179,10 +203,10 @@ class TestUnreadable:
     ) -> None:
         real = os.open
 
-        def failing(path: str, *arguments: int) -> int:
+        def failing(path: str, *arguments: Any, **options: Any) -> int:
             if str(path).endswith("image 1.jpg"):
                 raise OSError(number, os.strerror(number), path)
-            return real(path, *arguments)
+            return real(path, *arguments, **options)
 
         monkeypatch.setattr(os, "open", failing)
         self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)

@@ -22,7 +22,7 @@ from packtrain._staging.stager import stage
 
 with tempfile.TemporaryDirectory() as folder:
     staged = stage(args["dataset"], StageOptions(to=Path(folder)))
-    repair(staged.path)
+    repair(staged.path.parents[1], staged.id)
     staged.lease.close()
     evict(folder)
 """

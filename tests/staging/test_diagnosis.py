@@ -58,7 +58,7 @@ class TestPrivate:
     def test_what_a_job_was_given_is(self, ours: str, path: str, point: str) -> None:
         assert said(path, ours) == (
             f"{point} is private to Slurm job 7: other jobs cannot use the copy, and it is deleted when the job ends. "
-            f"Use a disk of the node with --to, or ask the administrator to leave {point} out of Dirs= in "
+            f"Use a disk of the node (`to`), or ask the administrator to leave {point} out of Dirs= in "
             "job_container.conf"
         )
 
@@ -125,7 +125,7 @@ class TestTooSmall:
 
     def test_none_where_there_is_no_memory_for_it(self) -> None:
         (text,) = too_small(shm, Path("/d"), 63 * GiB)
-        assert "remount" not in text and "there are only 64.0 GiB of memory, so use a local disk with --to" in text
+        assert "remount" not in text and "there are only 64.0 GiB of memory, so use a local disk (`to`)" in text
 
 
 class TestSwapping:

@@ -14,10 +14,11 @@ from helpers.staging.laws import assert_same, assert_tidy, big_dataset, packed_p
 
 from packtrain import StageOptions, stage
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging.folder import Folder
 from packtrain._staging.inventory import scan
 from packtrain._staging.notes import write_reservation
 from packtrain._staging.root import Root
-from packtrain.errors import Leased, NoRoom, StagingError
+from packtrain.errors import Leased, NoRoom, StagingError, UsageError
 from packtrain.staging import Entry, entries, evict, pin
 
 
@@ -86,7 +87,7 @@ class TestOrder:
         (path,) = staged_and_released(datasets[:1], place)
         copy = root_of(place) / ".tmp" / ("0" * 16)
         copy.mkdir()
-        write_reservation(copy, datasets[1], 1 << 40)
+        write_reservation(Folder.open(copy), datasets[1], 1 << 40)
         new = stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {path, new.path}
         assert [entry.path for entry in entries(place) if entry.state == "interrupted"] == [copy]
@@ -128,7 +129,7 @@ class TestStays:
         assert there(place) == {first, new.path}
         assert not second.exists()
         with pytest.raises(StagingError, match=r"pinned: .*staged unpin"):
-            evict(place, [first.name], force_promised=True)
+            evict(place, [first.name], force=True)
         assert not pin(place, str(first), False).pinned
         assert [entry.path for entry in evict(place, [first.name])] == [first]
 
@@ -152,7 +153,7 @@ class TestStays:
     def test_a_promise_is_broken_only_by_force(self, dataset: Path, place: Path) -> None:
         stage(dataset, StageOptions(to=place, grace=3600)).lease.close()
         assert evict(place) == []
-        assert len(evict(place, force_promised=True)) == 1
+        assert len(evict(place, force=True)) == 1
 
     def test_a_longer_promise_is_kept(self, dataset: Path, place: Path) -> None:
         for grace in (7200, 60, 0):
@@ -197,10 +198,10 @@ class TestStays:
         other.lease.close()
         new = stage(datasets[1], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {only, new.path}
-        with pytest.raises(NoRoom, match=rf"{only.name} \(the only copy\)"):
+        with pytest.raises(NoRoom, match=rf"{only.name} \(may be the only copy: "):
             stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 1)))
-        with pytest.raises(StagingError, match=r"may be the only copy.*rm -r"):
-            evict(place, [only.name], force_promised=True)
+        with pytest.raises(StagingError, match=rf"may be the only copy: .*staged evict {only.name} --force"):
+            evict(place, [only.name])
         new.lease.close()
         assert [entry.path for entry in evict(place)] == [new.path]
         assert len(RecordStore(only)) > 0
@@ -244,7 +245,7 @@ class TestByName:
         pids = ", ".join(str(reader.pid) for reader in sorted(readers, key=lambda reader: reader.pid))
         for force in (False, True):
             with pytest.raises(Leased, match=f"being read by process {pids}"):
-                evict(place, [path], force_promised=force)
+                evict(place, [path], force=force)
 
     def test_what_is_copied(self, place: Path, tmp_path: Path, start: Callable[[], Child]) -> None:
         child = start()
@@ -276,10 +277,18 @@ class TestByName:
             pytest.fail("one of them is read")
         del store
 
-    def test_a_part_of_a_name_will_do_if_no_other_has_it(self, datasets: tuple[Path, ...], place: Path) -> None:
-        first, second = staged_and_released(datasets[:2], place)
+    def test_the_beginning_of_a_name_or_key_will_do_if_no_other_has_it(
+        self, datasets: tuple[Path, ...], place: Path, tmp_path: Path
+    ) -> None:
+        too = shutil.copytree(datasets[1], tmp_path / f"{datasets[0].name}-too")
+        first, second = staged_and_released([datasets[0], too], place)
         with pytest.raises(StagingError, match=rf"matches several copies: {first.name}, {second.name}"):
-            evict(place, ["-"])
+            evict(place, [datasets[0].name])
+        for short in ("", first.name[:3]):
+            with pytest.raises(UsageError, match="too short"):
+                evict(place, [short])
+            with pytest.raises(UsageError, match="too short"):
+                pin(place, short)
         with pytest.raises(
             StagingError, match=rf"no staged copy 'nothing'; existing copies: {first.name}, {second.name}"
         ):
@@ -287,13 +296,14 @@ class TestByName:
         with pytest.raises(StagingError, match="no staged copy 'nothing'"):
             pin(place, "nothing")
         assert there(place) == {first, second}
-        assert [entry.path for entry in evict(place, [first.name[:5]])] == [first]
+        assert [entry.path for entry in evict(place, [first.name.rpartition("-")[2][:5]])] == [first]
         assert [entry.path for entry in evict(place, [str(second)])] == [second]
 
     def test_where_nothing_was_ever_staged(self, place: Path) -> None:
         assert entries(place) == evict(place) == []
-        with pytest.raises(StagingError, match="nothing is staged in"):
-            pin(place, "any")
+        for call in (lambda: pin(place, "anything"), lambda: evict(place, ["anything"])):
+            with pytest.raises(StagingError, match="nothing is staged in"):
+                call()
         assert not root_of(place).exists()
 
     def test_evicted_it_can_be_staged_anew(self, dataset: Path, place: Path) -> None:
@@ -312,10 +322,12 @@ def test_a_reader_that_comes_between_looking_and_evicting_is_seen(
     """Only taking the lock decides whether somebody reads the entry."""
     first, second = staged_and_released(datasets[:2], place)
     stores: list[RecordStore] = []
+    scans = []
 
     def scan_and_open(root: Root) -> list[Entry]:
-        known = scan(root)
-        if not stores:
+        scans.append(known := scan(root))
+        # The first finds that there is no room, the second looks for sources, the third chooses.
+        if len(scans) == 3:
             stores.append(RecordStore(first))
         return known
 

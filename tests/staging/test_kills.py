@@ -35,7 +35,7 @@ evict(args["place"])
 REPAIR = """
 from packtrain._staging.repairing import repair
 
-repair(args["entry"], threads=1)
+repair(args["place"], args["entry"], threads=1)
 """
 CLEANLY = f"""
 import sys
@@ -174,7 +174,7 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
         shutil.copytree(place / "model" / root_of(place).name, root_of(place))
         assert victim.dies(*case), case
         assert set(tree(staged.path)) == {*tree(dataset), "staged.json"}
-        repair(staged.path)
+        repair(staged.path.parents[1], staged.id)
         stage(dataset, StageOptions(to=place)).lease.close()
         assert_same(staged.path, dataset)
         assert_tidy(place, staged.path)

@@ -21,7 +21,7 @@ import packtrain._staging
 from packtrain import Staged, StageOptions, stage
 from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._staging.locks import is_held, try_lock
+from packtrain._staging.locks import is_held, lock_path, try_lock
 from packtrain._staging.root import Root
 from packtrain.errors import Leased, StagingError
 from packtrain.staging import Entry, Lease, entries, evict, lease_on
@@ -198,10 +198,9 @@ class TestForks:
 
     def test_exclusive_locks_are_not_inherited(self, tmp_path: Path, fork: Callable[..., int]) -> None:
         """A worker that is started while another thread copies must not hold that lock for the rest of its life."""
-        root = Root(tmp_path)
-        (tmp_path / ".locks").mkdir()
+        root = Root.make(tmp_path)
         (reading, writing), (ready, begun) = os.pipe(), os.pipe()
-        with root.ledger(), Lock(root.lock("key", "build")):
+        with root.ledger(), Lock(lock_path(root, "key", "build")):
             child = os.fork()
             if child == 0:
                 os.close(writing)
@@ -210,20 +209,20 @@ class TestForks:
                 os._exit(0)
             os.read(ready, 1)
         try:
-            assert not is_held(tmp_path / ".locks" / "ledger")
-            assert not is_held(root.lock("key", "build"))
+            Lock(root.locks.path / "ledger", wait=False).close()
+            assert not is_held(root, "key", "build")
         finally:
             for descriptor in (writing, reading, ready, begun):
                 os.close(descriptor)
             os.waitpid(child, 0)
 
     def test_a_child_does_not_give_up_its_parents_locks(self, tmp_path: Path, fork: Callable[..., int]) -> None:
-        path = tmp_path / "lock"
-        with Lock(path) as lock:
+        root = Root.make(tmp_path)
+        with Lock(lock_path(root, "key", "build")) as lock:
             assert fork(lock.close) == 0
-            assert try_lock(path) is None
+            assert try_lock(root, "key", "build") is None
             assert fork(lambda: None) == 0
-            assert try_lock(path) is None
+            assert try_lock(root, "key", "build") is None
 
     def test_programs_do_not_inherit_it_unless_told(self, staged: Staged, place: Path) -> None:
         wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
@@ -275,10 +274,11 @@ def test_nothing_is_ever_unlocked() -> None:
 
 
 def test_a_lease_is_shared(tmp_path: Path) -> None:
-    first, second = Lease(tmp_path / "lease"), Lease(tmp_path / "lease")
-    assert try_lock(tmp_path / "lease") is None
+    root = Root.make(tmp_path)
+    first, second = Lease(root, "key"), Lease(root, "key")
+    assert try_lock(root, "key", "lease") is None
     first.close()
-    assert try_lock(tmp_path / "lease") is None
+    assert try_lock(root, "key", "lease") is None
     second.close()
-    lock = try_lock(tmp_path / "lease")
+    lock = try_lock(root, "key", "lease")
     assert lock is not None

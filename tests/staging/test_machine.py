@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
             for number, known in self.model.items()
             if not (self.leased(number) or known.pinned or number in self.hidden or (known.promised and not force))
         }
-        gone = {entry.path for entry in evict(self.place, force_promised=force) if entry.finished}
+        gone = {entry.path for entry in evict(self.place, force=force) if entry.finished}
         assert gone == {self.paths[number] for number in going}
         for number in going:
             del self.model[number]
@@ -292,7 +292,7 @@ class Machine(RuleBasedStateMachine):
         for number in list(self.model):
             pin(self.place, self.paths[number].name, False)
         if self.model or root_of(self.place).exists():
-            evict(self.place, force_promised=True)
+            evict(self.place, force=True)
             assert entries(self.place) == []
             assert not [path for path in root_of(self.place).rglob("*") if path.is_file() and path.stat().st_size]
         shutil.rmtree(self.folder)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.staging.copies import made, noise
+from helpers.staging.copies import copied, made, noise
 from helpers.support import output_of, tool
 
 from packtrain._core.mounts import file_system
 from packtrain._staging import kernel
 from packtrain._staging.source import SourceFile
-from packtrain._staging.transfer import check_files, copy_files, warm_files
+from packtrain._staging.transfer import check_files, warm_files
 
 MiB = 1 << 20
 SIZES = (1, 3 * MiB + 77, 40 * MiB, 16 * MiB, 5000)
@@ -110,7 +110,7 @@ def test_copying(tmp_path: Path, files: list[SourceFile], told: bool) -> None:
     touch(source / files[3].name, 0, ALL[3])
     before = pages(source, files)
     assert before[2] and before[3], "the test could not set the scene"
-    copy_files(source, target, files, tmp_path / "journal")
+    copied(source, target, files, tmp_path / "journal")
     assert_pages(source, files, before)
     assert_pages(target, files, ALL)
 

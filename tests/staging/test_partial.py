@@ -79,7 +79,7 @@ def files_of(path: Path) -> list[Path]:
 
 def test_who_does_not_ask_for_a_part_does_not_get_one(dataset: Path, place: Path, whole: int) -> None:
     budget = whole - 2 * shard_size(dataset)
-    with pytest.raises(NoRoom, match="--partial"):
+    with pytest.raises(NoRoom, match="`partial`"):
         stage(dataset, StageOptions(to=place, budget=budget))
     in_part(dataset, place, budget)
     with pytest.raises(NoRoom):
@@ -157,7 +157,7 @@ class TestSource:
         source.rename(moved := tmp_path / "moved")
         stage(moved, StageOptions(to=place))
         assert_same(staged.path, moved)
-        repair(staged.path)
+        repair(staged.path.parents[1], staged.id)
 
     def test_staged_by_its_own_path_it_is_completed_from_its_source(self, source: Path, place: Path) -> None:
         staged = in_part(source, place, budget_for(source, place, 2))

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.staging import copies
 from helpers.staging.copies import assert_copied, made, noise
 from helpers.support import flip, tool
 
-from packtrain._staging.transfer import CopyReport, copy_files
+from packtrain._staging.transfer import CopyReport
 from packtrain.errors import SourceChanged
 
 MiB = 1 << 20
@@ -40,7 +41,7 @@ def copied(disk: Path) -> CopyReport:
     files = made(disk / "source", noise(SIZES))
     (disk / "target").mkdir(exist_ok=True)
     os.sync()
-    return copy_files(disk / "source", disk / "target", files, disk / "journal")
+    return copies.copied(disk / "source", disk / "target", files, disk / "journal")
 
 
 def free(disk: Path) -> int:
@@ -70,7 +71,7 @@ def test_content_is_checked(disk: Path) -> None:
     flip(disk / "source" / files[3].name, 33 * MiB)
     (disk / "target").mkdir()
     with pytest.raises(SourceChanged, match=files[3].name):
-        copy_files(disk / "source", disk / "target", files, disk / "journal")
+        copies.copied(disk / "source", disk / "target", files, disk / "journal")
 
 
 def test_what_is_in_the_way_is_replaced(disk: Path) -> None:
@@ -84,6 +85,6 @@ def test_what_is_in_the_way_is_replaced(disk: Path) -> None:
 def test_other_file_systems_are_written_to(disk: Path, tmp_path: Path) -> None:
     files = made(disk / "source", noise(SIZES))
     (tmp_path / "target").mkdir()
-    report = copy_files(disk / "source", tmp_path / "target", files, tmp_path / "journal")
+    report = copies.copied(disk / "source", tmp_path / "target", files, tmp_path / "journal")
     assert (report.method, report.copied) == ("read/write", sum(SIZES))
     assert_copied(tmp_path / "target", noise(SIZES))

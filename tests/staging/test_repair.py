@@ -51,7 +51,7 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
         found = {problem.file for problem in verify(staged.path, workers=1).problems}
         assert name in found
         assert found <= {name, "index"}
-    assert repair(staged.path).files == (name,)
+    assert repair(staged.path.parents[1], staged.id).files == (name,)
     after = inodes(staged.path)
     assert after.keys() == before.keys()
     assert {other for other in after if after[other] != before[other]} == {name}
@@ -62,7 +62,7 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
 
 def test_nothing_is_wrong(staged: Staged, dataset: Path, place: Path) -> None:
     before = inodes(staged.path)
-    report = repair(staged.path)
+    report = repair(staged.path.parents[1], staged.id)
     assert (report.files, report.bytes) == ((), 0)
     assert inodes(staged.path) == before
     assert_tidy(place, staged.path)
@@ -72,7 +72,7 @@ def test_several_at_once(staged: Staged, dataset: Path) -> None:
     shards = sorted(staged.path.glob("*.tar"))
     for path in (shards[0], shards[3], staged.path / "index" / "crc32c.npy"):
         damage(path)
-    report = repair(staged.path)
+    report = repair(staged.path.parents[1], staged.id)
     assert set(report.files) == {shards[0].name, shards[3].name, "index/crc32c.npy"}
     assert report.bytes == sum((dataset / name).stat().st_size for name in report.files)
     assert_same(staged.path, dataset)
@@ -90,7 +90,7 @@ def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
     with pytest.raises(Refused, match="CorruptRecord"):
         reader.do("records", name="store")
     damaged = bytes(view)
-    repair(staged.path)
+    repair(staged.path.parents[1], staged.id)
     assert bytes(view) == damaged, "the map of an open file stays"
     assert reader.do("records", name="store") == sound
     assert bytes(RecordStore(staged.path).record(0)) == first
@@ -112,21 +112,21 @@ def test_a_link_of_a_partial_entry_is_the_sources_affair(place: Path, tmp_path: 
     staged = stage(source, StageOptions(to=place, budget=entry.bytes, partial=True))
     assert staged.local_shards < staged.shards
     damage(sorted(source.glob("*.tar"))[-1])
-    assert repair(staged.path).files == ()
+    assert repair(staged.path.parents[1], staged.id).files == ()
     damage(sorted(staged.path.glob("*.tar"))[0])
-    assert len(repair(staged.path).files) == 1
+    assert len(repair(staged.path.parents[1], staged.id).files) == 1
 
 
 class TestRefused:
     def test_not_an_entry(self, dataset: Path, tmp_path: Path) -> None:
         for path in (dataset, tmp_path / "nowhere"):
-            with pytest.raises(StagingError, match="is not a staged copy"):
-                repair(path)
+            with pytest.raises(StagingError, match="nothing is staged in"):
+                repair(tmp_path, path)
 
     def test_nothing_says_where_it_came_from(self, staged: Staged) -> None:
         (staged.path / "staged.json").unlink()
         with pytest.raises(StagingError, match=r"does not say where it was copied from"):
-            repair(staged.path)
+            repair(staged.path.parents[1], staged.id)
 
     @pytest.mark.parametrize("how", ["gone", "other", "damaged"])
     def test_its_source_cannot_help(self, datasets: tuple[Path, ...], place: Path, tmp_path: Path, how: str) -> None:
@@ -143,7 +143,7 @@ class TestRefused:
         kinds = {"gone": DatasetError, "other": StagingError, "damaged": SourceChanged}
         before = inodes(staged.path)
         with pytest.raises(kinds[how], match="source"):
-            repair(staged.path)
+            repair(staged.path.parents[1], staged.id)
         assert inodes(staged.path) == before
 
 
@@ -152,6 +152,6 @@ def test_a_damaged_record_of_a_copy_says_how_to_mend_it(staged: Staged, dataset:
         damage(shard, "shorter")
     with RecordStore(staged.path) as store, pytest.raises(DatasetError, match=f"staged repair {staged.path}"):
         store.record(0)
-    repair(staged.path)
+    repair(staged.path.parents[1], staged.id)
     with RecordStore(staged.path) as store, RecordStore(dataset) as theirs:
         assert store.record(0) == theirs.record(0)

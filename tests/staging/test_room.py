@@ -120,16 +120,16 @@ class TestMessage:
     def test_budget(self) -> None:
         found = of(disk, 3 * GiB, budget=10 * GiB, used=7 * GiB, promised=GiB)
         assert found.message == (
-            "the budget of 10.0 GiB has only 2.0 GiB left (8.0 GiB staged or being copied): raise --budget, or make "
-            "room (`packtrain staged list --to '/scratch/my data'`)"
+            "the budget of 10.0 GiB has only 2.0 GiB left (8.0 GiB staged or being copied): raise it (`budget`), or "
+            "make room (`packtrain staged list --to '/scratch/my data'`)"
         )
 
     def test_disk(self) -> None:
         found = of(disk, 500 * GiB, promised=30 * GiB, reserve=2 * GiB)
         assert found.message == (
-            "/scratch/my data has 400.0 GiB free of 1000.0 GiB; 2.0 GiB must stay free (--reserve), 30.0 GiB "
+            "/scratch/my data has 400.0 GiB free of 1000.0 GiB; 2.0 GiB must stay free (`reserve`), 30.0 GiB "
             "promised to other copies: make room there (`packtrain staged list --to '/scratch/my data'`), or use "
-            "another folder with --to"
+            "another folder (`to`)"
         )
 
     def test_a_tmpfs_that_can_be_made_larger(self) -> None:
@@ -141,7 +141,7 @@ class TestMessage:
         found = of(replace(shm, memory=(MemoryLeft(210 * GiB, 512 * GiB),)), 220 * GiB)
         assert found.bound == "file system"
         assert "remount" not in found.message
-        assert "only 210.0 GiB of memory are left: use a local disk with --to" in found.message
+        assert "only 210.0 GiB of memory are left: use a local disk (`to`)" in found.message
 
     def test_memory(self) -> None:
         found = of(replace(shm, memory=(MemoryLeft(9 * GiB, 512 * GiB),)), 10 * GiB, reserve=2 * GiB)
@@ -149,7 +149,7 @@ class TestMessage:
         assert found.message.startswith(
             "/dev/shm is in memory, and this machine has 9.0 GiB of memory left; 2.0 GiB must stay free"
         )
-        assert found.message.endswith("or use a local disk with --to")
+        assert found.message.endswith("or use a local disk (`to`)")
 
     @pytest.mark.parametrize(
         ("group", "more"), [(JOB, "(--mem=96G)"), (CONTAINER, "(Slurm --mem=96G, Docker --memory=96g)")]

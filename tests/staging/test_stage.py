@@ -182,7 +182,7 @@ class TestRoot:
     def test_a_foreign_owner(self, dataset: Path, place: Path) -> None:
         root_of(place).mkdir(mode=0o700)
         os.chown(root_of(place), 12345, -1)
-        refused(dataset, place, "belongs to user 12345.*--to")
+        refused(dataset, place, "belongs to user 12345.*`to`")
 
     @pytest.mark.parametrize("mode", [0o770, 0o707, 0o750, 0o701])
     def test_others_may_use_it(self, dataset: Path, place: Path, mode: int) -> None:
@@ -192,25 +192,25 @@ class TestRoot:
 
     def test_a_place_where_everybody_may_rename(self, dataset: Path, place: Path) -> None:
         place.chmod(0o777)
-        refused(dataset, place, r"chmod \+t .*--to")
+        refused(dataset, place, r"chmod \+t .*`to`")
         place.chmod(0o1777)
         assert_same(stage(dataset, StageOptions(to=place)).path, dataset)
 
     def test_a_place_that_is_not_there(self, dataset: Path, place: Path) -> None:
         (place / "file").touch()
         for name in ("nowhere", "file"):
-            refused(dataset, place / name, "is not a folder.*--to")
+            refused(dataset, place / name, "is not a folder.*`to`")
 
     def test_a_network_file_system(self, dataset: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("packtrain._core.mounts.file_system", lambda path: "nfs4")
         monkeypatch.setattr("packtrain._staging.root.file_system", lambda path: "nfs4")
-        refused(dataset, place, r"network file system \(nfs4\).*--to")
+        refused(dataset, place, r"network file system \(nfs4\).*`to`")
         assert not root_of(place).exists()
 
     def test_a_read_only_mount(self, dataset: Path, datasets: tuple[Path, ...], mounted: Callable[[str], Path]) -> None:
         place = mounted("size=4m")
         subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-        refused(dataset, place, r"cannot write to .*Read-only.*--to")
+        refused(dataset, place, r"cannot write to .*Read-only.*`to`")
         subprocess.run(["mount", "-o", "remount,rw", place], check=True)
         staged = stage(dataset, StageOptions(to=place))
         staged.lease.close()
@@ -226,7 +226,7 @@ class TestRoot:
     def test_a_place_that_may_not_be_written(self, dataset: Path, place: Path) -> None:
         place.chmod(0o500)
         try:
-            refused(dataset, place, "cannot write to .*--to")
+            refused(dataset, place, "cannot write to .*`to`")
         finally:
             place.chmod(0o700)
 
@@ -255,7 +255,7 @@ class TestRoot:
 
 class TestRoom:
     def test_too_large_for_the_budget(self, dataset: Path, place: Path) -> None:
-        with pytest.raises(NoRoom, match=r"takes .* budget .*raise --budget"):
+        with pytest.raises(NoRoom, match=r"takes .* budget .*raise it .`budget`"):
             stage(dataset, StageOptions(to=place, budget=20_000))
         assert_tidy(place)
         assert entries(place) == []

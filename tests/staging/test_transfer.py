@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.staging.copies import BUFFER, PIECE, SIZES, assert_copied, journaled, made, noise
+from helpers.staging.copies import BUFFER, PIECE, SIZES, assert_copied, copied, journaled, made, noise
 from helpers.support import flip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packtrain._staging import kernel, pieces
 from packtrain._staging.progress import CopyProgress
 from packtrain._staging.source import SourceFile
-from packtrain._staging.transfer import check_files, copy_files, warm_files
+from packtrain._staging.transfer import check_files, warm_files
 from packtrain.errors import NoSpace, SourceChanged, StagingError
 
 
@@ -41,7 +41,7 @@ class Copying:
 
     def __call__(self, **options: Any) -> tuple[int, int]:
         """Copies the files and returns the numbers of bytes copied and resumed."""
-        report = copy_files(self.source, self.target, self.files, self.journal, **options)
+        report = copied(self.source, self.target, self.files, self.journal, **options)
         assert report.bytes == sum(map(len, self.contents.values()))
         return report.copied, report.resumed
 
@@ -231,12 +231,30 @@ def test_read_only_target(copying: Copying, mounted: Callable[[str], Path]) -> N
         copying()
 
 
-def test_nothing_is_written_through_a_link(copying: Copying, tmp_path: Path) -> None:
-    (tmp_path / "precious").write_bytes(b"precious")
-    (copying.target / "0.tar").symlink_to(tmp_path / "precious")
-    with pytest.raises(StagingError, match="cannot write"):
-        copying()
-    assert (tmp_path / "precious").read_bytes() == b"precious"
+@pytest.mark.parametrize("how", ["link", "hard link", "link to a folder", "pipe", "folder"])
+def test_nothing_is_written_through_what_is_there(copying: Copying, tmp_path: Path, how: str) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_bytes(b"years of work")
+    (precious / "thesis").chmod(0o440)
+    before = (precious / "thesis").stat()
+    match how:
+        case "link":
+            (copying.target / "0.tar").symlink_to(precious / "thesis")
+        case "hard link":
+            (copying.target / "0.tar").hardlink_to(precious / "thesis")
+        case "link to a folder":
+            (copying.target / "index").symlink_to(precious)
+        case "pipe":
+            os.mkfifo(copying.target / "0.tar")
+        case "folder":
+            (copying.target / "0.tar").mkdir()
+    copying()
+    copying.assert_copied()
+    after = (precious / "thesis").stat()
+    assert [path.name for path in precious.iterdir()] == ["thesis"]
+    assert (precious / "thesis").read_bytes() == b"years of work"
+    assert (after.st_mode, after.st_nlink, after.st_mtime_ns) == (before.st_mode, 1, before.st_mtime_ns)
 
 
 class TestFullTarget:
@@ -371,9 +389,9 @@ def _spoil(folder: Path, file: SourceFile, how: str) -> bool:
         case "missing":
             path.unlink()
         case "link" | "broken link":
-            path.rename(folder / "elsewhere")
-            path.symlink_to(folder / ("elsewhere" if how == "link" else "nowhere"))
-            return False
+            target = path.rename(path.with_suffix(".elsewhere"))
+            path.symlink_to(target if how == "link" else folder / "nowhere")
+            return how == "broken link"
         case "folder":
             path.unlink()
             path.mkdir()

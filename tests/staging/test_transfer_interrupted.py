@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, journaled, made, noise
+from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, copied, journaled, made, noise
 from helpers.support import soon
 
 from packtrain._staging import kernel, pieces
 from packtrain._staging.progress import CopyProgress
-from packtrain._staging.transfer import copy_files
 
 SIZES = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
 PIECES = 1 + 41 + 1 + 90 + 1 + 51
@@ -25,13 +24,12 @@ PIECES = 1 + 41 + 1 + 90 + 1 + 51
 COPY = f"""{SMALL}
 import sys
 from pathlib import Path
-from helpers.staging.copies import made, noise
-from packtrain._staging.transfer import copy_files
+from helpers.staging.copies import copied, made, noise
 
 folder = Path(sys.argv[1])
 files = made(folder / "source", noise({SIZES}))
 print(flush=True)
-copy_files(folder / "source", folder / "target", files, folder / "journal", threads=4)
+copied(folder / "source", folder / "target", files, folder / "journal", threads=4)
 """
 
 
@@ -58,7 +56,7 @@ def test_killed(tmp_path: Path, seed: int) -> None:
         _kill(tmp_path, after=random.Random(seed).randrange(PIECES))
     files = made(tmp_path / "source", contents)
     known = {(name, offset): length for name, offset, length in journaled(journal)}
-    report = copy_files(tmp_path / "source", tmp_path / "target", files, journal)
+    report = copied(tmp_path / "source", tmp_path / "target", files, journal)
     assert report.resumed == sum(known.values())
     assert report.copied == sum(SIZES) - report.resumed
     assert_copied(tmp_path / "target", contents)
@@ -95,13 +93,13 @@ def test_interrupted_by_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(kernel.Reader, "read", slow)
     with soon(20), pytest.raises(KeyboardInterrupt):
-        copy_files(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", on_progress=interrupt)
+        copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", on_progress=interrupt)
     assert threading.active_count() == 1
     known = sum(length for *_, length in journaled(tmp_path / "journal"))
     assert 0 < known < sum(SIZES)
     monkeypatch.undo()
     monkeypatch.setattr(pieces, "PIECE", PIECE)
-    report = copy_files(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal")
+    report = copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal")
     assert (report.resumed, report.copied) == (known, sum(SIZES) - known)
     assert_copied(tmp_path / "target", contents)
 
@@ -122,7 +120,7 @@ def test_the_first_failure_stops_all_threads(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(kernel.Reader, "read", fail_once)
     with pytest.raises(ZeroDivisionError):
-        copy_files(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", threads=4)
+        copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", threads=4)
     assert threading.active_count() == 1
     assert len(reads) < 20 + 3 * 4
 
@@ -135,5 +133,5 @@ def test_an_error_of_the_caller_stops_the_copy(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        copy_files(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", on_progress=fail)
+        copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", on_progress=fail)
     assert threading.active_count() == 1

@@ -54,3 +54,18 @@ def test_what_is_refused(image: object, mirrored: bool, size: int) -> None:
 def test_a_readonly_output_is_refused() -> None:
     with pytest.raises((TypeError, BufferError)):
         _extension.copy_pixels(some(0, 5, 7, 3), False, True, bytes(105))
+
+
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize(("offset", "is_refused"), [(-105, False), (-104, True), (0, True), (104, True), (105, False)])
+def test_an_image_is_not_copied_into_its_own_memory(offset: int, is_refused: bool, step: int) -> None:
+    room = some(0, 315)
+    image, out = room[105:210].reshape(5, 7, 3)[::step], room[105 + offset : 210 + offset]
+    expected = image.tobytes()
+    for past_caches in (False, True):
+        if is_refused:
+            with pytest.raises(ValueError, match="overlap"):
+                _extension.copy_pixels(image, False, past_caches, out)
+        else:
+            _extension.copy_pixels(image, False, past_caches, out)
+            assert out.tobytes() == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,17 @@ def test_what_is_no_memory_is_refused() -> None:
     with pytest.raises((BufferError, TypeError)):
         _extension.copy_records([], NONE, True, -1, 0, bytes(12), CURRENT)
     assert _extension.copy_records([], NONE, True, -1, 0, OUT, CURRENT) is True
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 no Python code can hand out memory")
+def test_a_list_of_shards_that_becomes_shorter_meanwhile() -> None:
+    class Shard:
+        def __buffer__(self, flags: int) -> memoryview:
+            shards.clear()
+            return memoryview(bytes(48))
+
+    shards: list[Any] = [Shard() for _ in range(1000)]
+    assert _extension.copy_records(shards, NONE, False, -1, 0, OUT, CURRENT) is True
 
 
 def test_what_is_checked_is_what_is_used() -> None:

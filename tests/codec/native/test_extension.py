@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typing_extensions import get_protocol_members
 
-from packtrain._codec.native import Extension, extension
+from packtrain._codec.native import Extension, extension, selftest
 
 if extension is None:
     pytest.skip("packtrain's C extension is not built", allow_module_level=True)
@@ -17,10 +20,50 @@ def test_it_has_the_functions_of_its_protocol_and_no_others() -> None:
     public = {name for name in dir(extension) if not name.startswith("__")}
     assert public == get_protocol_members(Extension)
     functions = {name for name in public if inspect.isbuiltin(getattr(extension, name))}
-    assert functions == public - {"LIBJPEG"}
+    assert functions == public - {"LIBJPEG", "LOADED"}
 
 
 def test_it_names_its_libjpeg() -> None:
     assert extension is not None
     assert type(extension.LIBJPEG) is str
-    assert extension.LIBJPEG.startswith("libjpeg-turbo ")
+    assert extension.LIBJPEG.startswith(("libjpeg-turbo ", "mozjpeg "))
+
+
+def test_it_names_the_libjpeg_that_is_loaded() -> None:
+    """According to the kernel's list of what is mapped."""
+    assert extension is not None
+    version, file = extension.LOADED.split(" (")[0], extension.LOADED.rsplit(", ", 1)[1]
+    assert version in ("libjpeg 62", "libjpeg 70", "libjpeg 80")
+    assert os.path.realpath(file) in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("function", ["transcode", "cut", "decode"])
+def test_its_own_test_notices_what_goes_wrong(function: str) -> None:
+    """Every answer of every function that is changed, left out or an error of any kind."""
+    assert extension is not None and selftest.fault(extension) is None
+    real, calls = getattr(extension, function), []
+
+    def faulty(kind: str, number: int) -> object:
+        def call(*arguments: object) -> object:
+            calls.append(arguments)
+            answer = real(*arguments)
+            if len(calls) != number:
+                return answer
+            if kind == "error":
+                raise {1: ValueError, 2: MemoryError, 3: RuntimeError}.get(number, ValueError)("no")
+            if function == "cut":
+                return None
+            data, *rest = answer if isinstance(answer, tuple) else (answer,)
+            place = rest[0] if rest else len(data) - 9
+            changed = data[:place] + bytes([data[place] ^ 8]) + data[place + 1 :]
+            return (changed, *rest) if rest else changed
+
+        return SimpleNamespace(**{**vars(extension), function: call})
+
+    selftest.fault(faulty("none", -1))  # type: ignore[arg-type]
+    count = len(calls)
+    assert count >= 1
+    for kind in ("changed", "error"):
+        for number in range(1, count + (function != "transcode")):
+            calls.clear()
+            assert selftest.fault(faulty(kind, number)) is not None, (kind, number)  # type: ignore[arg-type]

@@ -28,9 +28,9 @@ def decoded(data: bytes, box: Rectangle, channels: int = 4, scale: int = 1) -> n
     pixels, start, stride = _extension.decode(data, box, channels, scale)
     assert type(pixels) is bytes
     _, _, width, height = box
-    assert stride >= width * channels and start >= 0
-    assert start + height * stride <= len(pixels)
-    rows = np.frombuffer(pixels, np.uint8)[start : start + height * stride].reshape(height, stride)
+    assert start >= 0 and width * channels <= stride <= (width + 128) * channels
+    assert len(pixels) == start + height * stride, "above and below there is nothing else"
+    rows = np.frombuffer(pixels, np.uint8)[start:].reshape(height, stride)
     return rows[:, : width * channels].reshape(height, width, channels)
 
 
@@ -293,8 +293,7 @@ def test_many_threads_at_once() -> None:
     def attempt(case: tuple[bytes, tuple[int, int]]) -> Any:
         data, size = case
         try:
-            pixels, start, stride = _extension.decode(data, (0, 0, *size), 4, 1)
-            return pixels[:-stride], start, stride
+            return _extension.decode(data, (0, 0, *size), 4, 1)
         except ValueError as error:
             return str(error)
 

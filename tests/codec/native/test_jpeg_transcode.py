@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import struct
 import subprocess
 import sys
@@ -232,9 +233,9 @@ class TestSegments:
             assert _extension.transcode(buffer) == _extension.transcode(data)
 
 
-def refused(data: bytes, why: str = ".") -> None:
+def refused(data: bytes, why: str = ".", optimise: bool = True) -> None:
     with pytest.raises(ValueError, match=why) as caught:
-        _extension.transcode(data)
+        _extension.transcode(data, optimise)
     assert caught.type is ValueError and str(caught.value)
 
 
@@ -329,14 +330,15 @@ class TestRefusals:
         assert pixels(data).shape == (50, 70, 3)
         refused(data, "10 blocks")
 
+    @pytest.mark.parametrize("optimise", [True, False])
     @pytest.mark.parametrize(("place", "value"), [(9, 1024), (63, -1024), (1, 2047), (5, 0x3FFF)])
-    def test_coefficients_out_of_range(self, place: int, value: int) -> None:
+    def test_coefficients_out_of_range(self, place: int, value: int, optimise: bool) -> None:
         random = np.random.default_rng(0)
         source = picture(random, 70, 50, density=0.1)
         source.coefficients[1][-1, -1, place] = value
         data = written(source, random)
         assert pixels(data).shape == (50, 70, 3)
-        refused(data, "out of range")
+        refused(data, "out of range", optimise)
 
     def test_means_that_are_out_of_range_once_prediction_starts_anew(self) -> None:
         random = np.random.default_rng(0)
@@ -426,9 +428,24 @@ void *realloc(void *old, size_t size) {
 """
 EXHAUSTING = """
 import ctypes, sys
+import numpy as np
 from packtrain._codec.native import _extension
+from packtrain._codec.native.places import PLACE
 library, data, failures = ctypes.CDLL(sys.argv[1]), open(sys.argv[2], "rb").read(), 0
-for use in (_extension.transcode, lambda data: _extension.decode(data, (0, 0, 300, 300), 4, 1)):
+record = _extension.transcode(data)
+image, out = np.full((300, 300, 3), 7, np.uint8), np.empty((1, 200, 200, 3), np.uint8)
+place, row = np.zeros(1, PLACE), np.zeros(1, np.int64)
+place["length"] = image.size
+for field in ("width", "height", "crop_width", "crop_height"):
+    place[field] = 300
+
+def copied(data):
+    assert _extension.copy_records([image.reshape(-1)], place, False, 2, 1, out, row), "it blames the record"
+    return out.tobytes()
+
+uses = [_extension.transcode, lambda data: _extension.decode(data, (0, 0, 300, 300), 4, 1)]
+uses += [lambda data: _extension.cut(record, (0, 0, 300, 300))[0], copied] if sys.argv[3] == "baseline" else []
+for use in uses:
     expected, count = use(data), 0
     while True:
         library.fail_after(count)
@@ -453,6 +470,6 @@ def test_memory_that_ends(process: str, tmp_path: Path) -> None:
     source.write_text(FAILING_MALLOC)
     output_of(tool("cc", "gcc"), "-shared", "-fPIC", "-o", library, source, "-ldl")
     image.write_bytes(encoded(noise(0, 300, 300, "RGB"), quality=95, progressive=process == "progressive"))
-    command = [sys.executable, "-c", EXHAUSTING, str(library), str(image)]
-    done = subprocess.run(command, env={"LD_PRELOAD": str(library)}, capture_output=True, text=True)
+    command = [sys.executable, "-c", EXHAUSTING, str(library), str(image), process]
+    done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

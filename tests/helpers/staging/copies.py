@@ -6,10 +6,14 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from crc32c import crc32c
 
+from packtrain._staging.folder import Folder
+from packtrain._staging.journal import Journal
 from packtrain._staging.source import SourceFile
+from packtrain._staging.transfer import CopyReport, copy_files
 
 PIECE = 64 << 10
 BUFFER = 16 << 10
@@ -37,6 +41,13 @@ def noise(sizes: Sequence[int] = SIZES) -> dict[str, bytes]:
     return {f"index/{i}.npy" if i % 2 else f"{i}.tar": random_bytes(size) for i, size in enumerate(sizes)}
 
 
+def copied(source: Path, target: Path, files: Sequence[SourceFile], journal: Path, **options: Any) -> CopyReport:
+    """Copies files between two folders; the journal is in a third."""
+    assert journal.name == "journal"
+    with Journal(Folder.open(journal.parent)) as opened:
+        return copy_files(source, Folder.open(target), files, opened, **options)
+
+
 def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:
     """Every file is there, has the right content and is read-only."""
     found = {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
@@ -47,5 +58,5 @@ def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:
 def journaled(journal: Path) -> list[tuple[str, int, int]]:
     """Name, offset and length of every piece in a journal, torn lines excluded."""
     text = journal.read_text(errors="replace") if journal.exists() else ""
-    lines = re.findall(r'^\["([^"]+)", \d+, (\d+), (\d+), \d+\]$', text, re.MULTILINE)
+    lines = re.findall(r'^\["([^"]+)", \d+, (\d+), (\d+), \d+, "[\d:]+"\]$', text, re.MULTILINE)
     return [(name, int(offset), int(length)) for name, offset, length in lines]

@@ -121,9 +121,9 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("prepare", "error", "message"),
         [
-            (lambda folder: None, NotADataset, r"has no manifest\.json: not a dataset"),
-            (lambda folder: folder.mkdir(), NotADataset, "not a dataset"),
-            (lambda folder: folder.write_bytes(b"x"), NotADataset, "not a dataset"),
+            (lambda folder: None, NotADataset, "there is no dataset .*data: no such folder"),
+            (lambda folder: folder.mkdir(), NotADataset, r"has no manifest\.json: not a dataset"),
+            (lambda folder: folder.write_bytes(b"x"), NotADataset, "data is a file, but a dataset is a folder$"),
             (
                 lambda folder: (folder.mkdir(), (folder / "plan.json").write_bytes(b"{}")),
                 NotADataset,
@@ -141,7 +141,7 @@ class TestMistakes:
 
     def test_a_row_says_where_it_is(self, images: Path, tmp_path: Path) -> None:
         opened = open_dataset(packed(images, tmp_path / "out", "tar"), io="pread", decoder="pillow")
-        words = "12 rows, tar, verbatim, io='pread', decoder='pillow'"
+        words = "12 rows, tar, verbatim, io='pread', decoder='pillow', transform=None"
         assert repr(opened) == f"PackedDataset({str(tmp_path / 'out')!r}, {words})"
         assert opened.store.describe(4) == "row 4 (line 4, 'image 4.jpg', in train-000000.tar)"
 

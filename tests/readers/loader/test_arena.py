@@ -64,18 +64,18 @@ def content(held: Any) -> Any:
 def forked(workers: int = 1, **options: Any) -> Loader:
     """A loader with as few slots as possible for its workers: three for one worker."""
     options = {"prefetch_factor": 1, "multiprocessing_context": "fork", "fields": ("row", "position"), **options}
-    return Loader(Numbered(ROWS), BATCH, num_workers=workers, **options)
+    return Loader(Numbered(ROWS), BATCH, shuffle=True, seed=0, num_workers=workers, **options)
 
 
 def slots_of(loader: Loader) -> Slots:
-    engine: Any = loader._engine
+    engine: Any = loader._pipeline._engine
     slots: Slots = engine._slots
     return slots
 
 
 def in_hand(loader: Loader) -> int:
     """Number of slots that cannot be used again because the consumer holds them."""
-    engine: Any = loader._engine
+    engine: Any = loader._pipeline._engine
     return int(engine._arena.slots - len(engine._slots) - len(engine._out) - len(engine._results))
 
 

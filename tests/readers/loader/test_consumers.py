@@ -24,7 +24,8 @@ ROWS = 64
 
 
 def forked(**options: Any) -> Loader:
-    return Loader(Numbered(ROWS), 8, num_workers=2, multiprocessing_context="fork", **options)
+    options = {"shuffle": True, "seed": 0, "num_workers": 2, "multiprocessing_context": "fork", **options}
+    return Loader(Numbered(ROWS), 8, **options)
 
 
 def labels_of(batches: Any) -> list[int]:

@@ -85,7 +85,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def batches(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
     """The second epoch; the first one finds out that the data is in memory."""
-    options = {"num_workers": 0, "seed": 3, "fields": ("row", "position", "path"), **options}
+    options = {"shuffle": True, "seed": 3, "num_workers": 0, "fields": ("row", "position", "path"), **options}
     with Loader(dataset, 8, **options) as loader:
         for _ in loader:
             pass
@@ -94,7 +94,8 @@ def batches(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
 
 def one_by_one(dataset: ImageDataset, **options: Any) -> Iterator[Any]:
     """The same epoch, made by `sample`."""
-    with Loader(dataset, 8, seed=3, num_workers=0, fields=("row", "position", "path"), **options) as loader:
+    options = {"shuffle": True, "seed": 3, "num_workers": 0, "fields": ("row", "position", "path"), **options}
+    with Loader(dataset, 8, **options) as loader:
         loader.set_epoch(1)
         for first in range(0, len(dataset), 8):
             samples = [loader.sample(position) for position in range(first, min(first + 8, len(dataset)))]

@@ -36,7 +36,7 @@ def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
 
 def free(loader: Loader) -> int:
     """Number of slots that neither anybody has nor a worker fills."""
-    engine: Any = loader._engine
+    engine: Any = loader._pipeline._engine
     return len(engine._slots) + len(engine._out) + len(engine._results)
 
 

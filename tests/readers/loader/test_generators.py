@@ -103,6 +103,15 @@ def test_each_generator_gets_a_seed_of_its_own() -> None:
     assert len({drawn(generator) for generator in generators}) == 3
 
 
+def test_a_transform_that_takes_the_place_of_another_is_seeded_from_the_next_pass_on() -> None:
+    dataset = Augmented(Library())
+    loader = Loader(dataset, 4, num_workers=0, seed=0)
+    before = [images.tolist() for images, _ in loader]
+    dataset.transform = Library()
+    loader.set_epoch(0)
+    assert [images.tolist() for images, _ in loader] == before
+
+
 def test_global_generators_keep_their_seeds() -> None:
     """Found again by name, they must not be seeded a second time: that would change every sample drawn so far."""
     draw = random.random

@@ -27,7 +27,8 @@ ROWS, BATCH = 64, 4
 
 
 def loader_of(workers: int, **options: Any) -> Loader:
-    return Loader(Numbered(ROWS), BATCH, shuffle=False, num_workers=workers, multiprocessing_context="fork", **options)
+    options = {"seed": 0, "multiprocessing_context": "fork", **options}
+    return Loader(Numbered(ROWS), BATCH, shuffle=False, num_workers=workers, **options)
 
 
 @contextmanager

@@ -340,12 +340,12 @@ def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float], sam
 
 def test_other_nonsense_is_refused() -> None:
     for make in (Sequential, Shuffled):
-        with pytest.raises(UsageError, match="rows must not be negative, got -1"):
+        with pytest.raises(UsageError, match="rows=-1: expected a whole number, at least 0"):
             make(-1)
-    with pytest.raises(UsageError, match="samples must not be negative, got -1"):
+    with pytest.raises(UsageError, match="samples=-1: expected a whole number, at least 0"):
         Weighted([1], -1)
     for sizes in ({"block": 0}, {"window": 0}):
-        with pytest.raises(UsageError, match="block and window must be at least 1"):
+        with pytest.raises(UsageError, match=r"(block|window)=0: expected a whole number, at least 1"):
             BlockShuffled(OnDisk([0]), **sizes)
     with pytest.raises(
         UsageError, match=r"an object of type list does not know where its records lie on disk.*or use Shuffled"

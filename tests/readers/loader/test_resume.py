@@ -133,7 +133,8 @@ def test_hundreds_of_schedules(packs: dict[str, Any], seed: int, record_property
 
 
 def loader_of(rows: int = 20, batch: int = 4, **options: Any) -> Loader:
-    return Loader(Numbers(rows), batch, **{"seed": SEED, "num_workers": 0, "fields": FIELDS, **options})
+    options = {"shuffle": "sampler" not in options, "seed": SEED, "num_workers": 0, "fields": FIELDS, **options}
+    return Loader(Numbers(rows), batch, **options)
 
 
 def positions(batches: Any) -> list[int]:
@@ -249,6 +250,35 @@ class TestStates:
         assert loader.state_dict() == state
         assert positions(loader) == list(range(8, 20))
 
+    @pytest.mark.parametrize("epoch", [0, 3])
+    def test_a_pass_that_gave_nothing_goes_through_the_epoch_that_is_set(self, epoch: int) -> None:
+        """Lightning calls `iter` before it says which epoch that is."""
+        loader, expected = loader_of(), loader_of()
+        batches = iter(loader)
+        loader.set_epoch(epoch)
+        expected.set_epoch(epoch)
+        assert [batch[3].tolist() for batch in batches] == [batch[3].tolist() for batch in expected]
+        assert loader.epoch == epoch + 1
+
+    def test_the_end_of_an_epoch_finishes_it_or_begins_the_one_that_is_set(self) -> None:
+        """In a loop that was saved between the last batch and the end of the pass, and in the next epoch."""
+        loader = loader_of()
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            next(batches)
+        state = through_json(loader.state_dict())
+        assert (state["epoch"], state["consumed"], loader.remaining) == (0, 20, 0)
+        finished, begun = loader_of(), loader_of()
+        for resumed in (finished, begun):
+            resumed.load_state_dict(state)
+        finished.set_epoch(0)
+        begun.set_epoch(1)
+        assert positions(finished) == []
+        assert positions(finished) == positions(begun) == list(range(20))
+        assert finished.epoch == begun.epoch == 2
+        list(batches)
+        assert loader.state_dict() == {**state, "epoch": 1, "consumed": 0}
+
     def test_every_epoch_and_seed_is_another_one_and_equal_ones_are_equal(self) -> None:
         def rows(seed: int, epoch: int) -> tuple[int, ...]:
             loader = loader_of(seed=seed)
@@ -272,8 +302,10 @@ class TestStates:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("action", ["load", "set_epoch", "close", "iter"])
-    @pytest.mark.parametrize("begun", [True, False])
+    @pytest.mark.parametrize(
+        ("action", "begun"),
+        [("set_epoch", True), *((action, begun) for action in ("load", "close", "iter") for begun in (True, False))],
+    )
     @pytest.mark.parametrize("workers", [0, 1])
     def test_a_pass_that_was_ended_says_so(self, action: str, begun: bool, workers: int) -> None:
         with loader_of(num_workers=workers, multiprocessing_context="fork") as loader:
@@ -518,12 +550,18 @@ class TestStateful:
 
 def test_blocks_of_a_packed_dataset_resume(packs: dict[str, Any]) -> None:
     for dataset in packs.values():
-        whole = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        whole = Loader(
+            dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         rows = [row for batch in whole for row in batch[3].tolist()]
         assert sorted(rows) == list(range(len(dataset)))
-        first = Loader(dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        first = Loader(
+            dataset, 3, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         begun = next(iter(first))[3].tolist()
-        second = Loader(dataset, 5, sampler=BlockShuffled(dataset, block=4, window=2), num_workers=0, fields=FIELDS)
+        second = Loader(
+            dataset, 5, sampler=BlockShuffled(dataset, block=4, window=2), seed=0, num_workers=0, fields=FIELDS
+        )
         second.load_state_dict(first.state_dict())
         assert begun + [row for batch in second for row in batch[3].tolist()] == rows
 
@@ -536,9 +574,12 @@ def test_a_run_goes_on_in_another_format(images: Path, tmp_path: Path, format: s
         open_dataset(packed(images, tmp_path / "sets" / str(number) / name, name), transform)
         for number, name in enumerate(["tar", format])
     )
-    whole = Loader(tar, 4, num_workers=0)
+    whole = Loader(tar, 4, shuffle=True, seed=0, num_workers=0)
     expected = [image for batch, _ in whole for image in batch]
-    first, second = Loader(tar, 4, num_workers=0), Loader(other, 4, num_workers=0)
+    first, second = (
+        Loader(tar, 4, shuffle=True, seed=0, num_workers=0),
+        Loader(other, 4, shuffle=True, seed=0, num_workers=0),
+    )
     found = list(next(iter(first))[0])
     second.load_state_dict(first.state_dict())
     found += [image for batch, _ in second for image in batch]

@@ -130,7 +130,7 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
     batches = iter(loader)
     next(batches)
     # The worker has sent the second batch and is making the third; the fourth ticket waits in the socket.
-    engine: Any = loader._engine
+    engine: Any = loader._pipeline._engine
     (worker,) = multiprocessing.active_children()
     with soon():
         while engine._arena.board.row(0) != 16:
@@ -184,7 +184,7 @@ def test_after_an_error_the_loader_can_be_used_again(dataset: PackedDataset) -> 
     with soon(), pytest.raises(LoaderError):
         list(loader)
     assert multiprocessing.active_children() == []
-    loader.dataset.transform = to_tensor  # type: ignore[attr-defined]
+    loader.dataset.transform = to_tensor
     with soon():
         assert labels_of(loader) == labels_of(Loader(dataset, 2, shuffle=False, num_workers=0))
     loader.close()
@@ -246,7 +246,7 @@ def test_damaged_records_are_left_out_on_request(
 def test_a_rank_without_any_sample_in_a_step_is_an_error(damaged: Callable[..., PackedDataset]) -> None:
     """The other ranks have a batch, and would wait for this one."""
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "fork", "on_error": "skip"}
-    loader = Loader(damaged(6, 7), 2, shuffle=False, rank=1, world_size=2, **options)
+    loader = Loader(damaged(6, 7), 2, seed=0, rank=1, world_size=2, **options)
     with soon(), pytest.warns(RuntimeWarning), pytest.raises(LoaderError, match=r"the other ranks.*row 6"):
         list(loader)
 
@@ -286,7 +286,14 @@ def test_a_shard_that_is_missing_is_named(images: Path, tmp_path: Path) -> None:
 
 
 def forked(rows: int = 64, batch_size: int = 8, workers: int = 2, **options: Any) -> Loader:
-    return Loader(Numbered(rows), batch_size, num_workers=workers, multiprocessing_context="fork", **options)
+    options = {
+        "shuffle": "sampler" not in options,
+        "seed": 0,
+        "num_workers": workers,
+        "multiprocessing_context": "fork",
+        **options,
+    }
+    return Loader(Numbered(rows), batch_size, **options)
 
 
 def test_a_collate_fn_may_return_anything(images: Path, tmp_path: Path) -> None:

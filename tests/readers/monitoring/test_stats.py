@@ -196,6 +196,24 @@ def test_what_ended_processes_did_stays_and_grows_no_more() -> None:
     assert meter.total.busy_seconds == pytest.approx(3)
 
 
+def test_a_stage_that_began_before_the_pass_counts_only_as_far_as_the_worker_was_busy_in_it() -> None:
+    clock = FakeClock()
+    meter = Meter(FEW, clock)
+    rows = np.zeros((1, WORDS), np.int64)
+    meter.attach(rows)
+    worker = StageTimer(memoryview(rows[0].data).cast("B").cast("q"), clock=clock)
+    worker.begin_batch()
+    # The consumer has the batch already, and begins the next pass while the worker is still sending.
+    clock.sleep(3)
+    next(meter.timed(iter(range(9))))
+    clock.sleep(1)
+    worker.end_stage(Stage.HANDOFF)
+    worker.idle()
+    assert meter.present.busy_seconds == pytest.approx(1)
+    assert meter.present.stage_seconds == pytest.approx({"handoff": 1})
+    assert meter.total.stage_seconds == pytest.approx({"handoff": 4})
+
+
 def test_a_process_that_was_killed_between_two_phases_can_be_read() -> None:
     words = blank()
     words[Count.BUSY], words[Count.PHASE] = 7, Count.BUSY
@@ -373,7 +391,7 @@ def require_sound(found: Stats) -> None:
 )
 def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: dict[str, Any]) -> None:
     dataset = concat([open_dataset(folder, CROP)] * 6)
-    with Loader(dataset, 5, **{"num_workers": 2, **options}) as loader:
+    with Loader(dataset, 5, **{"shuffle": True, "seed": 0, "num_workers": 2, **options}) as loader:
         for epoch in range(2):
             list(loader)
             found = loader.stats.present
@@ -493,7 +511,8 @@ def test_figures_outlive_their_loader_without_its_batches() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_headspace_replays_a_few_batches_for_a_whole_epoch(workers: int, drop_last: bool) -> None:
-    options: dict[str, Any] = {"num_workers": workers, "drop_last": drop_last, "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {"num_workers": workers, "drop_last": drop_last, "shuffle": True, "seed": 0}
+    options["multiprocessing_context"] = "fork"
     with Loader(Numbered(47), 4, **options) as real, Loader(Numbered(47), 4, **options, headspace=True) as replayed:
         rows = set()
         for epoch in range(2):

@@ -182,7 +182,7 @@ class TestErrors:
                 opened[3]
 
     def test_an_unknown_decoder_and_what_is_no_transform(self, folder: Path) -> None:
-        with pytest.raises(UsageError, match=r"decoder 'pilow': .* did you mean 'pillow'\?"):
+        with pytest.raises(UsageError, match=r"decoder='pilow': .* did you mean 'pillow'\?"):
             open_dataset(folder, decoder="pilow")
         for wrong in (5, [CenterCrop(5), "flip"]):
             with pytest.raises(UsageError, match="is not a transform"):

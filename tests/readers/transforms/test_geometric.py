@@ -320,7 +320,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: RandomCrop(8, padding_mode="wrap"), "padding_mode 'wrap': expected one of constant, edge,"),
     (lambda: RandomCrop(8, fill="red"), "fill='red'"),  # type: ignore[arg-type]
     (lambda: RandomCrop(8, fill=math.nan), "fill=nan"),
-    (lambda: RandomHorizontalFlip(1.5), "p=1.5: a probability"),
+    (lambda: RandomHorizontalFlip(1.5), "p=1.5: expected a probability"),
     (lambda: RandomVerticalFlip(-0.1), "p=-0.1"),
     (lambda: compose(3), "3 is not a transform"),
     (lambda: compose([Resize(3), None]), "None is not a transform"),

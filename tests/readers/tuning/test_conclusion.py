@@ -41,7 +41,7 @@ class TestConclusion:
     def test_the_line_leaves_out_what_is_the_default(self) -> None:
         result = conclude(TARGET, TuneOptions("none"), [trial_of(Setting("extension", 0, 2), 100)])
         assert result is not None
-        assert result.line == "Loader(open_dataset('/data/train'), batch_size=64, num_workers=0)"
+        assert result.line == "Loader(open_dataset('/data/train'), batch_size=64, shuffle=True, num_workers=0)"
 
     def test_there_is_none_without_a_measurement(self) -> None:
         assert conclude(TARGET, TuneOptions(), []) is None

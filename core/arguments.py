@@ -1,0 +1,142 @@
+"""Checks of arguments. All failures read alike: name, value, and what was expected."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import SupportsFloat, SupportsIndex, TypeVar
+
+from .errors import UsageError
+from .paths import local_path
+from .suggestions import did_you_mean
+
+T = TypeVar("T")
+# More of a value does not help to find it in a program.
+_SHOWN = 100
+
+
+def unexpected(name: str, value: object, expected: str) -> UsageError:
+    """The error about an argument.
+
+    >>> unexpected("batch_size", "8", "a whole number, at least 1")
+    UsageError("batch_size='8': expected a whole number, at least 1")
+    """
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}... (an object of type {type(value).__name__})"
+    return UsageError(f"{name}={shown}: expected {expected}")
+
+
+def whole(name: str, value: SupportsIndex, least: int | None = None, most: int | None = None) -> int:
+    """A whole number of any type, numpy's for example, but not a bool.
+
+    Raises:
+        UsageError: It is something else, less than `least`, or more than `most`.
+    """
+    limits = ("" if least is None else f", at least {least}") if most is None else f" from {least} to {most}"
+    expected = f"a whole number{limits}"
+    if isinstance(value, bool):
+        raise unexpected(name, value, expected)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise unexpected(name, value, expected) from None
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise unexpected(name, value, expected)
+    return number
+
+
+def number(name: str, value: SupportsFloat, least: float, most: float, expected: str) -> float:
+    """A number from `least` to `most`.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    try:
+        # float("0.5") would be a number, too.
+        found = None if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not least <= found <= most:
+        raise unexpected(name, value, expected)
+    return found
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False, also numpy's. Nothing else, though Python takes every object for one of them.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise unexpected(name, value, "True or False")
+    return bool(value)
+
+
+def function(name: str, value: Callable[..., T] | None) -> Callable[..., T] | None:
+    """A function, or None.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if value is not None and not callable(value):
+        raise unexpected(name, value, "a function")
+    return value
+
+
+def instance(name: str, value: object, kind: type[T]) -> T:
+    """An object of a class.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(value, kind):
+        raise unexpected(name, value, f"a {kind.__name__}")
+    return value
+
+
+def path_of(name: str, value: str | os.PathLike[str]) -> Path:
+    """A path of this machine, given as a text or as a path.
+
+    Raises:
+        UsageError: It is something else, or a URL.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise unexpected(name, value, "a path")
+    return local_path(value)
+
+
+def choice(name: str, value: object, choices: Iterable[str]) -> str:
+    """One of several names.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        similar = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise unexpected(name, value, f"one of {', '.join(known)}{similar}")
+    return value
+
+
+def items(name: str, value: Iterable[T], expected: str) -> list[T]:
+    """The items of a list, tuple or other iterable; a string counts as a single item, and is not one.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise unexpected(name, value, expected)
+    return list(value)
+
+
+def refuse_unknown(function: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses keyword arguments that a function does not have.
+
+    Raises:
+        UsageError: There is one.
+    """
+    for name in unknown:
+        raise UsageError(f"{function} has no argument {name!r}{did_you_mean(name, known)}")

@@ -1,0 +1,125 @@
+"""Where batches are made: the engine with its workers, and the way from there to the consumer's device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Final
+
+from ..monitoring.stats import Meter
+from .batches import BatchMaker, Probe
+from .device import Transfer, transfer_of
+from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
+from .headspace import Replay
+from .postprocess import Postprocess, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How batches are made: whatever does not change what is in them, and where they go.
+
+    Attributes:
+        workers: Number of worker processes; 0: batches are made in this process.
+        prefetch_factor: Number of batches that each worker makes ahead.
+        context: Starts the processes.
+        init: Called in each worker with its number.
+        timeout: Seconds to wait for the workers; 0: for ever.
+        device: Device of the batches; None: they stay where they were made.
+        postprocess: What is done with them there.
+        pin: True to hand them out in pinned memory.
+        headspace: True to make only a few of them.
+    """
+
+    workers: int
+    prefetch_factor: int
+    context: BaseContext
+    init: Callable[[int], None] | None
+    timeout: float
+    device: torch.device | None
+    postprocess: Postprocess
+    pin: bool
+    headspace: bool
+
+
+class Pipeline:
+    """Makes the batches of any number of passes, all with the same samples.
+
+    Args:
+        maker: Makes a batch.
+        options: How.
+        meter: Measures it.
+    """
+
+    def __init__(self, maker: BatchMaker, options: PipelineOptions, meter: Meter) -> None:
+        self.maker: Final = maker
+        self._options = options
+        self._meter = meter
+        self._replay = Replay() if options.headspace else None
+        self._engine: Engine | None = None
+        self._transfer: Transfer | None = None
+        self._process = os.getpid()
+        """The process that the engine was made in."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process starts workers of its own.
+        return {**vars(self), "_engine": None, "_transfer": None}
+
+    def run(self, jobs: Iterator[Job], probe: Callable[[], Probe]) -> Iterator[Batch]:
+        """The batches of a pass, as the consumer gets them.
+
+        Args:
+            jobs: What to make.
+            probe: Returns the samples that show what a batch looks like. Only called if that is not known yet.
+
+        Raises:
+            PacktrainError: A batch cannot be made.
+        """
+        options = self._options
+        if self._process != os.getpid():
+            # A copy in a forked process: the engine works for the original.
+            self.close()
+        if self._engine is None:
+            self._engine = self._engine_for(probe())
+            self._process = os.getpid()
+            self._meter.attach(self._engine.counters())
+        if self._transfer is None:
+            # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
+            tensors = partial(tensors_of, layout=self._engine.layout, fields=self.maker.samples.fields)
+            self._transfer = transfer_of(options.device, options.postprocess, tensors, self._engine, pin=options.pin)
+        return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
+
+    def close(self) -> None:
+        """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
+        # Forgotten first, so that whatever happens meanwhile, nothing of it is used again.
+        engine, self._engine, transfer, self._transfer = self._engine, None, self._transfer, None
+        try:
+            if engine is not None:
+                self._meter.detach()
+                engine.close()
+        finally:
+            if transfer is not None:
+                transfer.close()
+
+    def _engine_for(self, probe: Probe) -> Engine:
+        options = self._options
+        if not options.workers:
+            return SerialEngine(self.maker, probe)
+        return ParallelEngine(
+            self.maker,
+            probe,
+            options.workers,
+            options.prefetch_factor,
+            options.context,
+            options.init,
+            timeout=options.timeout,
+        )
+
+    def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
+        assert self._engine is not None and self._transfer is not None
+        return self._transfer.run(self._meter.collected(self._engine.run(jobs)))

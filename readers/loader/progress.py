@@ -1,0 +1,190 @@
+"""Where a loader is: the epoch, how much of it has been handed out, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from packtrain._core.errors import UsageError
+
+from .batches import Probe
+from .engine import Job
+from .order import Ahead, Order
+from .randomness import mixed
+from .ranks import Place, Ranks, Seed
+from .sampler import SamplerOrder
+from .schedule import Schedule
+from .state import LoaderState
+
+# The keys of an epoch's order and of its random numbers are mixed from seed, epoch and one of these.
+_ORDER, _SAMPLES = 0, 1
+# Number of samples that are tried before the whole dataset counts as damaged.
+_TRIES: Final = 1000
+
+
+class Progress:
+    """How far a loader is on its way through the epochs.
+
+    Args:
+        order: The order of each epoch.
+        batch_size: Number of samples that one rank takes in one step.
+        drop_last: True to drop an incomplete step at the end of an epoch.
+        ranks: Which rank this is.
+        seed: The seed of order and random numbers.
+
+    Attributes:
+        epoch: Number of the present epoch.
+        consumed: Number of its positions that all ranks together have handed out.
+        under_way: True if the present pass has handed out a batch, so that the next one goes through the next epoch.
+    """
+
+    def __init__(self, order: Order, batch_size: int, drop_last: bool, ranks: Ranks, seed: Seed) -> None:
+        self.order: Final = order
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._ranks = ranks
+        self._seed = seed
+        self.epoch = 0
+        self.consumed = 0
+        self.under_way = False
+        self._drawn: tuple[int | None, int] | None = None
+        """Seed and epoch of the last draw of a foreign sampler."""
+        self._resumed: Mapping[str, Any] | None = None
+        """State from which a foreign sampler is to draw its next epoch."""
+
+    def move(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch."""
+        self.under_way = False
+        self.epoch, self.consumed, self._resumed = epoch, 0, None
+
+    def schedule(self, place: Place) -> Schedule:
+        """The steps of a rank through an epoch."""
+        # A foreign sampler yields only the rows of this rank.
+        rank, world_size = Place(0, 1) if isinstance(self.order, SamplerOrder) else place
+        return Schedule(len(self.order), self._batch_size, rank, world_size, self._drop_last)
+
+    def begin(self, place: Place) -> None:
+        """Makes everything ready for a pass. All ranks must call this together, because they agree on the seed."""
+        self._seed.settle()
+        self._draw(place)
+
+    def jobs(self, place: Place) -> Iterator[Job]:
+        """The batches of the rest of the epoch."""
+        schedule, order = self.schedule(place), self.order
+        # Computing the rows of several steps at a time is faster, but only a single rank takes them all.
+        order = Ahead(order) if schedule.world_size == 1 else order
+        order_key, key = self._keys(place)
+        consumed = self.consumed
+        while step := schedule.step(consumed):
+            consumed = step.consumed
+            yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
+
+    def probe(self, place: Place) -> Probe:
+        """The next samples of the epoch, over all ranks, of which the first that is sound shows what a batch is."""
+        order_key, key = self._keys(place)
+        count = len(self.order)
+        positions = range(self.consumed, min(count, self.consumed + _TRIES))
+        rows = self.order.rows(order_key, positions.start, positions.stop).tolist()
+        # A later epoch of a foreign sampler may be longer.
+        size = self._batch_size if isinstance(self.order, SamplerOrder) else min(self._batch_size, count)
+        return Probe(size, key, positions, rows)
+
+    def sample(self, position: int) -> tuple[int, int]:
+        """Key of the epoch's random numbers, and row of the sample at a position of the epoch.
+
+        Raises:
+            IndexError: The epoch has no such position.
+            UsageError: The ranks have not agreed on a seed yet.
+        """
+        self._seed.settle_alone()
+        place = self._ranks.now()
+        self._draw(place)
+        if not 0 <= position < len(self.order):
+            raise IndexError(f"position {position} of an epoch of {len(self.order)}")
+        order_key, key = self._keys(place)
+        return key, int(self.order.rows(order_key, position, position + 1)[0])
+
+    def state(self) -> LoaderState:
+        """The state, from which `load` continues."""
+        seed, place = self._seed.value, self._ranks.now()
+        # Without a seed, a sampler cannot draw. It does when the first pass begins.
+        if seed is not None:
+            self._draw(place)
+        sampler = {**self.order.state(), **place._asdict()} if isinstance(self.order, SamplerOrder) else None
+        name, length = type(self.order).__name__, _length(self.order)
+        return LoaderState(seed, self.epoch, self.consumed, length, name, self.order.parameters, sampler)
+
+    def load(self, state: LoaderState) -> None:
+        """Goes to a state.
+
+        Raises:
+            UsageError: It belongs to another dataset, order, or number of ranks; see `Loader.load_state_dict`.
+        """
+        rank, world_size = self._ranks.now()
+        order = type(self.order).__name__
+        if state.order != order:
+            raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {order}")
+        if state.sampler is None:
+            if state.length != len(self.order):
+                raise UsageError(
+                    f"the state was saved by a loader with {state.length} positions in an epoch, this one has "
+                    f"{len(self.order)}: is it another dataset?"
+                )
+            if state.parameters != self.order.parameters:
+                raise UsageError(
+                    f"the state was saved by a loader whose {order} has {_listed(state.parameters)}, this one has "
+                    f"{_listed(self.order.parameters)}, so rows would be repeated or left out"
+                )
+        elif state.sampler.get("world_size") != world_size:
+            raise UsageError(
+                f"the state was saved by {state.sampler.get('world_size')} ranks, now there are {world_size}; "
+                "only packtrain's own orders can continue with another number, a foreign sampler cannot"
+            )
+        self.move(state.epoch)
+        if state.seed is not None:
+            self._seed.load(state.seed)
+        self.consumed, self._resumed, self._drawn = state.consumed, state.sampler, None
+        if state.sampler is not None and state.sampler.get("rank") != rank:
+            # The checksum is that of another rank's rows.
+            self._resumed = {name: value for name, value in state.sampler.items() if name != "crc32c"}
+
+    def _keys(self, place: Place) -> tuple[int, int]:
+        """The keys of the epoch's order and of its random numbers."""
+        # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
+        rank = (place.rank,) if isinstance(self.order, SamplerOrder) else ()
+        seed = self._seed.value
+        assert seed is not None
+        return mixed(seed, self.epoch, _ORDER), mixed(seed, self.epoch, _SAMPLES, *rank)
+
+    def _draw(self, place: Place) -> None:
+        """Draws the epoch of a foreign sampler, once."""
+        if not isinstance(self.order, SamplerOrder) or self._drawn == (self._seed.value, self.epoch):
+            return
+        key, _ = self._keys(place)
+        if self._resumed is None:
+            self.order.begin(key, self.epoch)
+        else:
+            self.order.resume(key, self.epoch, self._resumed)
+        self._resumed, self._drawn = None, (self._seed.value, self.epoch)
+
+
+def _rows(order: Order, key: int, positions: Any) -> Any:
+    """The rows at consecutive positions, or at positions that continue at the beginning of the epoch."""
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first == len(positions) - 1:
+        return order.rows(key, first, last + 1)
+    return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
+
+
+def _length(order: Order) -> int:
+    """Number of positions in an epoch; 0 for a sampler that tells it only when it draws one."""
+    try:
+        return len(order)
+    except TypeError:
+        return 0
+
+
+def _listed(parameters: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in parameters.items()) or "no parameters"

@@ -1,0 +1,132 @@
+"""Which rank this process is, and the seed that all ranks agree on."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+
+from packtrain._core.arguments import unexpected, whole
+from packtrain._core.errors import UsageError
+
+_MASK64: Final = (1 << 64) - 1
+
+
+class Place(NamedTuple):
+    """Rank of this process, and number of ranks."""
+
+    rank: int
+    world_size: int
+
+
+class Ranks:
+    """Rank and number of ranks: those that were given, or else those of torch.distributed at the moment.
+
+    Args:
+        rank: Rank of this process.
+        world_size: Number of ranks. Give both, or neither.
+
+    Attributes:
+        given: True if they were given, and so stay as they are.
+
+    Raises:
+        UsageError: Only one of them is given, or the rank is not less than the number of ranks.
+    """
+
+    def __init__(self, rank: int | None, world_size: int | None) -> None:
+        self._place: Place | None = None
+        if rank is not None and world_size is not None:
+            self._place = Place(whole("rank", rank, 0), whole("world_size", world_size, 1))
+            if self._place.rank >= self._place.world_size:
+                raise unexpected("rank", rank, f"0 to {world_size - 1}")
+        elif not (rank is None and world_size is None):
+            raise UsageError("give both rank and world_size, or neither")
+        self.given: Final = self._place is not None
+
+    def now(self) -> Place:
+        """Rank and number of ranks. Rank 0 of 1 if none were given and torch.distributed is not initialised."""
+        if self._place is not None:
+            return self._place
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return Place(0, 1)
+        return Place(distributed.get_rank(), distributed.get_world_size())
+
+
+class Seed:
+    """The seed of a loader: the one that was given or that a state holds, or else torch's when the first pass begins.
+
+    Torch's seed may differ between ranks. Then that of rank 0 is the seed.
+
+    Args:
+        seed: The seed; None: that of `generator`.
+        generator: The generator whose initial seed is the seed; None: torch's default one.
+        ranks: The ranks that must have the same seed.
+
+    Raises:
+        UsageError: An argument is of the wrong type, both are given, or there is none and the ranks cannot agree on
+            one because they do not know each other.
+    """
+
+    def __init__(self, seed: int | None, generator: torch.Generator | None, ranks: Ranks) -> None:
+        self._value = None if seed is None else whole("seed", seed)
+        self._generator = generator
+        self._ranks = ranks
+        self._agreed: int | None = None
+        """Number of ranks that agreed on the seed; None if it was given, and so needs no agreement."""
+        if generator is not None:
+            if not isinstance(generator, torch.Generator):
+                raise unexpected("generator", generator, "a torch.Generator")
+            if seed is not None:
+                raise UsageError("give either seed or generator")
+        elif seed is None and ranks.given and ranks.now().world_size > 1:
+            raise UsageError(
+                f"rank={ranks.now().rank}, world_size={ranks.now().world_size}: ranks given by hand cannot agree on a "
+                "seed, so give seed=, the same on all of them"
+            )
+
+    @property
+    def value(self) -> int | None:
+        """The seed; None before the first pass if it was not given."""
+        return self._value
+
+    def load(self, value: int) -> None:
+        """Takes the seed of a state, which all ranks have loaded."""
+        self._value, self._agreed = value, None
+
+    def settle(self) -> int:
+        """The seed, which stays the same from now on. Several ranks must call this together, as they begin a pass."""
+        world_size = self._ranks.now().world_size
+        agreed = world_size if self._agreed is None else self._agreed
+        if self._value is None or agreed != world_size:
+            self._value = self._torchs() if self._value is None else self._value
+            if world_size > 1 and not self._ranks.given:
+                self._value = _of_rank_0(self._value)
+            self._agreed = world_size
+        return self._value
+
+    def settle_alone(self) -> int:
+        """The same where other ranks may not take part.
+
+        Raises:
+            UsageError: They would have to.
+        """
+        if self._value is None and not self._ranks.given and self._ranks.now().world_size > 1:
+            raise UsageError("the ranks agree on a seed when the first pass begins: give seed= to have one before")
+        return self.settle() if self._value is None else self._value
+
+    def _torchs(self) -> int:
+        source = torch if self._generator is None else self._generator
+        return source.initial_seed() & _MASK64
+
+
+def _of_rank_0(seed: int) -> int:
+    """The seed of rank 0, on every rank of torch.distributed; in [0, 2**64)."""
+    distributed = torch.distributed
+    # For example "cpu:gloo,cuda:nccl", or only "cuda:nccl".
+    kinds = [entry.split(":")[0] for entry in distributed.get_backend_config().split(",")]
+    device = "cpu" if "cpu" in kinds else torch.device(kinds[0], getattr(torch, kinds[0]).current_device())
+    # The integers of a tensor are signed.
+    shared = torch.tensor(seed - (1 << 64) if seed >> 63 else seed, dtype=torch.int64, device=device)
+    distributed.broadcast(shared, 0)
+    return int(shared.item()) & _MASK64

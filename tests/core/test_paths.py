@@ -1,0 +1,61 @@
+"""Laws of paths: a URL is never taken for a file of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.support import image_set, packed
+
+from packtrain import PackOptions, StageOptions, open_dataset, pack, stage, verify
+from packtrain._core.paths import local_path
+from packtrain._readers.dataset.summary import summarise
+from packtrain.errors import UsageError
+from packtrain.staging import entries
+
+URLS = ["s3://bucket/train", "gs://bucket/train.txt", "https://host/a b", "HF://x", "abfs+x://y/z", "s3:/bucket/train"]
+LOCAL = ["train.txt", "/data/a:b/c", "C:", "a:b", "./s3://bucket", "://x", "", "1s3://x", "\udcff://x"]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_is_refused_also_as_a_path(url: str) -> None:
+    for path in (url, Path(url)):
+        with pytest.raises(UsageError, match="is a URL, and packtrain reads and writes only files of this machine"):
+            local_path(path)
+
+
+def test_of_a_file_url_the_path_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="give the path alone, without file:"):
+        local_path("file:///data/train.txt")
+
+
+@pytest.mark.parametrize("path", LOCAL)
+def test_anything_else_is_a_path(path: str) -> None:
+    assert local_path(path) == Path(path)
+
+
+USES: dict[str, Callable[[str, Path, Path], object]] = {
+    "list": lambda url, listing, data: pack(url, listing.parent / "out"),
+    "output": lambda url, listing, data: pack(listing, url),
+    "root": lambda url, listing, data: pack(listing, listing.parent / "out", PackOptions(root=Path(url))),
+    "classes": lambda url, listing, data: pack(listing, listing.parent / "out", PackOptions(classes=Path(url))),
+    "open_dataset": lambda url, listing, data: open_dataset(url),
+    "verify": lambda url, listing, data: verify(url),
+    "info": lambda url, listing, data: summarise(url),
+    "stage": lambda url, listing, data: stage(url),
+    "stage to": lambda url, listing, data: stage(data, StageOptions(Path(url))),
+    "staged": lambda url, listing, data: entries(url),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_function_that_takes_a_path_refuses_urls_and_makes_no_folder_of_that_name(
+    tmp_path: Path, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = image_set(tmp_path / "images", 1)
+    data = packed(listing, tmp_path / "data", "tar")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is a URL"):
+        USES[use]("s3://bucket/train", listing, data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]

@@ -1,0 +1,182 @@
+"""Laws of pixels that are not RGB: each of Pillow's modes is stored with the pixels of `convert`, or refused."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from helpers.corpus import wide_grey
+from helpers.support import encoded, packed, picture
+from PIL import Image, features
+
+from packtrain import open_dataset, pack, verify
+from packtrain._codec.native import extension
+from packtrain._core.options import PIXEL_MODES, STORE_MODES, StoreOptions
+from packtrain._packer import images
+from packtrain._packer.images import PALETTE_REMARK, Refused, store_image
+from packtrain._packer.options import PackOptions
+
+SIZE: Final = (24, 16)
+FITTING: Final = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
+REFUSED: Final = {
+    "I": "whole numbers of up to 32 bits.*: convert it to 8 bits first",
+    "I;16": "16 bits wide.*: convert it to 8 bits first",
+    "I;16B": "16 bits wide.*: convert it to 8 bits first",
+    "I;16L": "16 bits wide.*: convert it to 8 bits first",
+    "I;16N": "16 bits wide.*: convert it to 8 bits first",
+    "F": "floating-point numbers.*: convert it to 8 bits first",
+    "LAB": r"colour space L\*a\*b\*.*: convert it to RGB first",
+    "La": "Pillow refuses it: ValueError: conversion from La",
+}
+STORES: Final = [store for store in STORE_MODES if store != "crop-ready" or extension is not None]
+
+
+def in_mode(mode: str) -> Image.Image:
+    """A picture of this mode."""
+    if mode == "RGBa":
+        return picture(1, *SIZE, "RGBA").convert("RGBa")
+    if mode == "La":
+        return picture(1, *SIZE, "LA").convert("La")
+    if mode == "LAB":
+        return Image.frombytes("LAB", SIZE, picture(1, *SIZE).tobytes())
+    if mode == "PA":
+        return picture(1, *SIZE, "P").convert("PA")
+    if mode.startswith("I;"):
+        return Image.frombytes(mode, SIZE, np.arange(SIZE[0] * SIZE[1], dtype="<u2").tobytes())
+    return picture(1, *SIZE).convert("L").convert(mode) if mode in ("I", "F") else picture(1, *SIZE, mode)
+
+
+@pytest.mark.parametrize("wanted", PIXEL_MODES)
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("mode", [*FITTING, *REFUSED])
+def test_every_mode_is_what_convert_gives_or_refused(
+    mode: str, store: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file it may come from: only some of these modes can be written to a file."""
+    image = in_mode(mode)
+    assert image.mode == mode
+
+    def opened(data: bytes) -> Image.Image:
+        copy = image.copy()
+        copy.format = "PNG"
+        return copy
+
+    monkeypatch.setattr(images, "open_image", opened)
+    if mode in REFUSED:
+        with pytest.raises(Refused, match=REFUSED[mode]):
+            store_image(b"a file", StoreOptions(store, mode=wanted))
+        return
+    stored = store_image(b"a file", StoreOptions(store, mode=wanted))
+    palette = wanted == "L" and mode in ("P", "PA")
+    assert (PALETTE_REMARK in stored.remarks) == palette
+    if store == "raw":
+        assert stored.payload == image.convert(wanted).tobytes()
+    elif store == "jpeg":
+        monkeypatch.undo()
+        theirs = Image.open(io.BytesIO(encoded(image.convert(wanted), quality=90)))
+        assert Image.open(io.BytesIO(stored.payload)).tobytes() == theirs.tobytes()
+    else:
+        assert stored.payload == b"a file"
+
+
+def png_of_16_bits(colour: int, channels: int) -> bytes:
+    """A PNG of 16 bits per channel, which Pillow cannot write."""
+    values = np.random.default_rng(0).integers(0, 1 << 16, (SIZE[1], SIZE[0], channels)).astype(">u2")
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", *SIZE, 16, colour, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+
+
+def files() -> dict[str, bytes]:
+    """Files of every mode that a file can have."""
+    made = {f"{mode}.png": encoded(in_mode(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")}
+    tiffs = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "LAB", "I", "I;16", "I;16B", "F")
+    made |= {f"{mode}.tif": encoded(in_mode(mode), "TIFF") for mode in tiffs}
+    made |= {f"{mode}.ppm": encoded(in_mode(mode), "PPM") for mode in ("1", "L", "RGB", "I", "F")}
+    made |= {f"{mode}.jpg": encoded(in_mode(mode)) for mode in ("L", "RGB", "CMYK")}
+    made |= {
+        f"16 bits, {channels} channels.png": png_of_16_bits(*kind)
+        for kind in ((2, 3), (4, 2), (6, 4))
+        for channels in kind[1:]
+    }
+    if features.check("jpg_2000"):
+        made |= {f"{mode}.jp2": encoded(in_mode(mode), "JPEG2000") for mode in ("L", "RGB", "RGBA", "I;16")}
+    if features.check("webp"):
+        made["RGB.webp"] = encoded(in_mode("RGB"), "WEBP")
+    return made
+
+
+@pytest.mark.parametrize("wanted", PIXEL_MODES)
+@pytest.mark.parametrize("store", [store for store in STORES if store != "jpeg"])
+def test_a_dataset_holds_what_convert_gives_and_no_other_file(tmp_path: Path, store: str, wanted: str) -> None:
+    kinds = files()
+    for name, data in kinds.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "train.txt").write_text("".join(f"{name} 0\n" for name in kinds))
+    options = StoreOptions(store, mode=wanted)
+    out = packed(tmp_path / "train.txt", tmp_path / "out", "tar", max_rejects="100%", store=options)
+    opened = open_dataset(out)
+    there = {opened.filename(row): opened.image(row) for row in range(len(opened))}
+    for name, data in kinds.items():
+        image = Image.open(io.BytesIO(data))
+        wide = image.mode in ("I", "F", "LAB") or image.mode.startswith("I;")
+        assert (name in there) is not wide, name
+        if not wide:
+            assert there[name].tobytes() == image.convert(wanted).tobytes(), name
+    assert not verify(out, decode_images=True).problems
+
+
+def test_verify_names_a_record_whose_pixels_readers_would_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset that was packed when such files were not refused yet."""
+    (tmp_path / "a.png").write_bytes(encoded(wide_grey(), "PNG"))
+    (tmp_path / "train.txt").write_text("a.png 0\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "misfit", lambda image: None)
+        out = packed(tmp_path / "train.txt", tmp_path / "out", "tar")
+    (problem,) = verify(out, decode_images=True).problems
+    assert "'a.png'" in problem.message and "16 bits wide" in problem.message
+    expected = Image.open(tmp_path / "a.png").convert("RGB")
+    assert open_dataset(out).image(0).tobytes() == expected.tobytes(), "it is still read as Pillow reads it"
+
+
+class TestLimits:
+    """Pillow's limit on the number of pixels."""
+
+    @pytest.fixture(params=["a JPEG", "a PNG"])
+    def data(self, request: Any) -> bytes:
+        return encoded(picture(1, 60, 50), "JPEG" if request.param == "a JPEG" else "PNG")
+
+    @pytest.mark.parametrize("store", STORES)
+    def test_an_image_of_more_than_twice_the_limit_is_refused(
+        self, data: bytes, store: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60 * 50 // 2 - 1)
+        with pytest.raises(Refused, match="Pillow refuses it: DecompressionBombError"):
+            store_image(data, StoreOptions(store))
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 60 * 50 // 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            store_image(data, StoreOptions(store))
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        store_image(data, StoreOptions(store))
+
+    def test_the_limit_holds_in_worker_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(2):
+            (tmp_path / f"{number}.png").write_bytes(encoded(picture(number, 60, 50), "PNG"))
+        (tmp_path / "train.txt").write_text("0.png 0\n1.png 0\n")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        options = PackOptions("tar", StoreOptions("verbatim"), shard_bytes=1)
+        with pytest.raises(Exception, match="DecompressionBombError"):
+            pack(tmp_path / "train.txt", tmp_path / "out", options, workers=2, max_rejects="1")
