@@ -1,17 +1,15 @@
 """Runs independent tasks in this process or in several worker processes.
 
 Every worker is a spawned process with its own pipe. It inherits no lock, no descriptor and no thread. If it dies, the
-parent knows which task died with it. If the parent dies, the worker ends the next time it uses the pipe.
+parent knows which task died with it. If the parent dies, so does the worker.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -19,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from packtrain._core.errors import PacktrainError, ShardFailed
+from packtrain._core.interrupts import postponed_ctrl_c
+from packtrain._core.lifeline import Lifeline, depend_on
 
 Task = TypeVar("Task")
 Report = TypeVar("Report")
@@ -56,8 +56,9 @@ def run_tasks(
     try:
         yield from _Dispatcher(pool, iter(tasks), on_progress)
     finally:
-        for worker in pool:
-            worker.stop()
+        with postponed_ctrl_c():
+            for worker in pool:
+                worker.stop()
 
 
 def _run_here(
@@ -116,10 +117,15 @@ class _Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._function, theirs), daemon=True)
-        with _postponed_ctrl_c():
+        self._lifeline = Lifeline()
+        arguments = self._function, theirs, self._lifeline.child
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        # The first worker would start the resource tracker, and starting that unblocks Ctrl-C.
+        resource_tracker.ensure_running()
+        with postponed_ctrl_c():
             self._process.start()
         theirs.close()
+        self._lifeline.child.close()
 
     def give(self, task: Any, attempt: int) -> None:
         """Sends a task to the process."""
@@ -143,7 +149,8 @@ class _Worker:
 
     def stop(self) -> None:
         """Ends the process, whatever it is doing."""
-        self._process.terminate()
+        # Not SIGTERM, which a stopped process does not receive.
+        self._process.kill()
         self._process.join()
         self.pipe.close()
 
@@ -188,41 +195,14 @@ class _Dispatcher:
         worker.give(worker.task, worker.attempt + 1)
 
 
-@contextmanager
-def _postponed_ctrl_c() -> Iterator[None]:
-    """Holds Ctrl-C back until the block ends. Processes started inside the block never receive it.
-
-    The terminal sends Ctrl-C to the whole process group, including workers that are still importing. Only the parent is
-    to act on it.
-    """
-    # The first worker would start the resource tracker, and starting it unblocks the signal.
-    resource_tracker.ensure_running()
-    received: list[int] = []
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    # A thread that does not block the signal may still receive it; Python then raises KeyboardInterrupt in this one.
-    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if handler is not None:
-        signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-    try:
-        yield
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if received:
-            signal.raise_signal(signal.SIGINT)
-
-
-def _serve(function: Callable[..., Any], pipe: Connection) -> None:
-    """Main loop of a worker: receives tasks and sends reports and results until the parent is gone."""
-    parent = multiprocessing.parent_process()
+def _serve(function: Callable[..., Any], pipe: Connection, lifeline: Connection) -> None:
+    """Main loop of a worker: receives tasks and sends reports and results until the parent closes the pipe."""
+    # Otherwise it might begin a task that waits in the pipe while the next run is at work on that shard.
+    depend_on(lifeline)
     while True:
         try:
             task = pipe.recv()
         except EOFError:
-            return
-        if parent is None or not parent.is_alive():
-            # The parent died while this task was in the pipe. Another run may be working on it by now.
             return
         try:
             message: Any = _Done(function(task, pipe.send))

@@ -12,10 +12,10 @@ A batch goes by five names on its way from the order to the consumer:
   into what the consumer gets, on its device and postprocessed.
 
 In the order in which they are used: `ranks` knows the seed and which rank this is, `order` and `schedule` say which
-rows a step takes, and `course` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
+rows a step takes, and `progress` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
 `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps batches ahead in the slots of
-the `arena`, `device` and `postprocess` turn them into what the consumer gets, `production` holds all these together,
-and `loader` is what users see.
+the `arena`, `device` and `postprocess` turn them into what the consumer gets, `pipeline` holds all these together,
+`passes` counts what is handed out, and `loader` is what users see.
 """
 
 from .loader import Loader

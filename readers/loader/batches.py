@@ -16,8 +16,9 @@ from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
 
 from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout
-from .randomness import mixed, seed_all
-from .samples import SampleMaker, image_and_label, traceback_of
+from .generators import Seeder
+from .randomness import mixed
+from .samples import SampleMaker, blamed, image_and_label
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -34,6 +35,7 @@ class Made(NamedTuple):
         skipped: For each sample that was left out, what was wrong with it.
         extras: For each sample in the batch, the fields that were asked for.
         collated: What `collate_fn` returned; None without `collate_fn`.
+        layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.
     """
 
@@ -41,11 +43,28 @@ class Made(NamedTuple):
     skipped: Sequence[str] = ()
     extras: Sequence[tuple[Any, ...]] = ()
     collated: Any = None
+    layout: Layout | None = None
     error: PacktrainError | None = None
 
 
 CANCELLED: Final = Made()
 """The result of a cancelled job. Nobody reads it."""
+
+
+class Probe(NamedTuple):
+    """Samples that show what a batch looks like.
+
+    Attributes:
+        batch_size: Number of samples in a batch.
+        key: Key of the epoch's random numbers.
+        positions: Positions of the samples to try.
+        rows: Rows of the samples to try.
+    """
+
+    batch_size: int
+    key: int
+    positions: Sequence[int]
+    rows: Sequence[int]
 
 
 def _never() -> bool:
@@ -68,10 +87,13 @@ class BatchMaker:
         self.samples: Final = samples
         self.collate_fn: Final = collate_fn
         self._skip = skip
+        self._seeder = Seeder(collate_fn)
 
     def of(self, dataset: Dataset[Any]) -> Self:
         """The same for a dataset as it is now; for the dataset it has, this one itself."""
         if self.samples.same_dataset(dataset):
+            self.samples.look_again()
+            self._seeder.look_again()
             return self
         return type(self)(SampleMaker(dataset, self.samples.fields), self.collate_fn, skip=self._skip)
 
@@ -88,26 +110,25 @@ class BatchMaker:
         """True if code that is not packtrain's takes part, for which the process's generators are seeded."""
         return self.samples.seeds or self.collate_fn is not None
 
-    def layout(self, batch_size: int, key: int, positions: Sequence[int], rows: Sequence[int]) -> Layout:
+    def layout(self, probe: Probe, observer: Observer | None = None) -> Layout:
         """The arrays of a batch: rows and positions, which go in, and images and labels, which come out.
 
-        The first undamaged one of the given samples decides the shape and dtype of images and labels.
+        The first undamaged one of the samples decides the shape and dtype of images and labels.
 
         Args:
-            batch_size: Number of samples in a batch.
-            key: Key of the epoch's random numbers.
-            positions: Positions of the samples to try.
-            rows: Rows of the samples to try.
+            probe: The samples to try.
+            observer: Gets the row that is being read.
 
         Raises:
             PacktrainError: The sample cannot be made, or cannot be held by arrays.
         """
+        batch_size, key, positions, rows = probe
         inputs = {"row": Field("<i8"), "position": Field("<i8")}
         if self.collate_fn is not None:
             return Layout(batch_size, inputs)
         skipped: list[str] = []
         random = self.samples.random(key, positions)
-        for position, row, sample in self._samples(key, positions, rows, random, skipped, Observer()):
+        for position, row, sample in self._samples(key, positions, rows, random, skipped, observer or Observer()):
             image, label = image_and_label(sample)
             try:
                 return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
@@ -156,7 +177,7 @@ class BatchMaker:
                 return CANCELLED
             if not samples:
                 return Made(0, skipped)
-            seed_all(mixed(key, _COLLATE), positions[0])
+            self._seeder.seed(mixed(key, _COLLATE), positions[0])
             observer.end_stage(None)
             collated = self._collated(samples)
             observer.end_stage(Stage.COLLATE)
@@ -219,7 +240,7 @@ class BatchMaker:
         try:
             return self.collate_fn(samples)
         except Exception as error:
-            raise LoaderError(f"collate_fn failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}") from error
+            raise blamed("collate_fn failed", error) from error
 
     def _unfit(self, position: int, row: int, error: Exception) -> LoaderError:
         return LoaderError(

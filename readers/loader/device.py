@@ -28,9 +28,9 @@ from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
-from .arena import Event
 from .engine import Batch, Engine
 from .postprocess import Postprocess, mapped
+from .slots import Event
 
 # Batches on the device that the consumer has not asked for: one being copied and one that is ready. More would take
 # memory there and gain nothing, since the arena holds what workers make ahead.

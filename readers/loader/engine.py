@@ -14,9 +14,10 @@ from typing_extensions import override
 
 from ..monitoring.counters import Count, Counters, Words, blank
 from ..monitoring.timing import StageTimer
-from .arena import Arena, Arrays, Event, Layout, Slots
-from .batches import BatchMaker, Made
+from .arena import Arena, Arrays, Board, Layout
+from .batches import BatchMaker, Made, Probe
 from .randomness import preserved
+from .slots import Event, Slots
 from .worker import NO_TICKET, Ticket
 from .workers import Workers
 
@@ -59,7 +60,13 @@ class Batch(NamedTuple):
 
 
 class Engine(Protocol):
-    """Makes batches."""
+    """Makes batches.
+
+    Attributes:
+        layout: The arrays of a batch.
+    """
+
+    layout: Layout
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         """The batches of some jobs, in their order. What is left of an earlier run is cancelled.
@@ -90,25 +97,29 @@ class SerialEngine(Engine):
 
     Args:
         maker: Makes batches.
-        layout: The arrays of a batch.
+        probe: The samples that show what a batch looks like.
+
+    Raises:
+        PacktrainError: None of them can be made.
     """
 
-    def __init__(self, maker: BatchMaker, layout: Layout) -> None:
+    def __init__(self, maker: BatchMaker, probe: Probe) -> None:
         self._maker = maker
-        self._layout = layout
+        with preserved():
+            self.layout = maker.layout(probe)
         self._words = blank()
         self._timer = StageTimer(self._words, maker.samples.stores)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         for job in jobs:
-            arrays = self._layout.new()
+            arrays = self.layout.new()
             _enter(job, arrays)
             self._timer.begin_batch()
             self._timer.discard_usage()
             try:
                 with preserved() if self._maker.seeds else nullcontext():
-                    made = self._maker.make(job.key, len(job.rows), self._layout, arrays, self._timer)
+                    made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
             finally:
                 self._timer.count_usage()
                 self._timer.idle()
@@ -136,7 +147,7 @@ class ParallelEngine(Engine):
 
     Args:
         maker: Makes batches.
-        layout: The arrays of a batch.
+        probe: The samples that show what a batch looks like.
         workers: Number of worker processes.
         prefetch_factor: Number of batches to make ahead, for each worker.
         context: Starts the processes.
@@ -144,13 +155,14 @@ class ParallelEngine(Engine):
         timeout: Seconds to wait for a result of any worker; 0: for ever.
 
     Raises:
-        LoaderError: There is not enough memory for the batches.
+        LoaderError: There is not enough memory for the batches, or a worker cannot be started.
+        PacktrainError: None of the samples can be made.
     """
 
     def __init__(
         self,
         maker: BatchMaker,
-        layout: Layout,
+        probe: Probe,
         workers: int,
         prefetch_factor: int,
         context: BaseContext,
@@ -159,11 +171,18 @@ class ParallelEngine(Engine):
         timeout: float = 0,
     ) -> None:
         self._ahead = workers * prefetch_factor
-        self._arena = Arena(layout, self._ahead + _HELD, workers)
+        self._board = Board(workers)
+        self._workers = Workers(maker, self._board, probe, context, init, timeout=timeout)
+        try:
+            self.layout = self._workers.layout()
+            self._arena = Arena(self._board, self.layout, self._ahead + _HELD)
+            self._board.announce(self._arena.slots, self.layout)
+        except BaseException:
+            self._workers.close()
+            raise
         self._slots = Slots(self._arena)
         self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
-        self._workers = Workers(maker, self._arena, context, init, timeout=timeout)
-        self._counters = Counters(self._arena.board.words(workers))
+        self._counters = Counters(self._board.words(workers))
         self._next = 0
         """Number of the next ticket."""
         self._first = 0
@@ -203,7 +222,7 @@ class ParallelEngine(Engine):
 
     @override
     def counters(self) -> Words:
-        return self._arena.board.counters
+        return self._board.counters
 
     @override
     def close(self) -> None:
@@ -261,7 +280,7 @@ class ParallelEngine(Engine):
             self._slots.give_back(slot)
             raise made.error
         # Each worker must always have a slot, however many batches the consumer keeps.
-        if len(self._slots) + len(self._out) + len(self._results) < self._arena.workers:
+        if len(self._slots) + len(self._out) + len(self._results) < self._board.workers:
             arrays = {name: array[: made.size].copy() for name, array in self._arrays[slot].items()}
             self._slots.give_back(slot)
             self._counters.add(Count.COPIED)

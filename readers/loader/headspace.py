@@ -43,7 +43,7 @@ class Replay:
         first = list(islice(jobs, REAL))
         if first and len(first[0].rows) > self._size:
             if not self._made:
-                warnings.warn(_WARNING, RuntimeWarning, stacklevel=4)
+                warnings.warn(_WARNING, RuntimeWarning, stacklevel=5)
             self._size = len(first[0].rows)
             # All of them before any is handed out, so that the consumer never waits for one later.
             self._made = list(make(job for job in first if len(job.rows) == self._size))

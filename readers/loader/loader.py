@@ -14,16 +14,16 @@ from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
-from .arena import Layout
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
 from .batches import BatchMaker, Made
-from .course import Course
 from .device import device_of, pins
 from .engine import Batch
 from .lookalike import EpochSampler, sampler_of
 from .order import Order
+from .passes import Pass, Token
+from .pipeline import Pipeline, PipelineOptions
 from .postprocess import BatchTransform, Postprocess
-from .production import Means, Production
+from .progress import Progress
 from .randomness import preserved
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-# Number of samples that are tried before the whole dataset counts as damaged.
-_TRIES: Final = 1000
 # Number of damaged records that are warned about.
 _WARNINGS: Final = 10
 # Seconds, a year: more cannot be waited for.
@@ -156,7 +154,7 @@ class Loader:
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
-        self._course = Course(
+        self._progress = Progress(
             order_of(dataset, sampler, shuffle),
             self.batch_size,
             self.drop_last,
@@ -170,7 +168,7 @@ class Loader:
         )
         headspace = flag("headspace", headspace)
         self.stats: Final = Meter(setup_of(self.num_workers, self._maker.samples.stores, headspace=headspace))
-        self._means = Means(
+        self._options = PipelineOptions(
             self.num_workers,
             self.prefetch_factor,
             context_of(multiprocessing_context),
@@ -182,9 +180,9 @@ class Loader:
             pins(flag("pin_memory", pin_memory), self.device),
             headspace,
         )
-        self._production = Production(self._maker, self._means, self.stats)
+        self._pipeline = Pipeline(self._maker, self._options, self.stats)
         self._skipped = 0
-        self._pass: object | None = None
+        self._pass: Token | None = None
         """Stands for the present pass."""
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
@@ -229,26 +227,26 @@ class Loader:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        course, (rank, world_size) = self._course, self._ranks.now()
-        order = type(course.order if self._sampler is None else self._sampler).__name__
+        progress, (rank, world_size) = self._progress, self._ranks.now()
+        order = type(progress.order if self._sampler is None else self._sampler).__name__
         return (
             f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
-            f"rank {rank} of {world_size}, epoch {course.epoch}, {course.consumed} samples handed out in it)"
+            f"rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
         )
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return self._course.schedule(self._ranks.now()).steps()
+        return self._progress.schedule(self._ranks.now()).steps()
 
     @property
     def epoch(self) -> int:
         """Number of the epoch of the present pass; if that has handed out nothing, of the next pass."""
-        return self._course.epoch
+        return self._progress.epoch
 
     @property
     def remaining(self) -> int:
         """Number of batches of the epoch that have not been handed out."""
-        return self._course.schedule(self._ranks.now()).steps(self._course.consumed)
+        return self._progress.schedule(self._ranks.now()).steps(self._progress.consumed)
 
     @property
     def remainder(self) -> int:
@@ -256,15 +254,15 @@ class Loader:
 
         0 if there is no such step; -1 if it is unknown, because a torch Sampler yields the rows of one rank only.
         """
-        course = self._course
-        if isinstance(course.order, SamplerOrder):
+        progress = self._progress
+        if isinstance(progress.order, SamplerOrder):
             return -1
-        return course.schedule(self._ranks.now()).remainder(course.consumed)
+        return progress.schedule(self._ranks.now()).remainder(progress.consumed)
 
     @property
     def sampler(self) -> EpochSampler:
         """Passes `set_epoch` on to the loader, for frameworks that look for it here. Nothing can be drawn from it."""
-        return sampler_of(self._course.order, self._follow)
+        return sampler_of(self._progress.order, self._follow)
 
     @property
     def batch_sampler(self) -> EpochSampler:
@@ -278,10 +276,10 @@ class Loader:
         later pass goes through the next epoch, even if the pass before it was stopped early. A pass that has handed out
         nothing does not count.
         """
-        if self._course.under_way:
-            self._move(self._course.epoch + 1)
-        self._pass = object()
-        return self.stats.timed(self._batches(self._pass))
+        if self._progress.under_way:
+            self._move(self._progress.epoch + 1)
+        self._pass = Token()
+        return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
@@ -289,8 +287,8 @@ class Loader:
         A pass that has handed out nothing counts as the next one.
         """
         epoch = whole("epoch", epoch, 0)
-        if epoch != self._course.epoch or self._course.under_way:
-            present = None if self._course.under_way else self._pass
+        if epoch != self._progress.epoch or self._progress.under_way:
+            present = None if self._progress.under_way else self._pass
             self._move(epoch)
             # Lightning calls `iter` first, and then says which epoch that is.
             self._pass = present
@@ -309,7 +307,7 @@ class Loader:
         next epoch. So a loop that continues in the epoch it was saved in finishes it, without any step. A loop that
         continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
-        return self._course.state().to_dict()
+        return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a state. Batch size, workers and number of ranks may differ from those that saved it.
@@ -321,7 +319,7 @@ class Loader:
             UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
                 with another number of ranks: only packtrain's own orders can be divided among other ranks.
         """
-        self._course.load(LoaderState.from_dict(state))
+        self._progress.load(LoaderState.from_dict(state))
         self._pass = None
 
     def sample(self, position: int) -> Any:
@@ -335,7 +333,8 @@ class Loader:
             UsageError: The seed is not known yet, because the ranks agree on it when the first pass begins.
             PacktrainError: The sample cannot be made.
         """
-        key, (position,), (row,) = self._course.sample(whole("position", position))
+        position = whole("position", position)
+        key, row = self._progress.sample(position)
         self._maker = self._maker.of(self._dataset)
         with preserved():
             return self._maker.sample(key, position, row)
@@ -343,7 +342,7 @@ class Loader:
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
-        self._production.close()
+        self._pipeline.close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,32 +357,32 @@ class Loader:
         return {**vars(self), "_pass": None}
 
     def _follow(self, epoch: int) -> None:
-        course = self._course
-        begun = course.under_way or course.consumed > 0
-        if epoch > course.epoch and (begun or not course.epoch):
-            self.set_epoch(course.epoch + 1 if begun else epoch)
+        progress = self._progress
+        begun = progress.under_way or progress.consumed > 0
+        if epoch > progress.epoch and (begun or not progress.epoch):
+            self.set_epoch(progress.epoch + 1 if begun else epoch)
 
     def _move(self, epoch: int) -> None:
         self._pass = None
-        self._course.move(epoch)
+        self._progress.move(epoch)
 
-    def _batches(self, this: object) -> Iterator[Any]:
-        course = self._course
+    def _batches(self, this: Token) -> Iterator[tuple[Any, int]]:
+        """The batches of a pass, each with the number of positions consumed once it has been handed out."""
+        progress = self._progress
         try:
             place = self._ranks.now()
             self._require_present(this, place)
-            course.begin(place)
-            run = self._run(place) if course.schedule(place).steps(course.consumed) else iter(())
+            progress.begin(place)
+            run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):
-                course.consumed, course.under_way = batch.job.consumed, True
                 self._note_skipped(batch.made)
-                found = [batch.value]
+                found, consumed = [batch.value] if batch.made.size else [], batch.job.consumed
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 del batch
-                if found[0] is not None:
-                    yield found.pop()
+                if found:
+                    yield found.pop(), consumed
                 self._require_present(this, place)
-            self._move(course.epoch + 1)
+            self._move(progress.epoch + 1)
         except (GeneratorExit, DatasetError, UsageError):
             raise
         except BaseException:
@@ -392,9 +391,10 @@ class Loader:
             raise
         finally:
             if not self.persistent_workers and self._pass in (None, this):
-                self._production.close()
+                self._pipeline.close()
 
-    def _require_present(self, this: object, place: Place) -> None:
+    def _require_present(self, this: Token, place: Place) -> None:
+        this.require_own_process()
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
         now = self._ranks.now()
@@ -407,22 +407,14 @@ class Loader:
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
         self._maker = self._maker.of(self._dataset)
-        if self._maker is not self._production.maker or not self.persistent_workers:
-            self._production.close()
-            self._production = Production(self._maker, self._means, self.stats)
-        return self._production.run(self._course.jobs(place), partial(self._probed, place))
-
-    def _probed(self, place: Place) -> Layout:
-        """The layout of a batch, found by making one of the next samples of the epoch."""
-        order = self._course.order
-        # A later epoch of a foreign sampler may be longer.
-        size = self.batch_size if isinstance(order, SamplerOrder) else min(self.batch_size, len(order))
-        with preserved():
-            return self._maker.layout(size, *self._course.upcoming(place, _TRIES))
+        if self._maker is not self._pipeline.maker or not self.persistent_workers:
+            self._pipeline.close()
+            self._pipeline = Pipeline(self._maker, self._options, self.stats)
+        return self._pipeline.run(self._progress.jobs(place), partial(self._progress.probe, place))
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
-            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
         self.stats.count(made.size, len(made.skipped))
         if not made.size and self.world_size > 1:

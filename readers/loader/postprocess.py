@@ -14,7 +14,8 @@ from packtrain._core.errors import UsageError
 
 from .arena import Layout
 from .engine import Batch, Job
-from .randomness import mixed, preserved, seed_all
+from .generators import Seeder
+from .randomness import mixed, preserved
 
 # Mixed into the key, so that a batch transform draws neither the numbers of a sample nor those of `collate_fn`.
 _TRANSFORM: Final = 0x7472616E73666F72
@@ -55,6 +56,7 @@ class Postprocess:
                 raise UsageError(f"dtype={dtype}: normalised images need a floating point dtype")
         self._dtype = dtype
         self._batch_transform = batch_transform
+        self._seeder = Seeder(batch_transform)
         self._made: tuple[Any, tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def __bool__(self) -> bool:
@@ -81,7 +83,7 @@ class Postprocess:
             images = images.to(self._dtype)
         if self._batch_transform is not None:
             with preserved():
-                seed_all(mixed(job.key, _TRANSFORM), int(job.positions[0]))
+                self._seeder.seed(mixed(job.key, _TRANSFORM), int(job.positions[0]))
                 changed = self._batch_transform(images, labels)
             images, labels = _both(changed)
         return _rebuilt(batch, [images, labels, *batch[2:]])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +19,8 @@ from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
-from .randomness import seed_all, uniforms
+from .generators import Seeder
+from .randomness import uniforms
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -48,6 +51,15 @@ class SampleMaker:
         self.fields: Final = tuple(items("fields", fields, f"a tuple with any of {', '.join(FIELDS)}"))
         self.seeds: Final = self._packed is None or self._packed.foreign
         """True if samples may draw from the generators of the process, which are then seeded for each sample."""
+        self._seeder = Seeder(dataset)
+        """Seeds what samples may draw from."""
+        for name in self._seeder.unseedable() if self.seeds else ():
+            warnings.warn(
+                f"{name} draws random numbers that cannot be seeded: its samples differ from run to run, and workers "
+                "may repeat each other",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         self._lookups: dict[str, Callable[[int], Any]] = {"row": int}
         if self._packed is not None:
             self._lookups |= {"line": self._packed.line, "path": self._packed.filename}
@@ -60,6 +72,10 @@ class SampleMaker:
     def same_dataset(self, dataset: Dataset[Any]) -> bool:
         """True if these are the samples of a dataset as it is now; a packtrain dataset may have another transform."""
         return self._dataset is dataset and self._packed is samples_of(dataset)
+
+    def look_again(self) -> None:
+        """Prepares for a dataset that is not packtrain's to have changed."""
+        self._seeder.look_again()
 
     def ahead(self, rows: Sequence[int]) -> Iterable[int]:
         """The rows of a batch, one by one; meanwhile, missing records of later rows are read into memory."""
@@ -133,7 +149,7 @@ class SampleMaker:
         """
         try:
             if self.seeds:
-                seed_all(key, position)
+                self._seeder.seed(key, position)
             if self._packed is not None:
                 return self._packed.make(row, numbers, into, on_stage)
             sample = self._dataset[row]
@@ -142,10 +158,11 @@ class SampleMaker:
         except (DatasetError, MissingDependency):
             raise
         except Exception as error:
-            raise LoaderError(
-                f"{self.describe(row)} cannot be made into a sample: {type(error).__name__}: {error}. "
-                f"To debug it, call `loader.sample({position})`, which makes it again\n\n{traceback_of(error)}"
-            ) from error
+            reason = (
+                f"{self.describe(row)} cannot be made into a sample (to debug it, call `loader.sample({position})`, "
+                "which makes it again)"
+            )
+            raise blamed(reason, error) from error
 
     def extras(self, position: int, row: int) -> tuple[Any, ...]:
         """The fields of a sample that were asked for, in their order."""
@@ -179,6 +196,22 @@ def image_and_label(sample: Any) -> tuple[Any, Any]:
     raise UsageError(f"the dataset gives {found} for a row, where (image, label) was expected: give a collate_fn")
 
 
-def traceback_of(error: Exception) -> str:
-    """The traceback as text, for a message: the traceback itself cannot be sent to another process."""
-    return "".join(traceback.format_exception(error))
+def blamed(message: str, error: BaseException) -> LoaderError:
+    """A `LoaderError` to be raised from an error in the user's code, whose traceback then begins with that code."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    if trace is not None:
+        error.__traceback__ = trace
+    return LoaderError(f"{message}: {type(error).__name__}: {error}")
+
+
+def sendable(error: PacktrainError) -> PacktrainError:
+    """The error, with the traceback of its cause as a note: only the note reaches another process."""
+    if isinstance(error, LoaderError) and error.__cause__ is not None:
+        error.add_note("".join(traceback.format_exception(error.__cause__)).rstrip())
+    return error
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "packtrain"

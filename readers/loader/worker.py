@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import gc
-import os
-import select
 import signal
 import socket
 import struct
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple, Self
 
 import torch
 
 from packtrain._codec.stages import Stage
-from packtrain._core.errors import LoaderError, PacktrainError
+from packtrain._core.errors import PacktrainError
+from packtrain._core.lifeline import depend_on
 
-from ..monitoring.timing import StageTimer
-from .arena import Arena
-from .batches import BatchMaker, Made
-from .samples import traceback_of
+from ..monitoring.timing import Observer, StageTimer
+from .arena import Arena, Board
+from .batches import BatchMaker, Made, Probe
+from .samples import blamed, sendable
 
 NO_TICKET: Final = -1
 """Stands for the ticket number in the result of a worker that could not begin at all."""
+PROBE: Final = -2
+"""Number of the first ticket, which asks what a batch looks like."""
 # Number, slot and size are signed; the key takes all 64 bits.
 _TICKET: Final = "<qqqQ"
-# Seconds between two checks that the parent is alive, where the kernel cannot report its end.
-_INTERVAL: Final = 0.5
 
 
 class Ticket(NamedTuple):
@@ -65,20 +63,22 @@ class Assignment:
     Attributes:
         number: Number of the worker, from 0.
         maker: Makes batches.
-        arena: The slots that batches are written to.
+        board: The board, behind which lie the slots that batches are written to.
+        probe: The samples that show what a batch looks like.
         tickets: Socket of one message per ticket; each message goes to one of the workers.
         results: Pipe of this worker, for the number of each ticket and its result.
-        parent: Process id of the loader.
+        lifeline: Ends the worker when the loader's process ends.
         inherited: The loader's ends of sockets, which a forked worker must close.
         init: The user's `worker_init_fn`.
     """
 
     number: int
     maker: BatchMaker
-    arena: Arena
+    board: Board
+    probe: Probe
     tickets: socket.socket
     results: Connection
-    parent: int
+    lifeline: Connection
     inherited: Sequence[socket.socket]
     init: Callable[[int], None] | None
 
@@ -92,7 +92,7 @@ def run(assignment: Assignment) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in assignment.inherited:
         end.close()
-    _end_with(assignment.parent)
+    depend_on(assignment.lifeline)
     torch.set_num_threads(1)
     # Objects from before stay: searching them for garbage would take time, and would copy memory shared by fork.
     gc.freeze()
@@ -104,21 +104,27 @@ def run(assignment: Assignment) -> None:
 
 
 def _work(assignment: Assignment) -> None:
-    board, number, results = assignment.arena.board, assignment.number, assignment.results
+    board, number, results = assignment.board, assignment.number, assignment.results
     timer = StageTimer(board.words(number), assignment.maker.samples.stores, current=board.current(number))
     timer.idle()
     if assignment.init is not None:
         try:
             assignment.init(number)
         except Exception as error:
-            reason = f"worker_init_fn({number}) failed: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-            results.send((NO_TICKET, Made(error=LoaderError(reason))))
+            results.send((NO_TICKET, _failed(f"worker_init_fn({number}) failed", error)))
             return
     timer.discard_usage()
+    arena: Arena | None = None
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
+        if ticket.number == PROBE:
+            _send(results, PROBE, _guarded(partial(_probed, assignment)))
+            board.note(number, -1)
+            timer.discard_usage()
+            continue
+        arena = arena or Arena.behind(board)
         timer.begin_batch()
-        made = _made(assignment, ticket, timer)
+        made = _guarded(partial(_made, assignment.maker, arena, ticket, timer))
         timer.end_stage(None)
         # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
         timer.count_usage()
@@ -128,21 +134,33 @@ def _work(assignment: Assignment) -> None:
         timer.idle()
 
 
-def _made(assignment: Assignment, ticket: Ticket, timer: StageTimer) -> Made:
-    arena = assignment.arena
+def _probed(assignment: Assignment) -> Made:
+    observer = Observer(assignment.board.current(assignment.number))
+    return Made(layout=assignment.maker.layout(assignment.probe, observer))
+
+
+def _made(maker: BatchMaker, arena: Arena, ticket: Ticket, timer: StageTimer) -> Made:
     number, oldest = ticket.number, arena.board.oldest()
 
     def cancelled() -> bool:
         return number < oldest[0]
 
+    return maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), timer, cancelled)
+
+
+def _guarded(make: Callable[[], Made]) -> Made:
     try:
-        arrays = arena.arrays(ticket.slot)
-        return assignment.maker.make(ticket.key, ticket.size, arena.layout, arrays, timer, cancelled)
+        return make()
     except PacktrainError as error:
-        return Made(error=error)
+        return Made(error=sendable(error))
     except Exception as error:
-        reason = f"a batch could not be made: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        return Made(error=LoaderError(reason))
+        return _failed("a batch could not be made", error)
+
+
+def _failed(message: str, error: Exception) -> Made:
+    failure = blamed(message, error)
+    failure.__cause__ = error
+    return Made(error=sendable(failure))
 
 
 def _send(results: Connection, ticket: int, made: Made) -> None:
@@ -151,38 +169,4 @@ def _send(results: Connection, ticket: int, made: Made) -> None:
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
-        reason = f"what collate_fn returned cannot be sent: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-        results.send((ticket, Made(error=LoaderError(reason))))
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process as soon as its parent is gone, whatever it is doing."""
-    try:
-        gone = _end_of(os.pidfd_open(parent))
-    except ProcessLookupError:
-        os._exit(1)
-    except (AttributeError, OSError):
-        # Linux before 5.3, a Python that was built on one, or a container that forbids it.
-        gone = _orphaned(os.getppid())
-
-    def wait() -> None:
-        gone()
-        os._exit(1)
-
-    threading.Thread(target=wait, name="packtrain-parent", daemon=True).start()
-
-
-def _end_of(pidfd: int) -> Callable[[], object]:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return poll.poll
-
-
-def _orphaned(starter: int) -> Callable[[], object]:
-    """Waits for the end of the process that started this one: the parent, or the fork server, which ends with it."""
-
-    def wait() -> None:
-        while os.getppid() == starter:
-            time.sleep(_INTERVAL)
-
-    return wait
+        results.send((ticket, _failed("what collate_fn returned cannot be sent", error)))

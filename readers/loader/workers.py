@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
+import multiprocessing.process
 import os
 import selectors
 import signal
@@ -11,18 +14,22 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from packtrain._core.errors import LoaderError, UsageError
+from packtrain._core.interrupts import postponed_ctrl_c
+from packtrain._core.lifeline import Lifeline
 
-from .arena import Arena, Board
-from .batches import BatchMaker, Made
-from .samples import traceback_of
-from .worker import Assignment, Ticket, run
+from .arena import Board, Layout
+from .batches import BatchMaker, Made, Probe
+from .samples import blamed
+from .slots import forking_worker
+from .worker import PROBE, Assignment, Ticket, run
 
 # Seconds after which a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
@@ -44,36 +51,51 @@ class Workers:
 
     Args:
         maker: Makes batches.
-        arena: The slots that batches are written to.
+        board: The board of the arena that batches are written to.
+        probe: The samples that show what a batch looks like.
         context: Starts the processes.
         init: Called in each worker with its number.
         timeout: Seconds to wait for a result; 0: for ever.
+
+    Raises:
+        LoaderError: A worker cannot be started.
+        UsageError: Something cannot be sent to it, or this process may not start any.
     """
 
     def __init__(
         self,
         maker: BatchMaker,
-        arena: Arena,
+        board: Board,
+        probe: Probe,
         context: BaseContext,
         init: Callable[[int], None] | None = None,
         *,
         timeout: float = 0,
     ) -> None:
+        if multiprocessing.current_process().daemon:
+            raise UsageError(
+                "this is a daemonic process, which cannot start the loader's workers: give num_workers=0, or start the "
+                "process with daemon=False"
+            )
         self._maker = maker
+        self._board = board
         self._timeout: Final = timeout or None
-        self._arena = arena
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._tickets.setblocking(False)
-        self._processes: list[BaseProcess] = []
+        self._started: list[_Started] = []
         self._selector = selectors.DefaultSelector()
         # Ends what was started even if something below fails, or if the loader is dropped without being closed.
-        self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._processes, self._tickets, self._selector, arena.board
-        )
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._started, self._tickets, self._selector, board)
         try:
-            for number in range(arena.workers):
-                self._start(number, theirs, context, init)
+            for number in range(board.workers):
+                self._start(number, theirs, probe, context, init)
+        except OSError as error:
+            self._finalizer()
+            hint = (
+                "raise the number of open files (`ulimit -n`)" if error.errno == errno.EMFILE else "use fewer workers"
+            )
+            raise LoaderError(f"the loader's workers cannot be started ({error.strerror}): {hint}") from error
         except BaseException:
             self._finalizer()
             raise
@@ -81,23 +103,41 @@ class Workers:
             theirs.close()
 
     def _start(
-        self, number: int, tickets: socket.socket, context: BaseContext, init: Callable[[int], None] | None
+        self,
+        number: int,
+        tickets: socket.socket,
+        probe: Probe,
+        context: BaseContext,
+        init: Callable[[int], None] | None,
     ) -> None:
         ours, theirs = context.Pipe(duplex=False)
-        inherited = (self._tickets,) if context.get_start_method() == "fork" else ()
-        assignment = Assignment(number, self._maker, self._arena, tickets, theirs, os.getpid(), inherited, init)
+        lifeline, forks = Lifeline(), context.get_start_method() == "fork"
+        assignment = Assignment(
+            number, self._maker, self._board, probe, tickets, theirs, lifeline.child, (self._tickets,) * forks, init
+        )
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
         )
-        self._arena.board.note(number, -1)
+        self._board.note(number, -1)
+        if not forks:
+            # Otherwise the first worker would start it, which unblocks Ctrl-C.
+            resource_tracker.ensure_running()
         # Until the process itself ignores Ctrl-C, it must not be interrupted by it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with postponed_ctrl_c(), forking_worker():
+            self._begin(process)
+            self._started.append(_Started(process, lifeline))
+        _processes.add(process)
+        for end in (theirs, lifeline.child):
+            end.close()
+        self._selector.register(ours, selectors.EVENT_READ, number)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, number)
+
+    @staticmethod
+    def _begin(process: Any) -> None:
         try:
             process.start()
-        except OSError as error:
-            raise LoaderError(f"worker {number} cannot be started ({error.strerror}): use fewer workers") from error
-        except RuntimeError:
-            # Python's own message about a script without `if __name__ == "__main__"`.
+        except (OSError, RuntimeError):
+            # The latter is Python's own message about a script without `if __name__ == "__main__"`.
             raise
         except Exception as error:
             raise UsageError(
@@ -105,12 +145,22 @@ class Workers:
                 f"({type(error).__name__}: {error}): define functions at the top level of a module, "
                 "or use multiprocessing_context='fork'"
             ) from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-        self._processes.append(process)
-        self._selector.register(ours, selectors.EVENT_READ, number)
-        self._selector.register(process.sentinel, selectors.EVENT_READ, number)
+
+    def layout(self) -> Layout:
+        """What a batch looks like, which the first worker finds out that is ready.
+
+        Raises:
+            PacktrainError: No sample can be made, or no array can hold it.
+        """
+        self.submit(Ticket(PROBE, 0, 0, 0))
+        found: Layout | None = None
+        while found is None:
+            # All of them: another worker may have failed to begin at the same time.
+            for _, made in self.results(wait=True):
+                if made.error is not None:
+                    raise made.error
+                found = found or made.layout
+        return found
 
     def submit(self, ticket: Ticket) -> None:
         """Puts a ticket at the end of the queue."""
@@ -152,7 +202,7 @@ class Workers:
                     found.append(self._opened(number, key.fileobj.recv_bytes()))
             except (EOFError, OSError):
                 dead.append(number)
-            if key.fileobj == self._processes[number].sentinel:
+            if key.fileobj == self._started[number].process.sentinel:
                 dead.append(number)
         # What a worker sent before it died comes first: it may be the reason.
         if dead and not found:
@@ -165,25 +215,23 @@ class Workers:
             result: tuple[int, Made] = ForkingPickler.loads(message)
             return result
         except Exception as error:
-            process = self._processes[number]
+            process = self._started[number].process
             # Tensors are fetched from the worker. If it has died since, that is the better explanation.
             process.join(_GRACE)
             if process.exitcode is not None:
                 raise self._death(number) from error
-            raise LoaderError(
-                f"what collate_fn returned cannot be received: {type(error).__name__}: {error}\n\n{traceback_of(error)}"
-            ) from error
+            raise blamed("what collate_fn returned cannot be received", error) from error
 
     def cancel(self, oldest: int) -> None:
         """Cancels all tickets older than this one. Each still has a result, but the workers stop working on it."""
-        self._arena.board.cancel(oldest)
+        self._board.cancel(oldest)
 
     def close(self) -> None:
         """Ends the processes. Each finishes at most the sample it is working on."""
         self._finalizer()
 
     def _death(self, number: int) -> LoaderError:
-        process = self._processes[number]
+        process = self._started[number].process
         process.join(_PATIENCE)
         code = process.exitcode
         how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
@@ -193,37 +241,57 @@ class Workers:
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
 
     def _where(self, number: int) -> str:
-        row = self._arena.board.row(number)
+        row = self._board.row(number)
         return f"at {self._maker.samples.describe(row)}" if row >= 0 else "between two batches"
 
     def _whereabouts(self) -> str:
-        return ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._processes)))
+        return ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._started)))
+
+
+class _Started(NamedTuple):
+    """A worker process that was started."""
+
+    process: BaseProcess
+    lifeline: Lifeline
 
 
 def _end(
-    owner: int,
-    processes: list[BaseProcess],
-    tickets: socket.socket,
-    selector: selectors.BaseSelector,
-    board: Board,
+    owner: int, started: list[_Started], tickets: socket.socket, selector: selectors.BaseSelector, board: Board
 ) -> None:
     if os.getpid() != owner:
         # A copy of the loader in a forked process: the workers belong to the original.
         return
-    board.cancel(oldest=1 << 62)
-    # Closing is not enough: processes forked since then hold the socket, too.
-    with suppress(OSError):
-        tickets.shutdown(socket.SHUT_RDWR)
-    tickets.close()
-    for key in list(selector.get_map().values()):
-        # A worker that is about to send a result finds the pipe closed, and ends.
-        if isinstance(key.fileobj, Connection):
-            key.fileobj.close()
-    selector.close()
-    deadline = time.monotonic() + _PATIENCE
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-    for process in processes:
-        if process.exitcode is None:
-            process.kill()
-            process.join(_PATIENCE)
+    try:
+        board.cancel(oldest=1 << 62)
+        # Closing is not enough: processes forked since then hold the socket, too.
+        with suppress(OSError):
+            tickets.shutdown(socket.SHUT_RDWR)
+        tickets.close()
+        for key in list(selector.get_map().values()):
+            # A worker that is about to send a result finds the pipe closed, and ends.
+            if isinstance(key.fileobj, Connection):
+                key.fileobj.close()
+        selector.close()
+        deadline = time.monotonic() + _PATIENCE
+        for worker in started:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        # Also after another Ctrl-C, from somebody who does not want to wait for the last samples.
+        with postponed_ctrl_c():
+            for worker in started:
+                worker.process.kill()
+                worker.process.join(_PATIENCE)
+                worker.lifeline.close()
+
+
+_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    # At its end, Python terminates the daemonic processes that it counts as its children.
+    children: set[BaseProcess] = vars(multiprocessing.process).get("_children", set())
+    children.difference_update(_processes)
+    _processes.clear()
+
+
+os.register_at_fork(after_in_child=_disown)

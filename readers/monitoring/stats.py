@@ -235,6 +235,9 @@ def _stage_seconds(busy: float, stages: list[int]) -> dict[str, float]:
         stages: Nanoseconds that were measured, for each `Stage`.
     """
     exact = {stage.name.lower(): stages[stage] * _SECONDS for stage in _EXACT if stages[stage]}
+    # A stage counts when it ends. It may have begun before the pass, while the last batch of the pass before was sent.
+    if (measured := sum(exact.values())) > busy:
+        exact = {name: seconds * busy / measured for name, seconds in exact.items()}
     timed = {stage: stages[stage] for stage in Stage if stage not in _EXACT and stages[stage]}
-    rest, all_timed = max(0.0, busy - sum(exact.values())), sum(timed.values())
+    rest, all_timed = max(0.0, busy - measured), sum(timed.values())
     return {stage.name.lower(): rest * time / all_timed for stage, time in timed.items()} | exact

@@ -277,6 +277,22 @@ def test_no_worker_outlives_its_parent(
     assert_completed(run, expected("tar"))
 
 
+def test_nor_does_one_that_is_stopped(listing: Path, memory_path: Path) -> None:
+    with Run(listing, memory_path / "out") as run:
+        wait_until(run.at_work, "a worker has begun a shard")
+        kill(run.process.pid, signal.SIGKILL)
+        run.process.wait(DEADLINE)
+        run.assert_nothing_left()
+
+
+def test_ctrl_c_also_ends_a_worker_that_is_stopped(listing: Path, memory_path: Path) -> None:
+    with Run(listing, memory_path / "out") as run:
+        wait_until(run.at_work, "a worker has begun a shard")
+        kill(run.process.pid, signal.SIGINT)
+        assert run.end()[0] == 130
+        run.assert_nothing_left()
+
+
 def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_path: Path) -> None:
     """Its first task may still wait in the pipe; meanwhile, the next run may be at work on that shard."""
     with Run(images, memory_path / "out", records=3) as run:

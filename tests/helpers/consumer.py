@@ -8,16 +8,17 @@ It goes through epochs until its standard input ends, and prints ``working`` whe
     second   there is another loader, whose workers are forked later
     end      a name in `ENDS`: what happens at the first batch, once its standard input has ended
     handler  it has a handler of its own for SIGTERM
-    without_pidfd  Python has no os.pidfd_open, as if it was built for an old kernel
+    thread   the loader is used in a thread, and the thread that started the workers ends
 """
 
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -39,11 +40,15 @@ def main(method: str, workers: int = 2, deed: str = "", second: bool = False, en
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if rest.get("handler"):
         signal.signal(signal.SIGTERM, lambda number, frame: print("not now", file=sys.stderr))
-    if rest.get("without_pidfd"):
-        del os.pidfd_open
     dataset = Numbered(64, {16: deed} if deed else None)
     loader = Loader(dataset, 8, shuffle=False, num_workers=workers, multiprocessing_context=method)
     other = Loader(Numbered(64), 8, num_workers=1, multiprocessing_context="fork") if second else ()
+    if rest.get("thread"):
+        # It starts the workers, and ends.
+        starter = threading.Thread(target=lambda: next(iter(loader)))
+        starter.start()
+        starter.join()
+        time.sleep(0.1)
     for epoch in count():
         for step, (images, labels) in enumerate(loader):
             wanted = torch.stack([Numbered.image(label) for label in labels.tolist()])

@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import mmap
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -137,6 +138,17 @@ def sleep() -> None:
     time.sleep(60)
 
 
+def search_for_ever() -> None:
+    """Holds the GIL all the time, as native code may."""
+    print("begun", flush=True)
+    re.match(r"(a*)*b", "a" * 50)
+
+
+def stop() -> None:
+    print("begun", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 DEEDS: dict[str, Callable[[], None]] = {
     "fail": fail,
     "fail oddly": fail_oddly,
@@ -150,6 +162,8 @@ DEEDS: dict[str, Callable[[], None]] = {
     "sleep": sleep,
     "nap": lambda: time.sleep(1),
     "spin": spin,
+    "search": search_for_ever,
+    "stop": stop,
 }
 """Everything that can go wrong, by name."""
 
@@ -172,6 +186,10 @@ def together(samples: list[Any]) -> dict[str, Any]:
 
 def never(samples: list[Any]) -> Any:
     raise ValueError("no such luck")
+
+
+def nothing(samples: list[Any]) -> None:
+    pass
 
 
 def unsendable(samples: list[Any]) -> Any:

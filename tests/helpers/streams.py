@@ -18,8 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from packtrain._readers.loader.arena import Arena
-from packtrain._readers.loader.batches import CANCELLED, BatchMaker, Made
+from packtrain._readers.loader.arena import Arena, Board, Layout
+from packtrain._readers.loader.batches import CANCELLED, BatchMaker, Made, Probe
 from packtrain._readers.loader.worker import Ticket
 from packtrain.errors import PacktrainError
 
@@ -28,7 +28,7 @@ Choice = Callable[[int], int]
 
 
 class Event:
-    """See `packtrain._readers.loader.arena.Event`."""
+    """See `packtrain._readers.loader.slots.Event`."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -258,12 +258,17 @@ def _ghost(tensor: torch.Tensor) -> torch.Tensor:
 class Inline:
     """Stands for `Workers`: makes batches in this process, some of them before anybody waits for them."""
 
-    def __init__(self, maker: BatchMaker, arena: Arena, choose: Choice) -> None:
+    def __init__(self, maker: BatchMaker, board: Board, probe: Probe, choose: Choice) -> None:
         self._maker = maker
-        self._arena = arena
+        self._board = board
+        self._probe = probe
+        self._arena: Arena | None = None
         self._choose = choose
         self._tickets: deque[Ticket] = deque()
         self._oldest = 0
+
+    def layout(self) -> Layout:
+        return self._maker.layout(self._probe)
 
     def submit(self, ticket: Ticket) -> None:
         self._tickets.append(ticket)
@@ -281,8 +286,9 @@ class Inline:
     def _made(self, ticket: Ticket) -> Made:
         if ticket.number < self._oldest:
             return CANCELLED
-        arrays = self._arena.arrays(ticket.slot)
+        arena = self._arena = self._arena or Arena.behind(self._board)
+        arrays = arena.arrays(ticket.slot)
         try:
-            return self._maker.make(ticket.key, ticket.size, self._arena.layout, arrays)
+            return self._maker.make(ticket.key, ticket.size, arena.layout, arrays)
         except PacktrainError as error:
             return Made(error=error)

@@ -47,6 +47,7 @@ HEAVY = {
 TORCH_ALLOWED = {
     "readers/dataset/image_dataset.py",
     "readers/loader/batches.py",
+    "readers/loader/generators.py",
     "readers/loader/device.py",
     "readers/loader/loader.py",
     "readers/loader/lookalike.py",

@@ -22,7 +22,8 @@ from helpers.support import soon
 from torch.utils.dlpack import from_dlpack
 
 from packtrain import Loader
-from packtrain._readers.loader.arena import Arena, Field, Layout, Loan, Slots
+from packtrain._readers.loader.arena import Arena, Board, Field, Layout
+from packtrain._readers.loader.slots import Loan, Slots
 from packtrain.errors import LoaderError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -67,14 +68,14 @@ def forked(workers: int = 1, **options: Any) -> Loader:
 
 
 def slots_of(loader: Loader) -> Slots:
-    engine: Any = loader._production._engine
+    engine: Any = loader._pipeline._engine
     slots: Slots = engine._slots
     return slots
 
 
 def in_hand(loader: Loader) -> int:
     """Number of slots that cannot be used again because the consumer holds them."""
-    engine: Any = loader._production._engine
+    engine: Any = loader._pipeline._engine
     return int(engine._arena.slots - len(engine._slots) - len(engine._out) - len(engine._results))
 
 
@@ -294,7 +295,7 @@ def test_a_slot_is_not_written_before_the_device_has_read_it(
 
 
 def test_free_slots_are_taken_but_not_those_a_device_reads() -> None:
-    slots, stream = Slots(Arena(LAYOUT, 3, 1)), Stream()
+    slots, stream = Slots(Arena(Board(1), LAYOUT, 3)), Stream()
     assert sorted(slots.take() or 0 for _ in range(3)) == [0, 1, 2]
     assert (slots.take(), len(slots)) == (None, 0)
     slots.give_back(1)
@@ -318,8 +319,11 @@ def test_free_slots_are_taken_but_not_those_a_device_reads() -> None:
 
 
 def test_an_arena_is_one_memory_in_every_process() -> None:
-    arena = Arena(LAYOUT, 2, 1)
-    other = Arena(LAYOUT, 2, 1, os.dup(arena.descriptor))
+    board = Board(1)
+    arena = Arena(board, LAYOUT, 2)
+    board.announce(2, LAYOUT)
+    other = Arena.behind(Board(1, os.dup(board.descriptor)))
+    assert (other.slots, other.layout) == (2, LAYOUT)
     other.arrays(1)["image"][:] = 7
     arena.arrays(0)["image"][:] = 5
     assert [int(arena.arrays(slot)["image"].min()) for slot in (0, 1)] == [5, 7]
@@ -360,15 +364,17 @@ def test_memory_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch, num
 LIMITED = """
 import os, resource
 from packtrain._core.errors import LoaderError
-from packtrain._readers.loader.arena import Arena, Field, Layout
+from packtrain._readers.loader.arena import Arena, Board, Field, Layout
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))
 before = os.listdir("/proc/self/fd")
+board = Board(1)
 try:
-    Arena(Layout(1, {"image": Field("|u1", (128 << 20,))}), 1, 1)
+    Arena(board, Layout(1, {"image": Field("|u1", (128 << 20,))}), 1)
 except LoaderError as error:
     print(error)
+del board
 assert os.listdir("/proc/self/fd") == before
 """
 

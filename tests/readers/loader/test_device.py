@@ -23,6 +23,8 @@ from torch.utils.data import default_collate
 from packtrain import Loader
 from packtrain._readers.loader import device as device_module
 from packtrain._readers.loader import engine as engine_module
+from packtrain._readers.loader.arena import Board
+from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.postprocess import Postprocess, mapped
 from packtrain._readers.loader.randomness import mixed, seed_all
 from packtrain.errors import LoaderError, UsageError
@@ -45,9 +47,11 @@ def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = Fals
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(device_module, "Cuda", lambda _: device)
         if not processes:
-            patch.setattr(
-                engine_module, "Workers", lambda maker, arena, *_, **__: Inline(maker, arena, inline or choose)
-            )
+
+            def workers(maker: BatchMaker, board: Board, probe: Probe, *_: Any, **__: Any) -> Inline:
+                return Inline(maker, board, probe, inline or choose)
+
+            patch.setattr(engine_module, "Workers", workers)
         yield device
         device.finish()
 
@@ -176,7 +180,7 @@ def test_nothing_accumulates_over_20_epochs() -> None:
             for batch in loader:
                 del batch
                 device.finish()
-            engine: Any = loader._production._engine
+            engine: Any = loader._pipeline._engine
             events = sum(map(len, engine._slots._events))
             assert events <= engine._arena.slots
             assert len(engine._slots) == engine._arena.slots
@@ -359,7 +363,7 @@ def test_finished_batches_keep_no_slot() -> None:
         for _ in range(2):
             for images, labels in loader:
                 kept.append((images, labels))
-                engine: Any = loader._production._engine
+                engine: Any = loader._pipeline._engine
                 del images
                 assert engine._arena.slots == len(engine._slots) + len(engine._out) + len(engine._results)
     assert_same(kept, wanted(2))
@@ -551,7 +555,7 @@ class TestOnAGpu:
         with loader_on("cuda", num_workers=2, batch_transform=None) as loader:
             images, _ = next(iter(loader))
             assert images.is_contiguous(memory_format=torch.channels_last)
-            transfer: Any = loader._production._transfer
+            transfer: Any = loader._pipeline._transfer
             assert len(transfer._registered) > 0
         assert len(transfer._registered) == 0
         assert torch.ones(1, device="cuda").item() == 1
@@ -561,7 +565,7 @@ class TestOnAGpu:
             batches = iter(loader)
             for _ in range(2):
                 next(batches)
-            transfer, done = loader._production._transfer, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            transfer, done = loader._pipeline._transfer, torch.cuda.Event()  # type: ignore[no-untyped-call]
             torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
             done.record()
             next(batches)

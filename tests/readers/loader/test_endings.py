@@ -152,11 +152,34 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-def test_nor_where_python_has_no_pidfd() -> None:
-    with Consumer(method="fork", deed="sleep", second=True, without_pidfd=True) as run:
+@START_METHODS
+@pytest.mark.parametrize("deed", ["stop", "search"])
+def test_nor_do_those_that_can_do_nothing_themselves(method: str, deed: str) -> None:
+    """They are stopped, or native code keeps the interpreter to itself."""
+    with Consumer(method=method, deed=deed, workers=1) as run:
         run.at_work()
         run.process.kill()
         assert run.end() == (-signal.SIGKILL, "")
+
+
+@pytest.mark.parametrize("deed", ["stop", "search"])
+def test_they_end_with_ctrl_c(deed: str) -> None:
+    with Consumer(method="fork", deed=deed, workers=1) as run:
+        run.at_work()
+        os.killpg(run.process.pid, signal.SIGINT)
+        status, stderr = run.end()
+        assert status == -signal.SIGINT
+        assert stderr.count("Traceback") == 1
+
+
+@START_METHODS
+def test_workers_outlive_the_thread_that_started_them(method: str) -> None:
+    with Consumer(method=method, thread=True, workers=1) as run:
+        run.at_work()
+        time.sleep(0.2)
+        assert run.workers(), "they are still there"
+        run.stop()
+        assert run.end() == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.hazards import Numbered, Trap, deadly, init, never, quiet, together, unreadable, unreceivable, unsendable
+from helpers.hazards import (
+    Numbered,
+    Trap,
+    deadly,
+    init,
+    never,
+    nothing,
+    quiet,
+    together,
+    unreadable,
+    unreceivable,
+    unsendable,
+)
 from helpers.support import flip, packed, shard_bytes, soon
 from helpers.transforms import to_tensor
 from torch.utils.data import Sampler
@@ -116,7 +130,7 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
     batches = iter(loader)
     next(batches)
     # The worker has sent the second batch and is making the third; the fourth ticket waits in the socket.
-    engine: Any = loader._production._engine
+    engine: Any = loader._pipeline._engine
     (worker,) = multiprocessing.active_children()
     with soon():
         while engine._arena.board.row(0) != 16:
@@ -152,9 +166,11 @@ def test_an_exception_in_a_transform_comes_with_traceback_and_record(
     loader = trapped(dataset, deed, num_workers=workers, shuffle=True, seed=3)
     with soon(), pytest.raises(LoaderError, match=record(dataset, ROW)) as caught:
         list(loader)
-    message = str(caught.value)
-    assert said[deed] in message
-    assert re.search(r'File ".*hazards\.py", line \d+, in fail', message), "the traceback"
+    message, shown = str(caught.value), "".join(traceback.format_exception(caught.value))
+    assert said[deed] in message and "\n" not in message
+    assert len(re.findall(r'File ".*hazards\.py", line \d+, in fail', shown)) == 1, "the traceback, once"
+    assert len(re.findall("^Traceback", shown, re.MULTILINE)) == 2, "that of the user's code, and that of the loop"
+    assert len(shown.splitlines()) < 50
     position = re.search(r"`loader\.sample\((\d+)\)`", message)
     assert position, message
     if loader.state_dict()["epoch"] == 0:
@@ -178,7 +194,7 @@ def test_a_worker_init_fn_that_fails_is_named() -> None:
     loader = Loader(Numbered(64), 8, num_workers=2, worker_init_fn=init, multiprocessing_context="fork")
     with soon(), pytest.raises(LoaderError, match=r"worker_init_fn\(1\) failed: RuntimeError: not today") as caught:
         epoch_after_epoch(loader)
-    assert "in init" in str(caught.value)
+    assert "in init" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -302,7 +318,7 @@ def whole(image: Any) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("collate", "words"),
     [
-        (never, r"collate_fn failed: ValueError: no such luck(?s:.)*in never"),
+        (never, r"collate_fn failed: ValueError: no such luck"),
         (unsendable, r"what collate_fn returned cannot be sent: .*unsendable"),
         (unreceivable, r"what collate_fn returned cannot be received: ValueError: no such luck"),
         (unreadable, r"what collate_fn returned cannot be received: OSError: not readable today"),
@@ -315,6 +331,41 @@ def test_what_a_collate_fn_can_do_wrong_is_named(collate: Callable[[list[Any]], 
     for _ in range(2):
         with soon(), pytest.raises(LoaderError, match=words):
             list(loader)
+
+
+class Elsewhere(Numbered):
+    """A dataset for workers alone, once they have been prepared."""
+
+    parent = os.getpid()
+    prepared = False
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        assert os.getpid() != self.parent and Elsewhere.prepared
+        return super().__getitem__(row)
+
+
+def prepare(worker: int) -> None:
+    Elsewhere.prepared = True
+
+
+def test_no_sample_is_made_in_this_process() -> None:
+    """Not even the first: the threads that a transform starts would be missing in workers that are forked then."""
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "worker_init_fn": prepare}
+    with Loader(Elsewhere(64), 8, **options) as loader, soon():
+        assert len(list(loader)) == 8
+
+
+def test_a_first_sample_that_kills_is_named(dataset: PackedDataset) -> None:
+    loader = trapped(dataset, "SIGKILL", sampler=[ROW])
+    for _ in range(2):
+        with soon(), pytest.raises(LoaderError, match=rf"was killed by SIGKILL at .*{record(dataset, ROW)}: "):
+            list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collate_fn_may_return_nothing(workers: int) -> None:
+    with forked(workers=workers, collate_fn=nothing) as loader, soon():
+        assert list(loader) == [None] * 8
 
 
 class Wrong(Sampler[int]):
@@ -364,6 +415,18 @@ def test_a_worker_that_cannot_be_started_is_named(dataset: PackedDataset, monkey
     with Loader(dataset, 4, num_workers=1, multiprocessing_context="fork") as loader:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fork", refuse)
-            with pytest.raises(LoaderError, match=r"worker 0 cannot be started \(Resource"):
+            with pytest.raises(LoaderError, match=r"workers cannot be started \(Resource"):
                 next(iter(loader))
         assert next(iter(loader))
+
+
+def test_too_few_descriptors_are_named() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with forked(workers=8) as loader, soon(10):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 12, before[1]))
+        try:
+            with pytest.raises(LoaderError, match=r"cannot be started \(Too many open files\): .*`ulimit -n`"):
+                next(iter(loader))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        assert len(list(loader)) == 8

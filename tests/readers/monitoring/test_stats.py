@@ -24,7 +24,7 @@ from typing_extensions import override
 from packtrain import Loader, concat, open_dataset
 from packtrain._codec.stages import OnStage, Stage, untimed
 from packtrain._core.options import StoreOptions
-from packtrain._readers.loader.batches import BatchMaker
+from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.headspace import REAL
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.monitoring import bottleneck
@@ -196,6 +196,24 @@ def test_what_ended_processes_did_stays_and_grows_no_more() -> None:
     assert meter.total.busy_seconds == pytest.approx(3)
 
 
+def test_a_stage_that_began_before_the_pass_counts_only_as_far_as_the_worker_was_busy_in_it() -> None:
+    clock = FakeClock()
+    meter = Meter(FEW, clock)
+    rows = np.zeros((1, WORDS), np.int64)
+    meter.attach(rows)
+    worker = StageTimer(memoryview(rows[0].data).cast("B").cast("q"), clock=clock)
+    worker.begin_batch()
+    # The consumer has the batch already, and begins the next pass while the worker is still sending.
+    clock.sleep(3)
+    next(meter.timed(iter(range(9))))
+    clock.sleep(1)
+    worker.end_stage(Stage.HANDOFF)
+    worker.idle()
+    assert meter.present.busy_seconds == pytest.approx(1)
+    assert meter.present.stage_seconds == pytest.approx({"handoff": 1})
+    assert meter.total.stage_seconds == pytest.approx({"handoff": 4})
+
+
 def test_a_process_that_was_killed_between_two_phases_can_be_read() -> None:
     words = blank()
     words[Count.BUSY], words[Count.PHASE] = 7, Count.BUSY
@@ -325,7 +343,7 @@ class Recording(Observer):
 
 def test_the_clock_of_a_sample_runs_from_its_beginning_until_it_is_written() -> None:
     maker, observer, rows = BatchMaker(SampleMaker(Numbers(9), ())), Recording(), np.array([7, 3, 5, 4])
-    layout = maker.layout(4, 0, range(4), rows.tolist())
+    layout = maker.layout(Probe(4, 0, range(4), rows.tolist()))
     arrays = layout.new()
     arrays["position"][:], arrays["row"][:] = range(4), rows
     maker.make(0, 4, layout, arrays, observer)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from packtrain._core.errors import UsageError
 
+from .batches import Probe
 from .engine import Job
 from .order import Ahead, Order
 from .randomness import mixed
@@ -19,24 +20,12 @@ from .state import LoaderState
 
 # The keys of an epoch's order and of its random numbers are mixed from seed, epoch and one of these.
 _ORDER, _SAMPLES = 0, 1
+# Number of samples that are tried before the whole dataset counts as damaged.
+_TRIES: Final = 1000
 
 
-class Upcoming(NamedTuple):
-    """Samples that come next.
-
-    Attributes:
-        key: Key of the epoch's random numbers.
-        positions: Their positions in the epoch.
-        rows: Their rows in the dataset.
-    """
-
-    key: int
-    positions: range
-    rows: Sequence[int]
-
-
-class Course:
-    """The way of a loader through its epochs.
+class Progress:
+    """How far a loader is on its way through the epochs.
 
     Args:
         order: The order of each epoch.
@@ -92,14 +81,18 @@ class Course:
             consumed = step.consumed
             yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
 
-    def upcoming(self, place: Place, most: int) -> Upcoming:
-        """The next samples of the epoch, over all ranks."""
+    def probe(self, place: Place) -> Probe:
+        """The next samples of the epoch, over all ranks, of which the first that is sound shows what a batch is."""
         order_key, key = self._keys(place)
-        positions = range(self.consumed, min(len(self.order), self.consumed + most))
-        return Upcoming(key, positions, self.order.rows(order_key, positions.start, positions.stop).tolist())
+        count = len(self.order)
+        positions = range(self.consumed, min(count, self.consumed + _TRIES))
+        rows = self.order.rows(order_key, positions.start, positions.stop).tolist()
+        # A later epoch of a foreign sampler may be longer.
+        size = self._batch_size if isinstance(self.order, SamplerOrder) else min(self._batch_size, count)
+        return Probe(size, key, positions, rows)
 
-    def sample(self, position: int) -> Upcoming:
-        """The sample at a position of the epoch.
+    def sample(self, position: int) -> tuple[int, int]:
+        """Key of the epoch's random numbers, and row of the sample at a position of the epoch.
 
         Raises:
             IndexError: The epoch has no such position.
@@ -111,8 +104,7 @@ class Course:
         if not 0 <= position < len(self.order):
             raise IndexError(f"position {position} of an epoch of {len(self.order)}")
         order_key, key = self._keys(place)
-        rows = self.order.rows(order_key, position, position + 1).tolist()
-        return Upcoming(key, range(position, position + 1), rows)
+        return key, int(self.order.rows(order_key, position, position + 1)[0])
 
     def state(self) -> LoaderState:
         """The state, from which `load` continues."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,8 +10,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Final
 
 from ..monitoring.stats import Meter
-from .arena import Layout
-from .batches import BatchMaker
+from .batches import BatchMaker, Probe
 from .device import Transfer, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .headspace import Replay
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Means:
+class PipelineOptions:
     """How batches are made: whatever does not change what is in them, and where they go.
 
     Attributes:
@@ -47,65 +47,77 @@ class Means:
     headspace: bool
 
 
-class Production:
+class Pipeline:
     """Makes the batches of any number of passes, all with the same samples.
 
     Args:
         maker: Makes a batch.
-        means: How.
+        options: How.
         meter: Measures it.
     """
 
-    def __init__(self, maker: BatchMaker, means: Means, meter: Meter) -> None:
+    def __init__(self, maker: BatchMaker, options: PipelineOptions, meter: Meter) -> None:
         self.maker: Final = maker
-        self._means = means
+        self._options = options
         self._meter = meter
-        self._replay = Replay() if means.headspace else None
-        self._layout: Layout | None = None
+        self._replay = Replay() if options.headspace else None
         self._engine: Engine | None = None
         self._transfer: Transfer | None = None
+        self._process = os.getpid()
+        """The process that the engine was made in."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process starts workers of its own.
         return {**vars(self), "_engine": None, "_transfer": None}
 
-    def run(self, jobs: Iterator[Job], probed: Callable[[], Layout]) -> Iterator[Batch]:
+    def run(self, jobs: Iterator[Job], probe: Callable[[], Probe]) -> Iterator[Batch]:
         """The batches of a pass, as the consumer gets them.
 
         Args:
             jobs: What to make.
-            probed: Finds the layout of a batch, if it is not known from an earlier pass.
+            probe: Returns the samples that show what a batch looks like. Only called if that is not known yet.
 
         Raises:
             PacktrainError: A batch cannot be made.
         """
-        means, layout = self._means, self._layout or probed()
-        self._layout = layout
+        options = self._options
+        if self._process != os.getpid():
+            # A copy in a forked process: the engine works for the original.
+            self.close()
         if self._engine is None:
-            self._engine = self._engine_for(layout)
+            self._engine = self._engine_for(probe())
+            self._process = os.getpid()
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(tensors_of, layout=layout, fields=self.maker.samples.fields)
-            self._transfer = transfer_of(means.device, means.postprocess, tensors, self._engine, pin=means.pin)
+            tensors = partial(tensors_of, layout=self._engine.layout, fields=self.maker.samples.fields)
+            self._transfer = transfer_of(options.device, options.postprocess, tensors, self._engine, pin=options.pin)
         return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
 
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
-        if self._engine is not None:
-            self._meter.detach()
-            self._engine.close()
-            self._engine = None
-        if self._transfer is not None:
-            self._transfer.close()
-            self._transfer = None
+        # Forgotten first, so that whatever happens meanwhile, nothing of it is used again.
+        engine, self._engine, transfer, self._transfer = self._engine, None, self._transfer, None
+        try:
+            if engine is not None:
+                self._meter.detach()
+                engine.close()
+        finally:
+            if transfer is not None:
+                transfer.close()
 
-    def _engine_for(self, layout: Layout) -> Engine:
-        means = self._means
-        if not means.workers:
-            return SerialEngine(self.maker, layout)
+    def _engine_for(self, probe: Probe) -> Engine:
+        options = self._options
+        if not options.workers:
+            return SerialEngine(self.maker, probe)
         return ParallelEngine(
-            self.maker, layout, means.workers, means.prefetch_factor, means.context, means.init, timeout=means.timeout
+            self.maker,
+            probe,
+            options.workers,
+            options.prefetch_factor,
+            options.context,
+            options.init,
+            timeout=options.timeout,
         )
 
     def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:

@@ -1,0 +1,157 @@
+"""Ctrl-C at any moment: no batch is lost from the state, and the loader can be used again."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from helpers.hazards import Numbered
+from helpers.support import soon
+
+from packtrain import Loader
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+ROWS, BATCH = 64, 4
+
+
+def loader_of(workers: int, **options: Any) -> Loader:
+    options = {"seed": 0, "multiprocessing_context": "fork", **options}
+    return Loader(Numbered(ROWS), BATCH, shuffle=False, num_workers=workers, **options)
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[list[int]]:
+    """Raises KeyboardInterrupt when this many lines of the loader's code have been run. Yields a count of the lines."""
+    count = [0]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if not frame.f_globals["__name__"].startswith(("packtrain._readers.loader", "packtrain._readers.monitoring")):
+            return None
+        if event == "line":
+            count[0] += 1
+            if count[0] == line:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(None)
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.complete)])
+def test_wherever_it_comes_every_batch_is_handed_out_once(step: int) -> None:
+    """Between any two lines of the loader's code: what the consumer had, and what the state counts, is the same."""
+    lines = 1
+    with soon(60), loader_of(0) as loader:
+        while True:
+            loader.load_state_dict({**loader.state_dict(), "epoch": 0, "consumed": 8 * BATCH})
+            found: list[int] = []
+            batches: Any = ()
+            try:
+                with interrupted_at(lines) as count:
+                    batches = iter(loader)
+                    for _, labels in itertools.islice(batches, 3):
+                        found += labels.tolist()
+            except KeyboardInterrupt:
+                pass
+            else:
+                assert count[0] < lines
+                break
+            at = loader.state_dict()["consumed"]
+            # The last line of all is the one that hands the batch out: a tracer, unlike a signal, can come there.
+            assert at - (8 * BATCH + len(found)) in (0, BATCH), lines
+            loader.load_state_dict(loader.state_dict())
+            rest = [label for _, labels in loader for label in labels.tolist()]
+            assert rest == list(range(at, ROWS)), lines
+            lines += step
+    assert lines > 100
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_second_ctrl_c_while_it_closes_leaves_a_loader_that_works(workers: int) -> None:
+    loader = loader_of(workers, prefetch_factor=1)
+    for line in (1, 2, 3, 5, 8, 13, 21, 34):
+        with soon(30):
+            next(iter(loader))
+            try:
+                with interrupted_at(line):
+                    loader.close()
+            except KeyboardInterrupt:
+                pass
+            loader.set_epoch(loader.state_dict()["epoch"] + 1)
+            assert len(list(loader)) == ROWS // BATCH
+    loader.close()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(10))
+def test_real_signals_at_random_times(seed: int) -> None:
+    chance = random.Random(seed)
+    loader = loader_of(2)
+    found: list[int] = []
+    with soon(60):
+        for _ in range(50):
+            killer = threading.Timer(chance.uniform(0, 0.03), os.kill, (os.getpid(), signal.SIGINT))
+            try:
+                killer.start()
+                for _, labels in loader:
+                    # The list as a whole, so that an interrupt comes before it or after it.
+                    found.extend(labels.tolist())
+                    if loader.state_dict()["consumed"] == ROWS:
+                        found.clear()
+                time.sleep(0.1)
+            except KeyboardInterrupt:
+                state = loader.state_dict()
+                assert state["consumed"] - len(found) % ROWS in (0, BATCH, ROWS)
+                loader.load_state_dict(state)
+                found = list(range(state["consumed"] % ROWS))
+            finally:
+                killer.join()
+        loader.close()
+
+
+START = """
+import os, signal, sys, threading
+from helpers.hazards import Numbered
+from packtrain import Loader
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    loader = Loader(Numbered(64), 8, num_workers=2, multiprocessing_context=sys.argv[1])
+    threading.Timer(float(sys.argv[2]), os.killpg, (0, signal.SIGINT)).start()
+    while True:
+        list(loader)
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("delay", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.stress)])
+def test_ctrl_c_while_workers_start_is_told_once(method: str, delay: float, tmp_path: Any) -> None:
+    script = tmp_path / "start.py"
+    script.write_text(START)
+    paths = os.pathsep.join([os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.environ["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, script, method, str(delay)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr
