@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _LOSSLESS: Final = (0xC3, 0xC7, 0xCB, 0xCF)
 _START_OF_SCAN: Final = 0xDA
+# TEM, RST0 to RST7, SOI and EOI have no segment (T.81, table B.1), and 0xFF00 is no marker.
+_BARE: Final = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 
 
 class FrameHeader(NamedTuple):
@@ -37,7 +39,7 @@ def frame_header(data: bytes | bytearray | memoryview) -> FrameHeader | None:
             while data[place + 1] == 0xFF:  # fill bytes (T.81, B.1.1.2)
                 place += 1
             marker = data[place + 1]
-            if marker == _START_OF_SCAN:
+            if marker == _START_OF_SCAN or marker in _BARE:
                 break
             if marker in _FRAMES:
                 return FrameHeader(

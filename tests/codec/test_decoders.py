@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import pickle
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -420,6 +421,21 @@ def test_fill_bytes_before_a_marker(each: Decoder, fill: int) -> None:
         header = frame_header(filled)
         assert header is not None and (header.height, header.width) == oracle(data, "L").shape
     assert frame_header(b"\xff\xd8" + b"\xff" * fill) is None
+
+
+@pytest.mark.parametrize("marker", [0x00, 0x01, 0xD0, 0xD7, 0xD8, 0xD9])
+def test_a_marker_without_a_segment_hides_no_frame_header(each: Decoder, marker: int) -> None:
+    """Decoders read on right behind such a marker. What follows it is not a length."""
+    data = SOURCES["4:2:0, odd"]
+    hidden = struct.pack(">BBHBHHB", 0xFF, 0xC0, 17, 8, 8, 8, 3) + bytes(9)
+    comments = [bytes(0xFF00), bytes(246) + hidden]
+    # As a length, the first comment's marker leads to `hidden`.
+    pieces = b"".join(struct.pack(">BBH", 0xFF, 0xFE, len(body) + 2) + body for body in comments)
+    hostile = data[:2] + bytes([0xFF, marker]) + pieces + data[2:]
+    assert hostile[4 + 0xFFFE :].startswith(hidden)
+    assert frame_header(hostile) is None
+    if 0xD0 <= marker <= 0xD7:
+        assert np.array_equal(pixels(each.decode(hostile, "RGB"), "RGB"), oracle(data, "RGB"))
 
 
 class TestNames:
