@@ -110,18 +110,17 @@ def cut(record: bytes | memoryview, box: Box) -> Cut | None:
 
 def has_table(record: bytes | memoryview) -> bool:
     """True if a record has a table of restart intervals, valid or not."""
-    start = _table_start(record)
-    return (
-        bytes(record[start : start + 2]) == bytes((0xFF, _APP9)) and bytes(record[start + 4 :][: len(_NAME)]) == _NAME
-    )
+    return _is_table(record, _table_start(record))
 
 
 def without_table(data: bytes) -> bytes:
     """A JPEG without the table of restart intervals that somebody else put there: nobody knows what that says."""
     while has_table(data):
-        start = _table_start(data)
-        end = start + 2 + int.from_bytes(data[start + 2 : start + 4])
-        if end < start + 4 + _TABLE.size:
+        start = end = _table_start(data)
+        # All that follow each other at once: a file may have thousands.
+        while _is_table(data, end) and (size := int.from_bytes(data[end + 2 : end + 4])) >= 2 + _TABLE.size:
+            end += 2 + size
+        if end == start:
             break
         data = data[:start] + data[end:]
     return data
@@ -160,6 +159,12 @@ def python_cut(record: bytes | memoryview, box: Box) -> Cut | None:
         first -= 1
     data = _assemble(parsed, slice(first_row, last_row), slice(first, last))
     return None if data is None else Cut(data, first * parsed.step, first_row * parsed.mcu_height)
+
+
+def _is_table(record: bytes | memoryview, start: int) -> bool:
+    """Whether a segment that begins at `start` is a table of restart intervals, valid or not."""
+    head = bytes(record[start : start + 4 + len(_NAME)])
+    return head[:2] == bytes((0xFF, _APP9)) and head[4:] == _NAME
 
 
 def _table_start(record: bytes | memoryview) -> int:

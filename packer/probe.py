@@ -20,6 +20,8 @@ _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26
 _SOF: Final = (0xC0, 0xC1, 0xC2)
 _JPEG_END: Final = b"\xff\xd9"
+# As many as packtrain's transcoder takes. A progressive JPEG has about ten.
+_MOST_SCANS: Final = 500
 # A scan ends at a marker that is neither a stuffed zero nor a restart marker.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7]")
 _XMP: Final = b"http://ns.adobe.com/xap/1.0/\0"
@@ -93,6 +95,7 @@ def _probe_jpeg(data: bytes) -> ImageHeader:
             _expect(len(body) == 2)
         elif marker == 0xDA:
             scans += 1
+            _expect(scans <= _MOST_SCANS)
             if frame is None or not set(frame.quantisers.values()) <= quantisers:
                 raise _Doubt
             (_progressive_scan if frame.progressive else _whole_scan)(body, frame, huffman)

@@ -186,6 +186,14 @@ def test_traps_are_taken_as_pillow_takes_them(name: str) -> None:
     assert_laws(TRAPS[name])
 
 
+def test_a_file_with_very_many_scans_is_not_read_once_for_each() -> None:
+    """It takes minutes to look for the end of each of them in all that is left of the file."""
+    data = next(data for data in jpegs() if data.count(b"\xff\xda") > 1)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    for scans, sure in ((400, True), (150_000, False)):
+        assert (probe(data[:-2] + last * scans + b"\xff\xd9") is not None) == sure
+
+
 def assert_laws_for_mutations(seed: int, count: int) -> None:
     accepted = 0
     for number in range(count):
