@@ -438,6 +438,23 @@ def test_a_marker_without_a_segment_hides_no_frame_header(each: Decoder, marker:
         assert np.array_equal(pixels(each.decode(hostile, "RGB"), "RGB"), oracle(data, "RGB"))
 
 
+def test_simplejpeg_reads_one_copy_of_a_record_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its header says decides how much memory TurboJPEG may write to."""
+    module = pytest.importorskip("packtrain._codec.decoders.simplejpeg")
+    source = SOURCES["4:2:0, odd"]
+    mapped = bytearray(source)
+    read_header = module.simplejpeg.decode_jpeg_header
+
+    def read_and_change(data: Encoded) -> Any:
+        found = read_header(data)
+        mapped[:] = bytes(len(mapped))
+        return found
+
+    monkeypatch.setattr(module.simplejpeg, "decode_jpeg_header", read_and_change)
+    image = module.DECODER.attempt(memoryview(mapped), "RGB", None, 1)
+    assert np.array_equal(pixels(image, "RGB"), oracle(source, "RGB"))
+
+
 class TestNames:
     @pytest.mark.parametrize(("name", "hint"), [("simplejpg", "; did you mean 'simplejpeg'?"), ("dali", ""), ("", "")])
     def test_an_unknown_name(self, name: str, hint: str) -> None:
