@@ -44,7 +44,10 @@ class SimplejpegDecoder(BackEnd):
     def attempt(self, data: Encoded, mode: str, box: Box | None, scale: int) -> Image:
         # A copy: the record may lie in a file that changes, and what its header says decides how large the buffer is.
         data = bytes(data)
-        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        try:
+            height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        except KeyError as error:
+            raise ValueError(f"simplejpeg has no name for the sampling ({error})") from error
         if colorspace not in _EXACT:
             raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
         smaller = {}

@@ -455,6 +455,15 @@ def test_simplejpeg_reads_one_copy_of_a_record_that_changes(monkeypatch: pytest.
     assert np.array_equal(pixels(image, "RGB"), oracle(source, "RGB"))
 
 
+def test_a_sampling_that_has_no_name(each: Decoder) -> None:
+    """Four rows of luma for each of chroma: TurboJPEG calls it 4:4:1, and simplejpeg does not know that."""
+    flat = Image.fromarray(np.arange(96, 144, dtype=np.uint8)[:, None].repeat(64, 1))
+    data = sampled(encoded(flat, "JPEG"), (1, 4), 29, 59)
+    whole = oracle(data, "RGB")
+    assert np.array_equal(pixels(each.decode(data, "RGB"), "RGB"), whole)
+    assert np.array_equal(pixels(each.decode(data, "RGB", Box(3, 5, 20, 30)), "RGB"), whole[5:35, 3:23])
+
+
 class TestNames:
     @pytest.mark.parametrize(("name", "hint"), [("simplejpg", "; did you mean 'simplejpeg'?"), ("dali", ""), ("", "")])
     def test_an_unknown_name(self, name: str, hint: str) -> None:
