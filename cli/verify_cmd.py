@@ -55,7 +55,8 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
         say(f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}")
-        if shards := sorted({problem.file for problem in report.problems if problem.file.endswith(_SHARDS)}):
+        damaged = {problem.file for problem in report.problems if not problem.unreadable}
+        if shards := sorted(file for file in damaged if file.endswith(_SHARDS)):
             say(
                 f"To mend {', '.join(shards[:3])}{', ...' if shards[3:] else ''}, remove it and run the same pack "
                 "command again, which packs only what is missing. A staged copy: `packtrain staged repair`"
