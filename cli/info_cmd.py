@@ -10,6 +10,7 @@ import click
 from packtrain._core.sizes import size
 
 from .output import one_line, print_json, say
+from .paths import PATH
 
 if TYPE_CHECKING:
     from packtrain._readers.dataset.summary import Spread, Summary
@@ -19,7 +20,7 @@ _BAR: Final = 30
 
 
 @click.command("info", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path, as_json: bool) -> None:
     """Show what is in DATASET: counts, bytes, store mode, labels, image sizes, and what wrote it."""

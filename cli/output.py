@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
@@ -154,6 +154,8 @@ def run(command: click.Command) -> NoReturn:
         # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except MemoryError as error:
+        _end(error, "out of memory: stop other programs, or raise the limit of this process (`ulimit -v`)", as_json)
     except OSError as error:
         # Whatever was not foreseen: a path that is too long, a disk that fails, a file that somebody else removes.
         where = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
@@ -162,7 +164,9 @@ def run(command: click.Command) -> NoReturn:
 
 def _end(error: Exception, message: str, as_json: bool) -> NoReturn:
     if as_json:
-        print_json({"error": type(error).__name__, "message": message})
+        # Standard output may be what failed.
+        with suppress(OSError):
+            print_json({"error": type(error).__name__, "message": message})
     fail(message, 2 if isinstance(error, UsageError) else 1)
 
 

@@ -14,6 +14,7 @@ from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MO
 from packtrain._core.sizes import parse_bytes, size
 
 from .output import print_json, progress, run, say, warn
+from .paths import PATH
 
 if TYPE_CHECKING:
     from packtrain._packer import PackOptions, PackReport
@@ -22,12 +23,12 @@ _REMARKS: Final = 8
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("source", metavar="TRAIN_TXT", type=click.Path(path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("source", metavar="TRAIN_TXT", type=PATH)
+@click.argument("out", metavar="OUT", type=PATH)
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="tar", help="Container of the shards.")
 @click.option(
     "--root",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder that relative paths start from; default: the folder of the list.",
 )
 @click.option(
@@ -36,7 +37,7 @@ _REMARKS: Final = 8
     metavar="int|int*K|float|float*K|class|none",
     help="What follows the path on each line; class: the name of a class.",
 )
-@click.option("--classes", type=click.Path(path_type=Path), help="File of class names, one per line, in label order.")
+@click.option("--classes", type=PATH, help="File of class names, one per line, in label order.")
 @click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
 @click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
 @click.option(

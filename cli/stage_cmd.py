@@ -18,6 +18,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
 
 from .output import fail, print_json, progress, warn
+from .paths import PATH
 
 if TYPE_CHECKING:
     from packtrain._staging.options import StageProgress
@@ -52,8 +53,8 @@ class _WithCommand(click.Command):
 @click.command(
     "stage", cls=_WithCommand, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Path(path_type=Path), default=PLACE, metavar="DIR", help="Folder for staged copies.")
+@click.argument("dataset", type=PATH)
+@click.option("--to", type=PATH, default=PLACE, metavar="DIR", help="Folder for staged copies.")
 @click.option("--budget", metavar="SIZE", help="Maximum size of all copies there.  [default: whatever fits]")
 @click.option(
     "--reserve", metavar="SIZE", help="Space to leave free.  [default: 1/16 of the file system, at most 2GiB]"

@@ -14,6 +14,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
 
 from .output import one_line, print_json, say, warn
+from .paths import PATH
 from .stage_cmd import PLACE, stage_progress
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ def command() -> None:
     """
 
 
-_to = click.option(
-    "--to", type=click.Path(path_type=Path), metavar="DIR", help=f"Folder for staged copies.  [default: {PLACE}]"
-)
+_to = click.option("--to", type=PATH, metavar="DIR", help=f"Folder for staged copies.  [default: {PLACE}]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _id = click.argument("id")
 

@@ -13,6 +13,7 @@ import click
 from packtrain._core.sizes import size
 
 from .output import print_json, say
+from .paths import PATH
 
 if TYPE_CHECKING:
     from packtrain._readers.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
@@ -21,7 +22,7 @@ _INTERRUPTED: Final = 130
 
 
 @click.command("tune", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PATH)
 @click.option(
     "--transform",
     default="rrc224",
@@ -43,7 +44,7 @@ _INTERRUPTED: Final = 130
 @click.option(
     "--max-workers", type=click.IntRange(0), help="Largest number of workers to try.  [default: one more than cores]"
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw a chart.")
+@click.option("--plot", type=PATH, metavar="FILE.png", help="Draw a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print all measurements as JSON.")
 def command(
     dataset: Path,

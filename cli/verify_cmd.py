@@ -10,17 +10,16 @@ import click
 from packtrain._core.cores import available_cores
 
 from .output import print_json, progress, say
+from .paths import PATH
 
 _SHARDS: Final = (".tar", ".h5", ".mdb")
 
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PATH)
 @click.option("--decode", is_flag=True, help="Also decode every image.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
-@click.option(
-    "--journal", type=click.Path(path_type=Path), help="File that lets the next run continue if this one is stopped."
-)
+@click.option("--journal", type=PATH, help="File that lets the next run continue if this one is stopped.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
     """Check everything in DATASET against what was written, and name each damaged file and record. Changes nothing.
@@ -56,7 +55,8 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
         say(f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}")
-        if shards := sorted({problem.file for problem in report.problems if problem.file.endswith(_SHARDS)}):
+        damaged = {problem.file for problem in report.problems if not problem.unreadable}
+        if shards := sorted(file for file in damaged if file.endswith(_SHARDS)):
             say(
                 f"To mend {', '.join(shards[:3])}{', ...' if shards[3:] else ''}, remove it and run the same pack "
                 "command again, which packs only what is missing. A staged copy: `packtrain staged repair`"

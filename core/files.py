@@ -25,6 +25,7 @@ from .problems import way_out
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
+_MAKE_ROOM: Final = "make room"
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
@@ -165,7 +166,8 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise no_space(path, f"{error.strerror}; {_free_space(path)} free") from error
+            remedy = _MAKE_ROOM if error.errno != errno.EFBIG else "raise the limit of file sizes (`ulimit -f`)"
+            raise no_space(path, f"{error.strerror}; {_free_space(path)} free", remedy) from error
         why = error.strerror or str(error)
         # A call with a descriptor names a number, or nothing.
         if isinstance(error.filename, str | bytes | os.PathLike) and Path(os.fsdecode(error.filename)) != path:
@@ -173,9 +175,9 @@ def file_errors(path: Path, otherwise: type[PacktrainError] = PackError, *, verb
         raise otherwise(f"cannot {verb} {path}: {why}. {way_out(error)}") from error
 
 
-def no_space(path: Path, why: str) -> NoSpace:
+def no_space(path: Path, why: str, remedy: str = _MAKE_ROOM) -> NoSpace:
     """The error for a full file system; `why` gives the figures."""
-    return NoSpace(f"no space left for {path} ({why}). Finished work is kept: make room and run the same command again")
+    return NoSpace(f"no space left for {path} ({why}). Finished work is kept: {remedy} and run the same command again")
 
 
 def _free_space(path: Path) -> str:

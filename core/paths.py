@@ -18,10 +18,12 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     """Returns `path` as a Path, unless it is a URL such as ``s3://bucket/train``.
 
     Raises:
-        UsageError: It holds a NUL byte, or is a URL. That includes one that went through a `Path`, which takes a slash
-            away (``s3:/bucket/train``).
+        UsageError: It is empty, holds a NUL byte, or is a URL. That includes one that went through a `Path`, which
+            takes a slash away (``s3:/bucket/train``).
     """
     text = os.fspath(path)
+    if not text:
+        raise UsageError("a path is empty: `.` is the working folder")
     if "\0" in text:
         raise UsageError(f"{text!r} is not a path: it holds a NUL byte")
     if not is_url(text):

@@ -26,7 +26,8 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: `text` is not a number of bytes.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    # A float holds 15 digits exactly.
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if not found or (found[3] and not found[2]):
         raise UsageError(f"size {text!r}: expected a number with a unit, such as 512MiB or 2GB")
     unit = found[2].upper()

@@ -12,6 +12,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
+from packtrain._core.typed import MOST
 
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB
@@ -57,7 +58,7 @@ class PackOptions:
         instance("store", self.store, StoreOptions)
         instance("labels", self.labels, LabelSpec)
         if self.shard_bytes is not None:
-            object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1))
+            object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1, MOST))
         if self.seed is not None:
             object.__setattr__(self, "seed", whole("seed", self.seed))
         for name in ("label_names", "allow_empty"):
@@ -115,7 +116,7 @@ def reject_limit(limit: str | int, lines: int) -> int:
     if type(limit) is int:
         return whole("max_rejects", limit, 0)
     text = limit if isinstance(limit, str) else ""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
         raise UsageError(f"max rejects {limit!r}: expected a percentage or a count, such as 0.1% or 20")
     if not found[2]:

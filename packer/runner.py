@@ -178,6 +178,10 @@ def _count_bad_lines(guard: RejectGuard, images: ImageList) -> None:
 
 
 def _require_usable(folder: Path) -> None:
+    if folder.is_symlink() and not folder.exists():
+        raise OutputConflict(
+            f"{folder} is a link that leads nowhere. Make the folder that it leads to, or choose another name"
+        )
     if folder.exists() and not folder.is_dir():
         raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
     if folder.is_dir():

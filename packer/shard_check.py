@@ -21,12 +21,12 @@ from packtrain._codec.cut import has_table, has_true_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.pillow import misfit, open_image, pixel_limit, set_pixel_limit, whole_images_only
-from packtrain._core.errors import DatasetError, MissingDependency
+from packtrain._core.errors import DatasetError, MissingDependency, UnreadableFile
 from packtrain._core.files import MiB, checksum_file
 from packtrain._core.index import Index
 from packtrain._core.manifest import Count, FileInfo, Manifest
 from packtrain._core.opening import open_regular
-from packtrain._core.problems import reading, reason
+from packtrain._core.problems import error_kind, reading, reason
 from packtrain._readers.formats import StoredRecord, container
 
 from .confined import Died, Limits, Send, run_confined
@@ -50,12 +50,15 @@ class Problem:
         message: What is wrong.
         row: Row of the damaged record; None if it is not about one record.
         line: 0-based line of that record in the list; None if it is not about one record.
+        unreadable: True if the file could not be read for a reason that is not its content, such as a missing right; it
+            may be sound.
     """
 
     file: str
     message: str
     row: int | None = None
     line: int | None = None
+    unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def check_file(folder: Path, info: FileInfo, name: str | None = None) -> Iterato
         elif (checksum := checksum_file(folder / name)) != info.crc32c:
             yield Problem(name, _other_bytes(checksum, info.crc32c))
     except OSError as error:
-        yield Problem(name, f"cannot be read: {reason(error)}")
+        yield Problem(name, f"cannot be read: {reason(error)}", unreadable=error_kind(error) is UnreadableFile)
 
 
 def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> ShardFindings:
@@ -216,7 +219,8 @@ class _ShardRows:
                 for problem in self._check_container():
                     say(_CONTAINER, done, problem)
         except DatasetError as error:
-            say(_RECORDS, done, Problem(self._path.name, str(error)))
+            unreadable = isinstance(error, UnreadableFile)
+            say(_RECORDS, done, Problem(self._path.name, str(error), unreadable=unreadable))
 
     def _check_records(
         self, start: int, decode: bool, say: Callable[[str, int], None]

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Final, TypeVar
 
 from packtrain._core.crc import combine
+from packtrain._core.errors import StagingError
 
 from .source import SourceFile
 
@@ -82,6 +83,7 @@ class ThreadTeam:
         """Calls `work(task, buffer)` for every task, and `on_tick()` about ten times a second in the calling thread.
 
         Raises:
+            StagingError: No thread can be started.
             BaseException: The first exception raised by `work`, or one raised in the calling thread. All threads have
                 ended by then.
         """
@@ -92,7 +94,17 @@ class ThreadTeam:
         ]
         try:
             for thread in threads:
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    if thread is threads[0]:
+                        raise StagingError(
+                            "no thread can be started: allow this user more processes (`ulimit -u`) or this process "
+                            "more memory (`ulimit -v`)"
+                        ) from error
+                    # Those that have started do the work.
+                    break
+            threads = [thread for thread in threads if thread.ident is not None]
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_TICK_SECONDS)

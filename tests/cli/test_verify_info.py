@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +45,22 @@ class TestVerify:
         assert report.code == 1
         (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]
         assert (problem["file"], problem["row"], problem["line"]) == (shard, 4, 4)
+
+    def test_a_shard_that_may_be_sound_is_not_to_be_removed(
+        self, run: Run, dataset: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shard, open_file = f"train-000001{SUFFIXES[format_name]}", os.open
+
+        def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+            if isinstance(path, str | Path) and Path(path).name == shard:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return open_file(path, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", refuse)
+        outcome = run("verify", dataset, "--workers", 1)
+        assert outcome.code == 1
+        assert f"{shard}: cannot be read: Permission denied" in outcome.out
+        assert "remove" not in outcome.out
 
     def test_the_json_report_is_the_librarys(self, run: Run, dataset: Path) -> None:
         report = verify(dataset)

@@ -155,6 +155,15 @@ def test_a_full_disk_is_named_with_the_next_step(tmp_path: Path, number: int) ->
         raise OSError(number, os.strerror(number))
 
 
+def test_a_file_that_must_not_grow_asks_for_no_room(tmp_path: Path) -> None:
+    with (
+        pytest.raises(NoSpace, match=r"raise the limit of file sizes \(`ulimit -f`\)") as caught,
+        files.file_errors(tmp_path),
+    ):
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    assert "make room" not in str(caught.value)
+
+
 def test_other_errors_of_the_output_are_named_too(tmp_path: Path) -> None:
     for otherwise in (PackError, ShardFailed):
         message = rf"cannot write to {tmp_path}: .*Input/output error"

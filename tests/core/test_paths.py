@@ -15,7 +15,7 @@ from packtrain.errors import UsageError
 from packtrain.staging import entries
 
 URLS = ["s3://bucket/train", "gs://bucket/train.txt", "https://host/a b", "HF://x", "abfs+x://y/z", "s3:/bucket/train"]
-LOCAL = ["train.txt", "/data/a:b/c", "C:", "a:b", "./s3://bucket", "://x", "", "1s3://x", "\udcff://x"]
+LOCAL = ["train.txt", "/data/a:b/c", "C:", "a:b", "./s3://bucket", "://x", "1s3://x", "\udcff://x"]
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -59,6 +59,17 @@ def test_every_function_that_takes_a_path_refuses_urls_and_makes_no_folder_of_th
     with pytest.raises(UsageError, match="is a URL"):
         USES[use]("s3://bucket/train", listing, data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]
+
+
+@pytest.mark.parametrize("use", ["list", "output", "open_dataset", "verify", "info", "stage", "staged"])
+def test_an_empty_text_is_not_the_working_folder(tmp_path: Path, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = image_set(tmp_path / "images", 1)
+    data = packed(listing, tmp_path / "data", "tar")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(UsageError, match="a path is empty"):
+        USES[use]("", listing, data)
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize("use", USES)

@@ -217,6 +217,7 @@ def test_the_command_line_says_it_in_one_line(small_job: Job, tmp_path: Path, wo
         ended = subprocess.run([*command, "--workers", str(workers)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"error: no space left for {tmp_path / 'out'} (File too large")
+    assert "raise the limit of file sizes (`ulimit -f`)" in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert json.loads(ended.stdout)["error"] == "NoSpace"
     assert [path for path in (tmp_path / "out").rglob("*") if is_temporary(path)] == []

@@ -80,6 +80,13 @@ def test_a_file_is_refused(small_job: Job, tmp_path: Path) -> None:
     assert tree(tmp_path) == {"out": b"mine"}
 
 
+def test_a_link_that_leads_nowhere_is_refused(small_job: Job, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    with pytest.raises(OutputConflict, match="out is a link that leads nowhere"):
+        small_job.run(tmp_path / "out")
+    assert not (tmp_path / "gone").exists()
+
+
 Change = Callable[[PackOptions, Path], PackOptions]
 CHANGES: dict[str, Change] = {
     "format": lambda options, _: replace(options, format="lmdb"),
