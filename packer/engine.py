@@ -202,11 +202,11 @@ def _serve(function: Callable[..., Any], pipe: Connection, lifeline: Connection)
     while True:
         try:
             task = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         try:
             message: Any = _Done(function(task, pipe.send))
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return
         except (ShardFailed, MemoryError) as error:
             message = _Raised(ShardFailed(str(error) or "out of memory"), retry=True)
@@ -216,5 +216,5 @@ def _serve(function: Callable[..., Any], pipe: Connection, lifeline: Connection)
             message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), retry=False)
         try:
             pipe.send(message)
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return

@@ -104,7 +104,7 @@ def _verify(
         for shard in manifest.shards:
             problems += [problem for file in (shard, *shard.sidecars) for problem in check_file(folder, file)]
         problems.append(
-            Problem(INDEX, "records were not checked one by one, because the index that locates them is damaged")
+            Problem(INDEX, "records were not checked one by one, because the index that locates them cannot be used")
         )
         return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
     done = Journal(journal, manifest, decode_images)
