@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.arguments import choice, flag, instance, path_of, whole
+from packtrain._core.arguments import choice, flag, instance, path_of, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
@@ -117,7 +117,7 @@ def reject_limit(limit: str | int, lines: int) -> int:
     text = limit if isinstance(limit, str) else ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
-        raise UsageError(f"max rejects {limit!r}: expected a percentage or a count, such as 0.1% or 20")
+        raise unexpected("max_rejects", limit, "a percentage or a count, such as 0.1% or 20")
     if not found[2]:
         return int(found[1])
     percent = float(found[1])

@@ -115,7 +115,7 @@ def test_label_spec_reads_back_what_it_prints(text: str, dtype: str, fields: int
     "text", ["", "Int", "str", "int*", "int*0", "int*-1", "none*2", "int*2*2", "float * 2", "int[2]"]
 )
 def test_other_labels_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected int, int\*K, float\*K or none"):
+    with pytest.raises(UsageError, match=r"expected int, int\*K, float, float\*K or none"):
         LabelSpec.parse(text)
 
 
@@ -140,7 +140,7 @@ def test_other_labels_are_refused(text: str) -> None:
         ({"mode": None}, "mode=None: expected one of RGB, L"),
         ({"store": "jpeg", "quality": 90.0}, r"quality=90\.0: expected a whole number from 1 to 100"),
         ({"store": "jpeg", "quality": True}, "quality=True: expected a whole number"),
-        ({"store": "jpeg", "resize": 256}, "resize=256: expected a text, such as short=256"),
+        ({"store": "jpeg", "resize": 256}, "resize=256: expected a str"),
         ({"check": "yes"}, "check='yes': expected a bool"),
     ],
 )
@@ -160,7 +160,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"format": None}, "format=None: expected one of tar, hdf5, lmdb"),
         ({"store": "jepg"}, "store='jepg': expected one of .* did you mean 'jpeg'?"),
         ({"store": 7}, "store=7: expected a StoreOptions"),
-        ({"labels": "words"}, "labels 'words': expected int"),
+        ({"labels": "words"}, "labels='words': expected int"),
         ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
         ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
         ({"root": 5}, "root=5: expected a path"),
@@ -213,8 +213,8 @@ def test_rules_and_labels_that_nothing_can_follow_are_refused(make: Any, message
         ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
         ({"workers": 2.0}, r"workers=2\.0: expected a whole number"),
         ({"max_rejects": -1}, "max_rejects=-1: expected a whole number, at least 0"),
-        ({"max_rejects": 0.1}, r"max rejects 0\.1: expected a percentage or a count"),
-        ({"max_rejects": True}, "max rejects True: expected a percentage or a count"),
+        ({"max_rejects": 0.1}, r"max_rejects=0\.1: expected a percentage or a count"),
+        ({"max_rejects": True}, "max_rejects=True: expected a percentage or a count"),
         ({"on_progress": 5}, "on_progress=5: expected a function"),
         ({"source": None}, "source=None: expected a path"),
         ({"out": 7}, "out=7: expected a path"),

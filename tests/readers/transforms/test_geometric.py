@@ -307,7 +307,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio="),
     (lambda: RandomResizedCrop(8, ratio=(2, 1)), "ratio="),
     (lambda: RandomResizedCrop(8, ratio=(math.nan, 1)), "ratio="),
-    (lambda: RandomResizedCrop(8, interpolation="cubic"), "interpolation 'cubic': expected one of nearest,"),
+    (lambda: RandomResizedCrop(8, interpolation="cubic"), "interpolation='cubic': expected one of nearest,"),
     (lambda: Resize(8, interpolation=6), "interpolation 6"),
     (lambda: Resize(8, interpolation=None), "interpolation None"),
     (lambda: Resize(8, interpolation=True), "interpolation True"),
@@ -317,7 +317,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: Resize((8, 8), max_size=9), r"max_size=9 with size=\(8, 8\)"),
     (lambda: RandomCrop(8, padding=-1), "padding=-1: expected 1 or 2 or 4 whole numbers >= 0"),
     (lambda: RandomCrop(8, padding=(1, 2, 3)), "padding="),
-    (lambda: RandomCrop(8, padding_mode="wrap"), "padding_mode 'wrap': expected one of constant, edge,"),
+    (lambda: RandomCrop(8, padding_mode="wrap"), "padding_mode='wrap': expected one of constant, edge,"),
     (lambda: RandomCrop(8, fill="red"), "fill='red'"),  # type: ignore[arg-type]
     (lambda: RandomCrop(8, fill=math.nan), "fill=nan"),
     (lambda: RandomHorizontalFlip(1.5), "p=1.5: expected a probability"),
