@@ -23,7 +23,7 @@ class PackOptions:
     """Options of a dataset. All of them except `root` and `allow_empty` decide its plan.
 
     Where a text says as much, it is taken too: ``store="jpeg"`` for ``StoreOptions("jpeg")``, ``labels="float*4"`` for
-    ``LabelSpec("float", 4)``, a text for a path, and ``shard_bytes="64MiB"``.
+    ``LabelSpec("float", 4)``, ``labels="class"`` for `label_names`, a text for a path, and ``shard_bytes="64MiB"``.
 
     Attributes:
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
@@ -70,7 +70,9 @@ class PackOptions:
         taken: dict[str, Any] = {}
         if isinstance(self.store, str):
             taken["store"] = StoreOptions(self.store)
-        if isinstance(self.labels, str):
+        if isinstance(self.labels, str) and self.labels == "class":
+            taken |= {"labels": LabelSpec(), "label_names": True}
+        elif isinstance(self.labels, str):
             taken["labels"] = LabelSpec.parse(self.labels)
         if isinstance(self.shard_bytes, str):
             taken["shard_bytes"] = parse_bytes(self.shard_bytes)

@@ -111,6 +111,10 @@ def test_label_spec_reads_back_what_it_prints(text: str, dtype: str, fields: int
     assert (str(spec), spec.dtype, spec.fields, spec.shape(9)) == (text, dtype, fields, shape)
 
 
+def test_class_stands_for_names_of_classes_as_on_the_command_line() -> None:
+    assert PackOptions(labels="class") == PackOptions(label_names=True)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "text", ["", "Int", "str", "int*", "int*0", "int*-1", "none*2", "int*2*2", "float * 2", "int[2]"]
 )
@@ -127,7 +131,7 @@ def test_other_labels_are_refused(text: str) -> None:
         ({"store": "raw", "orientation": "yes"}, "orientation='yes': expected one of ignore, apply"),
         ({"store": "jpeg", "quality": 0}, "quality=0: expected a whole number from 1 to 100"),
         ({"store": "jpeg", "quality": 101}, "quality=101: expected a whole number from 1 to 100"),
-        ({"store": "raw", "resize": "small"}, "resize 'small'"),
+        ({"store": "raw", "resize": "small"}, "resize='small'"),
         ({"resize": "short=256"}, "crop-ready keeps each image's pixels, so --resize needs --store jpeg or raw"),
         (
             {"store": "verbatim", "resize": "short=256"},
@@ -141,7 +145,7 @@ def test_other_labels_are_refused(text: str) -> None:
         ({"store": "jpeg", "quality": 90.0}, r"quality=90\.0: expected a whole number from 1 to 100"),
         ({"store": "jpeg", "quality": True}, "quality=True: expected a whole number"),
         ({"store": "jpeg", "resize": 256}, "resize=256: expected a str"),
-        ({"check": "yes"}, "check='yes': expected a bool"),
+        ({"check": "yes"}, "check='yes': expected True or False"),
     ],
 )
 def test_store_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:
