@@ -6,7 +6,7 @@ each of its values has the type, the range and the form that the dataclass says:
     @dataclass(frozen=True)
     class Shard:
         name: Annotated[str, Form(r"[a-z]+", "a name of letters a to z")]
-        bytes: Annotated[int, Between(0, 1 << 62)]
+        bytes: Annotated[int, Between(0, MOST)]
 
     parse(tuple[Shard, ...], [{"name": "a", "bytes": "x"}])   # Mismatch: [0].bytes: expected a whole number from 0, ...
 
