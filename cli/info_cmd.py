@@ -52,7 +52,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("height", _spread(summary.height, "pixels")),
         ("sizes", ", ".join(f"{w} x {h} ({count:,})" for w, h, count in summary.commonest_sizes)),
         ("labels", str(manifest.labels)),
-        ("written by", one_line(manifest.written_by)),
+        ("written by", manifest.written_by),
     ]
     if summary.orientations:
         turned = ", ".join(f"{value} ({count:,})" for value, count in summary.orientations.items())

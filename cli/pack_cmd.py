@@ -105,7 +105,7 @@ def _options(
     *,
     format_: str,
     root: Path | None,
-    labels: str,
+    labels: Any,
     classes: Path | None,
     allow_empty: bool,
     shard_size: str | None,
@@ -113,7 +113,7 @@ def _options(
     keep_order: bool,
     **store: Any,
 ) -> PackOptions:
-    from packtrain._core.options import LabelSpec, StoreOptions
+    from packtrain._core.options import StoreOptions
     from packtrain._packer import PackOptions
 
     if keep_order and seed is not None:
@@ -121,8 +121,7 @@ def _options(
     return PackOptions(
         format=format_,
         store=StoreOptions(**store),
-        labels=LabelSpec() if labels == "class" else LabelSpec.parse(labels),
-        label_names=labels == "class",
+        labels=labels,
         classes=classes,
         allow_empty=allow_empty,
         root=root,

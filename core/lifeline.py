@@ -1,4 +1,4 @@
-"""Ends a child process when its parent ends, whatever either of them is doing: also one that is stopped.
+"""Ends a child process when its parent ends, whatever either of them is doing, and even if it is stopped.
 
 A lifeline is a pipe that nobody writes to. The parent holds one end, and the child asks the kernel for a SIGKILL when
 that end is closed, which the kernel does when the parent ends. So it does not matter how the child was started, nor

@@ -162,7 +162,7 @@ def _why_no_dataset(folder: Path) -> str:
         of = f": give {folder.parent}" if (folder.parent / MANIFEST).exists() else ""
         return f"{folder} is a file, but a dataset is a folder{of}"
     if _has_plan(folder):
-        return f"{folder} has no {MANIFEST}: packing did not finish: run the same pack command again"
+        return f"{folder} has no {MANIFEST}: packing did not finish. Run the same pack command again"
     return f"{folder} has no {MANIFEST}: not a dataset"
 
 

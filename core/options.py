@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from .arguments import choice, instance, whole
+from .arguments import choice, flag, instance, unexpected, whole
 from .errors import UsageError
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
@@ -47,14 +47,13 @@ class ResizeRule:
         Raises:
             UsageError: `text` is none of these.
         """
-        if not isinstance(text, str):
-            raise UsageError(f"resize={text!r}: expected a text, such as short=256, long=500 or 256x256")
+        instance("resize", text, str)
         if found := re.fullmatch(r"(short|long)=([1-9]\d{0,4})", text):
             side = int(found[2])
             return cls("short" if found[1] == "short" else "long", side, side)
         if found := re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text):
             return cls("exact", int(found[1]), int(found[2]))
-        raise UsageError(f"resize {text!r}: expected short=256, long=500 or 256x256 (width x height)")
+        raise unexpected("resize", text, "short=256, long=500 or 256x256 (width x height)")
 
     def __str__(self) -> str:
         return f"{self.width}x{self.height}" if self.rule == "exact" else f"{self.rule}={self.width}"
@@ -106,7 +105,7 @@ class StoreOptions:
         choice("mode", self.mode, PIXEL_MODES)
         choice("orientation", self.orientation, ORIENTATIONS)
         object.__setattr__(self, "quality", whole("quality", self.quality, 1, 100))
-        instance("check", self.check, bool)
+        object.__setattr__(self, "check", flag("check", self.check))
         if self.resize is not None:
             ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
@@ -153,7 +152,7 @@ class LabelSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``int``, ``float``, ``int*K``, ``float*K`` or ``none``.
+        """Reads ``int``, ``int*K``, ``float``, ``float*K`` or ``none``.
 
         Raises:
             UsageError: `text` is none of these.
@@ -161,7 +160,7 @@ class LabelSpec:
         instance("labels", text, str)
         found = re.fullmatch(r"(int|float)(?:\*([1-9]\d{0,5}))?|none", text)
         if not found:
-            raise UsageError(f"labels {text!r}: expected int, int*K, float*K or none")
+            raise unexpected("labels", text, "int, int*K, float, float*K or none")
         if found[1] is None:
             return cls("none")
         return cls("int" if found[1] == "int" else "float", int(found[2]) if found[2] else None)

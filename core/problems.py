@@ -1,4 +1,8 @@
-"""What an `OSError` means: the error of packtrain's own that it becomes, and what to do about it."""
+"""What an `OSError` means: the error of packtrain's own that it becomes, and what to do about it.
+
+`reading` is for files of a dataset that is being opened. Packing and staging use `files.file_errors`, which takes its
+advice from here.
+"""
 
 from __future__ import annotations
 

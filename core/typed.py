@@ -6,7 +6,7 @@ each of its values has the type, the range and the form that the dataclass says:
     @dataclass(frozen=True)
     class Shard:
         name: Annotated[str, Form(r"[a-z]+", "a name of letters a to z")]
-        bytes: Annotated[int, Between(0, 1 << 62)]
+        bytes: Annotated[int, Between(0, MOST)]
 
     parse(tuple[Shard, ...], [{"name": "a", "bytes": "x"}])   # Mismatch: [0].bytes: expected a whole number from 0, ...
 
@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .errors import PacktrainError
 
@@ -125,6 +125,24 @@ def parse(kind: type[T], value: object) -> T:
         Mismatch: They do not have the form that the type hints say.
     """
     return cast(T, _parser(cast(Any, kind))(value))
+
+
+def parse_json(kind: type[T], text: str | bytes) -> T:
+    """Makes a `kind` of a JSON text.
+
+    Raises:
+        Mismatch: The text is not JSON, or does not have the form that the type hints say.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Mismatch(f"not JSON ({error})") from error
+    return parse(kind, value)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """True for a whole number from 0 to `MOST`."""
+    return type(value) is int and 0 <= value <= MOST
 
 
 @functools.cache

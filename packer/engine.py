@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from packtrain._core.errors import PacktrainError, ShardFailed
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline, depend_on
+from packtrain._core.signals import signal_name
 
 Task = TypeVar("Task")
 Report = TypeVar("Report")
@@ -145,7 +146,7 @@ class _Worker:
         if code >= 0:
             return f"its worker ended with exit code {code}"
         hint = "; out of memory?" if code == -signal.SIGKILL else ""
-        return f"its worker was killed by {signal.Signals(-code).name}{hint}"
+        return f"its worker was killed by {signal_name(-code)}{hint}"
 
     def stop(self) -> None:
         """Ends the process, whatever it is doing."""

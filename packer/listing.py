@@ -74,7 +74,7 @@ class ImageList:
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
         by_name: True if each label is the name of a class; without `classes`, the names are numbered in sorted order.
-        lines: Number, start and end of each line; None to find the lines, how they are separated, and a header.
+        spans: Number, start and end of each line; None to find the lines, how they are separated, and a header.
 
     Attributes:
         labels: Type of the labels.
@@ -100,7 +100,7 @@ class ImageList:
         root: Path,
         classes: tuple[str, ...] | None = None,
         by_name: bool = False,
-        lines: Iterable[tuple[int, int, int]] | None = None,
+        spans: Iterable[tuple[int, int, int]] | None = None,
     ) -> None:
         self.labels = labels
         self.name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "data"
@@ -109,9 +109,9 @@ class ImageList:
         self.rejects: list[Reject] = []
         self.sha256 = hashlib.sha256(text).hexdigest()
         parser = LineParser(labels, classes, by_name=by_name)
-        has_header = lines is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
-        self.advice = self._advise(text, by_name, has_header) if lines is None else ""
-        self._parse(text, parser, find_lines(text) if lines is None else lines, has_header)
+        has_header = spans is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
+        self.advice = self._advise(text, by_name, has_header) if spans is None else ""
+        self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
         if by_name and classes is None:
             self._number_classes(parser.found)
         if not len(self):
@@ -266,7 +266,7 @@ def _read_folder(
         raise UsageError(f"{folder} is a folder, whose class folders are the labels: --labels {labels} needs a list")
     lines = [os.fsencode(path if label is None else f"{path} {label}") for path, label in images]
     text = b"".join(line + b"\n" for line in lines)
-    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, lines=_spans(lines))
+    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, spans=_spans(lines))
 
 
 def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:

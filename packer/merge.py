@@ -19,7 +19,7 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
-from packtrain._core.typed import parse
+from packtrain._core.typed import Mismatch, parse_json
 
 from .listing import ImageList, Reject
 from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note
@@ -135,7 +135,7 @@ def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
     rejects = []
     for number, line in enumerate(data.splitlines()):
         try:
-            rejects.append(parse(Reject, json.loads(line)))
-        except (ValueError, RecursionError) as error:
+            rejects.append(parse_json(Reject, line))
+        except Mismatch as error:
             raise CorruptFile(f"{path} is damaged: line {number}: {error}", file=REJECTS) from error
     return rejects

@@ -26,7 +26,7 @@ from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
 from packtrain._core.manifest import Sha256, ShardInfo, check_shard_names
 from packtrain._core.opening import read_regular
-from packtrain._core.typed import parse
+from packtrain._core.typed import parse_json
 
 from .listing import Reject
 from .plan import Plan
@@ -104,7 +104,7 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
             return None
         columns = _load_columns(data[:-_CHECKSUM_BYTES])
-        facts = parse(_Facts, json.loads(columns.pop("facts").tobytes()))
+        facts = parse_json(_Facts, columns.pop("facts").tobytes())
         check_shard_names(plan.name, number, facts.info)
         if _forms(columns) != _forms(note_columns(plan, (), ())):
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.arguments import choice, flag, instance, path_of, whole
+from packtrain._core.arguments import choice, flag, instance, path_of, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
@@ -24,7 +24,7 @@ class PackOptions:
     """Options of a dataset. All of them except `root` and `allow_empty` decide its plan.
 
     Where a text says as much, it is taken too: ``store="jpeg"`` for ``StoreOptions("jpeg")``, ``labels="float*4"`` for
-    ``LabelSpec("float", 4)``, a text for a path, and ``shard_bytes="64MiB"``.
+    ``LabelSpec("float", 4)``, ``labels="class"`` for `label_names`, a text for a path, and ``shard_bytes="64MiB"``.
 
     Attributes:
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
@@ -71,7 +71,9 @@ class PackOptions:
         taken: dict[str, Any] = {}
         if isinstance(self.store, str):
             taken["store"] = StoreOptions(self.store)
-        if isinstance(self.labels, str):
+        if isinstance(self.labels, str) and self.labels == "class":
+            taken |= {"labels": LabelSpec(), "label_names": True}
+        elif isinstance(self.labels, str):
             taken["labels"] = LabelSpec.parse(self.labels)
         if isinstance(self.shard_bytes, str):
             taken["shard_bytes"] = parse_bytes(self.shard_bytes)
@@ -118,7 +120,7 @@ def reject_limit(limit: str | int, lines: int) -> int:
     text = limit if isinstance(limit, str) else ""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)(%?)", text.strip())
     if not found or (not found[2] and "." in found[1]):
-        raise UsageError(f"max rejects {limit!r}: expected a percentage or a count, such as 0.1% or 20")
+        raise unexpected("max_rejects", limit, "a percentage or a count, such as 0.1% or 20")
     if not found[2]:
         return int(found[1])
     percent = float(found[1])

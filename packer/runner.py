@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packtrain._core.arguments import function, instance, path_of, whole
+from packtrain._core.arguments import flag, function, instance, path_of, whole
 from packtrain._core.errors import OutputConflict, TooManyRejects
 from packtrain._core.files import (
     file_errors,
@@ -122,6 +122,7 @@ def pack(
     options = PackOptions() if options is None else options
     instance("options", options, PackOptions)
     whole("workers", workers, 1)
+    flag("retry_rejects", retry_rejects)
     function("on_progress", on_progress)
     folder = path_of("out", out)
     with file_errors(folder):

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from packtrain._core.arguments import function, path_of, whole
+from packtrain._core.arguments import flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, DatasetError, UnreadableFile
 from packtrain._core.index import Index
@@ -70,11 +70,11 @@ def verify(
         What was found. Damage is reported, not raised.
 
     Raises:
-        UsageError: An argument has the wrong type or is out of range.
+        UsageError: An argument has the wrong type or is out of range, or `journal` is something else.
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
-        UsageError: `workers` is less than 1, or `journal` is something else.
     """
+    flag("decode_images", decode_images)
     whole("workers", workers, 1)
     function("on_progress", on_progress)
     folder = path_of("path", path)

@@ -13,7 +13,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest, Sha256
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
-from packtrain._core.typed import parse
+from packtrain._core.typed import Mismatch, parse_json
 
 from .shard_check import ShardFindings
 
@@ -84,6 +84,6 @@ def _lines(path: Path) -> list[str]:
 
 def _parsed(kind: type[Parsed], line: str) -> Parsed | None:
     try:
-        return parse(kind, json.loads(line))
-    except (ValueError, RecursionError):
+        return parse_json(kind, line)
+    except Mismatch:
         return None

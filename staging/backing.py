@@ -7,7 +7,6 @@ and has the stamp that it had when its bytes were last found to be right. If its
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,10 +85,9 @@ class Backing:
         except (DatasetError, StagingError, OSError) as error:
             return f"{lost} ({error})"
         if changed and not read:
-            place = shlex.quote(str(entry.path.parents[1]))
             return (
-                f"{source.path / changed[0].name} was changed since it was copied; "
-                f"`packtrain staged evict {entry.id} --to {place}` compares the contents"
+                f"{source.path / changed[0].name} was changed since it was copied; `{entry.command('evict')}` compares "
+                "the contents"
             )
         if damaged := check_files(source.path, changed, on_progress=on_progress):
             return f"{source.path / damaged[0].name} is not what was copied"

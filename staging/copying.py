@@ -194,9 +194,7 @@ def _link_missing(entry: Folder, source: Source, origin: Path) -> None:
 
 def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
     """The folder in a copy for its data, without what an interrupted copy left and this copy will not finish."""
-    if not folder.has_own_folder(_DATA):
-        folder.remove(_DATA)
-    data = folder.folder(_DATA, make=True)
+    data = folder.own_folder(_DATA)
     folders = {file.folder for file in files} - {""}
     wanted = {file.name for file in files}
     for name in data.names():
@@ -220,9 +218,7 @@ def _remove_temporaries(entry: Folder) -> None:
 def _make_subfolder(entry: Folder, file: SourceFile) -> None:
     """Makes sure that the subfolder of a file is a folder of this entry."""
     if file.folder:
-        if not entry.has_own_folder(file.folder):
-            entry.remove(file.folder)
-        entry.folder(file.folder, make=True)
+        entry.own_folder(file.folder)
 
 
 def _grown(before: Note | None, now: Note) -> Note:

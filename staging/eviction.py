@@ -8,7 +8,6 @@ made, and the entries vanish, while the ledger is locked.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -212,17 +211,16 @@ def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: boo
         return protection
     if (doubt := backing.doubt(entry)) is None or (force and named):
         return None
-    command = f"packtrain staged evict {entry.id} --force --to {shlex.quote(str(entry.path.parents[1]))}"
     return StagingError(
         f"{entry.id} may be the only copy: {doubt}. If you are sure that you do not need it, name it and use force: "
-        f"`{command}`"
+        f"`{entry.command('evict', '--force')}`"
     )
 
 
 def _protection(entry: Entry, force: bool = False) -> StagingError | None:
     """The reason why the user wants to keep an entry."""
     if entry.pinned:
-        return StagingError(f"{entry.id} is pinned: run `packtrain staged unpin {entry.id}` first")
+        return StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first")
     if entry.promised and not force:
         return StagingError(
             f"the path of {entry.id} was printed recently, and a program may be about to open it: wait until its grace "

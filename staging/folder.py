@@ -52,6 +52,12 @@ class Folder:
                 os.mkdir(name, 0o700, dir_fd=self._descriptor)
         return Folder(self.path / name, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor))
 
+    def own_folder(self, name: str) -> Folder:
+        """Opens a subfolder of this user, which replaces whatever else has this name."""
+        if not self.has_own_folder(name):
+            self.remove(name)
+        return self.folder(name, make=True)
+
     def names(self) -> list[str]:
         """The sorted names of all that is in this folder."""
         # Opened once more, because a descriptor has one position for all processes that share it.

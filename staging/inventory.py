@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ class Entry:
     def promised(self) -> bool:
         """True while the grace period lasts: the path was printed, and a program may be about to open it."""
         return self.promised_until > time.time()
+
+    def command(self, action: str, *flags: str) -> str:
+        """A ``packtrain staged`` command for this copy, to be typed as it is."""
+        return shlex.join(["packtrain", "staged", action, self.id, *flags, "--to", str(self.path.parents[1])])
 
 
 def entries(to: str | os.PathLike[str]) -> list[Entry]:

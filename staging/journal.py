@@ -6,7 +6,9 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
+
+from packtrain._core.typed import is_count
 
 from .folder import Folder
 from .pieces import Piece
@@ -77,9 +79,5 @@ def _lines(folder: Folder) -> Iterator[tuple[_Key, Known]]:
             bytes, offset, length, checksum = numbers
         except (ValueError, TypeError, RecursionError):
             continue
-        if all(map(_is_count, numbers)) and isinstance(name, str) and isinstance(stamp, str):
+        if all(map(is_count, numbers)) and isinstance(name, str) and isinstance(stamp, str):
             yield (name, bytes, offset, length), Known(checksum, stamp)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62

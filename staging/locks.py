@@ -7,6 +7,7 @@ two processes could then hold locks on two different files of the same name.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -71,9 +72,8 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         lease = Lease(root, key)
         # Checked while the lease is held: from here on the entry cannot be evicted.
         if not root.folder.has_own_folder(path.name):
-            raise StagingError(
-                f"{path} has been evicted: stage it again (packtrain stage DATASET --to {path.parents[1]})"
-            )
+            place = shlex.quote(str(path.parents[1]))
+            raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {place})")
     return lease
 
 

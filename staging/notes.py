@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from packtrain._core.document import dump_document, read_document
 from packtrain._core.errors import CorruptFile, UnsupportedVersion
+from packtrain._core.typed import is_count
 
 from .folder import Folder
 
@@ -64,7 +65,7 @@ def write_reservation(folder: Folder, source: Path, count: int) -> None:
 def read_reservation(folder: Folder) -> int:
     """Bytes reserved for the copy in `folder`; 0 if there is no sound reservation."""
     count = _read(folder, RESERVATION).get("bytes")
-    return count if type(count) is int and 0 <= count < 1 << 62 else 0
+    return count if is_count(count) else 0
 
 
 def allocated_bytes(folder: Folder) -> int:
@@ -87,7 +88,7 @@ def _read(folder: Folder, name: str) -> dict[str, Any]:
     path = folder.path / name
     try:
         return read_document(folder.read(name, _MOST_BYTES), path, newest=_VERSION)
-    except (OSError, CorruptFile, UnsupportedVersion, RecursionError):
+    except (OSError, CorruptFile, UnsupportedVersion):
         return {}
 
 

@@ -196,10 +196,8 @@ class _Copy:
     def run(self) -> None:
         folders = [self._target]
         with _errors(self._target.path, "write to"):
-            for name in sorted({file.folder for file in self._files} - {""}):
-                if not self._target.has_own_folder(name):
-                    self._target.remove(name)
-                folders.append(self._target.folder(name, make=True))
+            names = sorted({file.folder for file in self._files} - {""})
+            folders += [self._target.own_folder(name) for name in names]
         try:
             self._team.run(self._files, self._create, self.counter.report)
             self._check_room()

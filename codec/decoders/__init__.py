@@ -12,8 +12,8 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from packtrain._core.errors import MissingDependency, UsageError
-from packtrain._core.suggestions import did_you_mean
+from packtrain._core.arguments import choice
+from packtrain._core.errors import MissingDependency
 
 from ..geometry import Box
 from ..native import BUILD_COMMAND
@@ -102,9 +102,7 @@ def decoder(name: str = "auto") -> Decoder:
         UsageError: There is no decoder with this name.
         MissingDependency: The decoder is not installed.
     """
-    if name not in DECODERS:
-        raise UsageError(f"decoder {name!r}: expected one of {', '.join(DECODERS)}{did_you_mean(name, DECODERS)}")
-    if name == "auto":
+    if choice("decoder", name, DECODERS) == "auto":
         return _fastest_exact()
     try:
         made: Decoder = importlib.import_module(f"{__name__}.{name}").DECODER

@@ -21,7 +21,8 @@ from packtrain._codec.decode import EncodedImage
 from packtrain._codec.native import extension
 from packtrain._codec.native.places import CROP, PLACE
 from packtrain._codec.stages import CHECK, READ, OnStage, untimed
-from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, UsageError
+from packtrain._core.arguments import choice
+from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._core.mounts import is_network
@@ -67,8 +68,7 @@ class RecordStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True) -> None:
-        if io not in IO:
-            raise UsageError(f"io {io!r}: expected one of {', '.join(IO)}")
+        choice("io", io, IO)
         self.path: Final = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)

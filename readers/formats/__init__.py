@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
-from packtrain._core.errors import UsageError
+from packtrain._core.arguments import choice
 from packtrain._core.options import FORMATS, LabelSpec
-from packtrain._core.suggestions import did_you_mean
 
 StoredLabel = int | float | tuple[int, ...] | tuple[float, ...] | None
 
@@ -79,6 +78,4 @@ def container(name: str) -> Container:
     Raises:
         UsageError: There is no such format.
     """
-    if name not in FORMATS:
-        raise UsageError(f"format {name!r}: expected one of {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
-    return cast(Container, importlib.import_module(f"{__name__}.{name}"))
+    return cast(Container, importlib.import_module(f"{__name__}.{choice('format', name, FORMATS)}"))

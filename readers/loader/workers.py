@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline
+from packtrain._core.signals import signal_name
 
 from .arena import Board, Layout
 from .batches import BatchMaker, Made, Probe
@@ -236,8 +237,7 @@ class Workers:
         code = process.exitcode
         how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
         if code is not None and code < 0:
-            name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
-            how, hint = f"was killed by {name}", _HINTS.get(-code, hint)
+            how, hint = f"was killed by {signal_name(-code)}", _HINTS.get(-code, hint)
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
 
     def _where(self, number: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast, get_args
 
 from packtrain._codec.geometry import FILTERS, PadMode
-from packtrain._core.arguments import items, number, unexpected, whole
+from packtrain._core.arguments import choice, items, number, unexpected, whole
 from packtrain._core.errors import UsageError
 
 
@@ -51,9 +51,7 @@ def interpolation(value: Any) -> str:
     name = getattr(value, "value", value)
     if type(name) is int:
         name = next((known for known, number in FILTERS.items() if number == name), None)
-    if not isinstance(name, str) or name not in FILTERS:
-        raise UsageError(f"interpolation {value!r}: expected one of {', '.join(FILTERS)}")
-    return name
+    return choice("interpolation", value if name is None else name, FILTERS)
 
 
 def antialias(value: bool | None) -> bool | None:
@@ -72,11 +70,9 @@ def fill(value: float | Sequence[float] | None) -> int | tuple[int, ...]:
             return tuple(map(int, value)) if isinstance(value, Iterable) else int(value or 0)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UsageError(f"fill={value!r}: expected a number, or one for each channel")
+    raise unexpected("fill", value, "a number, or one for each channel")
 
 
 def pad_mode(value: str) -> PadMode:
     """One of the modes of `Pad`."""
-    if value not in get_args(PadMode):
-        raise UsageError(f"padding_mode {value!r}: expected one of {', '.join(get_args(PadMode))}")
-    return cast(PadMode, value)
+    return cast(PadMode, choice("padding_mode", value, get_args(PadMode)))

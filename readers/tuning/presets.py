@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
 from packtrain._core.suggestions import did_you_mean
 
@@ -73,7 +74,7 @@ def preset(name: str) -> Preset:
     found = re.fullmatch(r"([a-z]+)([1-9]\d{0,4})", name)
     if not found or found[1] not in _MAKERS:
         hint = did_you_mean(name, [*(f"{kind}224" for kind in _MAKERS), "none"])
-        raise UsageError(f"transform {name!r}: expected {PRESET_NAMES}{hint}")
+        raise unexpected("transform", name, f"{PRESET_NAMES}{hint}")
     transform, expression = _MAKERS[found[1]](int(found[2]))
     classes = ", ".join(sorted(type(each).__name__ for each in transform))
     return Preset(transform, expression, f"from {_PUBLIC_MODULE} import {classes}")
@@ -82,7 +83,7 @@ def preset(name: str) -> Preset:
 def _imported(name: str) -> Preset:
     module, _, attribute = name.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise UsageError(f"transform {name!r}: expected module:attribute, such as my_package.transforms:train")
+        raise unexpected("transform", name, "module:attribute, such as my_package.transforms:train")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -469,7 +469,7 @@ class TestNames:
     def test_an_unknown_name(self, name: str, hint: str) -> None:
         with pytest.raises(UsageError) as error:
             decoder(name)
-        assert str(error.value) == f"decoder {name!r}: expected one of {', '.join(DECODERS)}{hint}"
+        assert str(error.value) == f"decoder={name!r}: expected one of {', '.join(DECODERS)}{hint}"
 
     @pytest.mark.parametrize(
         ("name", "module", "command"),

@@ -111,7 +111,7 @@ def test_what_a_text_spells_and_what_a_class_refuses_are_named_too() -> None:
         labels: Annotated[LabelSpec, Spelled(LabelSpec.parse)]
 
     assert parse(Body, {"labels": "int*3"}) == Body(LabelSpec("int", 3))
-    with pytest.raises(Mismatch, match=r"labels: labels 'many': expected int"):
+    with pytest.raises(Mismatch, match=r"labels: labels='many': expected int"):
         parse(Body, {"labels": "many"})
     with pytest.raises(Mismatch, match=r"^labels: expected a text, found 3$"):
         parse(Body, {"labels": 3})

@@ -64,6 +64,10 @@ def test_a_crash_is_named_by_its_signal(number: signal.Signals) -> None:
     assert f"crashed with {number.name}" in how
 
 
+def test_a_signal_without_a_name_has_its_number() -> None:
+    assert outcome(lambda send: os.kill(os.getpid(), 40)) == ([], "crashed with signal 40")
+
+
 def test_memory_is_limited() -> None:
     def work(send: Send) -> None:
         send({"value": len(bytearray(32 << 20))})

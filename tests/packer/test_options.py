@@ -111,11 +111,15 @@ def test_label_spec_reads_back_what_it_prints(text: str, dtype: str, fields: int
     assert (str(spec), spec.dtype, spec.fields, spec.shape(9)) == (text, dtype, fields, shape)
 
 
+def test_class_stands_for_names_of_classes_as_on_the_command_line() -> None:
+    assert PackOptions(labels="class") == PackOptions(label_names=True)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "text", ["", "Int", "str", "int*", "int*0", "int*-1", "none*2", "int*2*2", "float * 2", "int[2]"]
 )
 def test_other_labels_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected int, int\*K, float\*K or none"):
+    with pytest.raises(UsageError, match=r"expected int, int\*K, float, float\*K or none"):
         LabelSpec.parse(text)
 
 
@@ -127,7 +131,7 @@ def test_other_labels_are_refused(text: str) -> None:
         ({"store": "raw", "orientation": "yes"}, "orientation='yes': expected one of ignore, apply"),
         ({"store": "jpeg", "quality": 0}, "quality=0: expected a whole number from 1 to 100"),
         ({"store": "jpeg", "quality": 101}, "quality=101: expected a whole number from 1 to 100"),
-        ({"store": "raw", "resize": "small"}, "resize 'small'"),
+        ({"store": "raw", "resize": "small"}, "resize='small'"),
         ({"resize": "short=256"}, "crop-ready keeps each image's pixels, so --resize needs --store jpeg or raw"),
         (
             {"store": "verbatim", "resize": "short=256"},
@@ -140,8 +144,8 @@ def test_other_labels_are_refused(text: str) -> None:
         ({"mode": None}, "mode=None: expected one of RGB, L"),
         ({"store": "jpeg", "quality": 90.0}, r"quality=90\.0: expected a whole number from 1 to 100"),
         ({"store": "jpeg", "quality": True}, "quality=True: expected a whole number"),
-        ({"store": "jpeg", "resize": 256}, "resize=256: expected a text, such as short=256"),
-        ({"check": "yes"}, "check='yes': expected a bool"),
+        ({"store": "jpeg", "resize": 256}, "resize=256: expected a str"),
+        ({"check": "yes"}, "check='yes': expected True or False"),
     ],
 )
 def test_store_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:
@@ -160,7 +164,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"format": None}, "format=None: expected one of tar, hdf5, lmdb"),
         ({"store": "jepg"}, "store='jepg': expected one of .* did you mean 'jpeg'?"),
         ({"store": 7}, "store=7: expected a StoreOptions"),
-        ({"labels": "words"}, "labels 'words': expected int"),
+        ({"labels": "words"}, "labels='words': expected int"),
         ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
         ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
         ({"root": 5}, "root=5: expected a path"),
@@ -216,10 +220,10 @@ def test_rules_and_labels_that_nothing_can_follow_are_refused(make: Any, message
         ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
         ({"workers": 2.0}, r"workers=2\.0: expected a whole number"),
         ({"max_rejects": -1}, "max_rejects=-1: expected a whole number, at least 0"),
-        ({"max_rejects": "9" * 400 + "%"}, "max rejects '9+%': expected a percentage or a count"),
-        ({"max_rejects": "9" * 5000}, "max rejects '9+': expected a percentage or a count"),
-        ({"max_rejects": 0.1}, r"max rejects 0\.1: expected a percentage or a count"),
-        ({"max_rejects": True}, "max rejects True: expected a percentage or a count"),
+        ({"max_rejects": "9" * 400 + "%"}, "max_rejects='9+"),
+        ({"max_rejects": "9" * 5000}, "max_rejects='9+"),
+        ({"max_rejects": 0.1}, r"max_rejects=0\.1: expected a percentage or a count"),
+        ({"max_rejects": True}, "max_rejects=True: expected a percentage or a count"),
         ({"on_progress": 5}, "on_progress=5: expected a function"),
         ({"source": None}, "source=None: expected a path"),
         ({"out": 7}, "out=7: expected a path"),

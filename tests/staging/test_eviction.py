@@ -128,7 +128,7 @@ class TestStays:
         new = stage(datasets[2], StageOptions(to=place, budget=budget_of(place, 2)))
         assert there(place) == {first, new.path}
         assert not second.exists()
-        with pytest.raises(StagingError, match=r"pinned: .*staged unpin"):
+        with pytest.raises(StagingError, match=r"pinned: .*staged unpin \S+ --to "):
             evict(place, [first.name], force=True)
         assert not pin(place, str(first), False).pinned
         assert [entry.path for entry in evict(place, [first.name])] == [first]

@@ -127,7 +127,7 @@ class TestMistakes:
             (
                 lambda folder: (folder.mkdir(), (folder / "plan.json").write_bytes(b"{}")),
                 NotADataset,
-                "packing did not finish: run the same pack command again",
+                "packing did not finish. Run the same pack command again",
             ),
         ],
         ids=["missing", "empty", "a file", "unfinished"],
