@@ -160,7 +160,7 @@ class LineParser:
             sound[self.separator] = sum(map(self._is_sound, sample)), len(self._heads(sample[0])) > 1
         self.found.clear()
         self.separator = max(sound, key=lambda separator: sound[separator])
-        return self._is_header(sample[0])
+        return self._is_header(sample[0], sample[1] if len(sample) > 1 else b"")
 
     def _is_sound(self, line: bytes) -> bool:
         """Returns True if a line can be parsed, and its path shows no sign of another separator."""
@@ -170,7 +170,7 @@ class LineParser:
             return False
         return path.lower().endswith(_SUFFIXES) if self._by_name else not path.endswith((b",", b";", b'"'))
 
-    def _is_header(self, line: bytes) -> bool:
+    def _is_header(self, line: bytes, following: bytes) -> bool:
         """Returns True if a line names the columns. If pandas wrote an index before them, it is skipped from now on."""
         fields, heads = self._labels.fields, self._heads(line)
         if not heads or not fields:
@@ -181,10 +181,16 @@ class LineParser:
                 return False
             raise ListError(
                 f"the columns of the list are {', '.join(heads)}, but it must have the path first, then {fields} label "
-                "value(s), and nothing else: write a list of only these columns, in this order"
+                f"value(s), and nothing else: {self._how_to_mend(heads[skipped], following)}"
             )
         self.separator = Separator(self.separator.byte, skipped)
         return True
+
+    def _how_to_mend(self, head: str, following: bytes) -> str:
+        suggested = suggest_labels(following) if head in _PATH_HEADS else None
+        if suggested in (None, "none", "class" if self._by_name else str(self._labels)):
+            return "write a list of only these columns, in this order"
+        return f"give --labels {suggested}, or write a list of only these columns, in this order"
 
     def _heads(self, line: bytes) -> list[str]:
         """Returns the names of the columns if a line seems to be a header, else nothing."""
