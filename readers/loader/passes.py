@@ -46,7 +46,13 @@ class Pass(Iterator[Any]):
         progress = self._progress
         try:
             value, consumed = next(self._batches)
-        except BaseException:
+        except BaseException as error:
+            if getattr(self._batches, "gi_running", False):
+                # It goes on in the other thread.
+                raise UsageError(
+                    "another thread is taking a batch from this pass: take batches in one thread and hand them on, for "
+                    "example through a queue.Queue"
+                ) from error
             # After an interrupt, the next batch would not be the one that follows the last one handed out.
             self._batches = iter(())
             raise

@@ -81,6 +81,7 @@ class Workers:
         self._maker = maker
         self._board = board
         self._timeout: Final = timeout or None
+        self._spawned: Final = context.get_start_method() != "fork"
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._tickets.setblocking(False)
@@ -236,6 +237,11 @@ class Workers:
         process.join(_PATIENCE)
         code = process.exitcode
         how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
+        if self._spawned:
+            hint += (
+                ". A function or class that was defined in a notebook cannot be found there: put it into a module, or "
+                "use multiprocessing_context='fork'"
+            )
         if code is not None and code < 0:
             how, hint = f"was killed by {signal_name(-code)}", _HINTS.get(-code, hint)
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")

@@ -6,6 +6,8 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from itertools import chain
 from typing import Any
@@ -187,3 +189,45 @@ def test_a_process_that_the_consumer_forks_does_no_harm() -> None:
         assert len(multiprocessing.active_children()) == 2
         assert sorted(labels.tolist() + labels_of(batches)) == list(range(ROWS))
         assert_right(images, labels)
+
+
+class Waiting(Numbered):
+    """Waits at its third row until it is told to go on."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 2:
+            self.reached.set()
+            assert self.go_on.wait(20)
+        return super().__getitem__(row)
+
+
+def test_a_second_thread_cannot_take_from_a_pass_and_does_not_end_it() -> None:
+    dataset = Waiting(8)
+    batches = iter(Loader(dataset, 2, seed=0, num_workers=0))
+    found = labels_of([next(batches)])
+    thread = threading.Thread(target=lambda: found.extend(labels_of([next(batches)])))
+    thread.start()
+    assert dataset.reached.wait(20)
+    with pytest.raises(UsageError, match=r"another thread is taking .* one thread"):
+        next(batches)
+    dataset.go_on.set()
+    thread.join(20)
+    assert found + labels_of(batches) == list(range(8))
+
+
+def test_what_a_spawned_worker_cannot_find_is_told_with_what_to_do() -> None:
+    """A notebook's cells are not a module that a spawned process could import."""
+    cell = (
+        "import torch\nfrom packtrain import Loader\n"
+        "class Cell(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, row): return torch.zeros(3, 2, 2, dtype=torch.uint8), row\n"
+        "list(Loader(Cell(), 2, num_workers=1, multiprocessing_context='spawn'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", cell], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "defined in a notebook cannot be found there: put it into a module" in done.stderr
