@@ -101,11 +101,12 @@ def path_of(name: str, value: str | os.PathLike[str]) -> Path:
     """A path of this machine, given as a text or as a path.
 
     Raises:
-        UsageError: It is something else, or a URL.
+        UsageError: It is something else, empty, or a URL.
     """
-    if not isinstance(value, str | os.PathLike):
-        raise unexpected(name, value, "a path")
-    return local_path(value)
+    text: object = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise unexpected(name, value, "a path; `.` is the working folder")
+    return local_path(text)
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> str:

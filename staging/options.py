@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from packtrain._core.arguments import flag, number, path_of, unexpected, whole
+from packtrain._core.arguments import flag, number, path_of, whole
 
 from .progress import OnCopyProgress
 from .root import SHM
@@ -48,8 +48,6 @@ class StageOptions:
 
     def __post_init__(self) -> None:
         path_of("to", self.to)
-        if not os.fspath(self.to):
-            raise unexpected("to", self.to, "a folder")
         for name in ("budget", "reserve"):
             if (size := getattr(self, name)) is not None:
                 whole(name, size, 0)

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
     """
     # No deadline: the time that an example takes says nothing about a law.
-    examples = 100 if config.getoption("complete") else 30
+    examples = 100 if config.getoption("complete") else 20
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
     set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is

@@ -102,7 +102,7 @@ def test_anything_else_is_named_by_its_key(change: dict[str, Any], message: str)
 def test_what_is_shown_cannot_disturb_a_terminal(text: str) -> None:
     with pytest.raises(Mismatch) as caught:
         parse(int, text)
-    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 600
 
 
 def test_what_a_text_spells_and_what_a_class_refuses_are_named_too() -> None:

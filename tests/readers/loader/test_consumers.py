@@ -219,6 +219,7 @@ def test_a_second_thread_cannot_take_from_a_pass_and_does_not_end_it() -> None:
     assert found + labels_of(batches) == list(range(8))
 
 
+@pytest.mark.complete
 def test_what_a_spawned_worker_cannot_find_is_told_with_what_to_do() -> None:
     """A notebook's cells are not a module that a spawned process could import."""
     cell = (

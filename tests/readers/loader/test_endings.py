@@ -142,7 +142,7 @@ def test_no_worker_outlives_a_killed_parent(method: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize("deed", ["sleep", "spin"])
+@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.complete), "spin"])
 def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
     """Processes that were forked later also hold the pipes of the earlier ones."""
     with Consumer(method="fork", deed=deed, second=True) as run:
@@ -153,7 +153,7 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
 
 
 @START_METHODS
-@pytest.mark.parametrize("deed", ["stop", "search"])
+@pytest.mark.parametrize("deed", ["stop", pytest.param("search", marks=pytest.mark.complete)])
 def test_nor_do_those_that_can_do_nothing_themselves(method: str, deed: str) -> None:
     """They are stopped, or native code keeps the interpreter to itself."""
     with Consumer(method=method, deed=deed, workers=1) as run:
@@ -162,7 +162,7 @@ def test_nor_do_those_that_can_do_nothing_themselves(method: str, deed: str) -> 
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize("deed", ["stop", "search"])
+@pytest.mark.parametrize("deed", ["stop", pytest.param("search", marks=pytest.mark.complete)])
 def test_they_end_with_ctrl_c(deed: str) -> None:
     with Consumer(method="fork", deed=deed, workers=1) as run:
         run.at_work()

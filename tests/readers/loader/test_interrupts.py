@@ -140,7 +140,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-@pytest.mark.parametrize("delay", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.stress)])
+@pytest.mark.parametrize(
+    "delay",
+    [0.05, pytest.param(0.3, marks=pytest.mark.complete), pytest.param(1.0, marks=pytest.mark.stress)],
+)
 def test_ctrl_c_while_workers_start_is_told_once(method: str, delay: float, tmp_path: Any) -> None:
     script = tmp_path / "start.py"
     script.write_text(START)
