@@ -97,13 +97,13 @@ def instance(name: str, value: object, kind: type[T]) -> T:
     return value
 
 
-def path_of(name: str, value: str | os.PathLike[str]) -> Path:
+def path_of(name: str, value: object) -> Path:
     """A path of this machine, given as a text or as a path.
 
     Raises:
         UsageError: It is something else, empty, or a URL.
     """
-    text: object = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise unexpected(name, value, "a path; `.` is the working folder")
     return local_path(text)

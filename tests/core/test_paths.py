@@ -67,7 +67,7 @@ def test_an_empty_text_is_not_the_working_folder(tmp_path: Path, use: str, monke
     data = packed(listing, tmp_path / "data", "tar")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    with pytest.raises(UsageError, match="a path is empty|expected a path; `.` is the working folder"):
+    with pytest.raises(UsageError, match=r"a path is empty|expected a path; `.` is the working folder"):
         USES[use]("", listing, data)
     assert not list(Path().iterdir())
 
