@@ -17,7 +17,8 @@ from .output import print_json, progress, run, say, warn
 from .paths import PATH
 
 if TYPE_CHECKING:
-    from packtrain._packer import PackOptions, PackReport
+    from packtrain._packer.options import PackOptions
+    from packtrain._packer.runner import PackReport
 
 _REMARKS: Final = 8
 
@@ -76,7 +77,7 @@ def command(
     in OUT/rejects.jsonl.
     """
     from packtrain._codec.pillow import pillow_conflict
-    from packtrain._packer import PackProgress, pack
+    from packtrain._packer.runner import PackProgress, pack
 
     warn(pillow_conflict())
     options = _options(**choices)
@@ -114,7 +115,7 @@ def _options(
     **store: Any,
 ) -> PackOptions:
     from packtrain._core.options import StoreOptions
-    from packtrain._packer import PackOptions
+    from packtrain._packer.options import PackOptions
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")

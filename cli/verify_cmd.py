@@ -27,7 +27,8 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
     The exit code is 1 if something is damaged.
     """
     from packtrain._core.manifest import Manifest
-    from packtrain._packer import VerifyProgress, verify
+    from packtrain._packer.shard_check import VerifyProgress
+    from packtrain._packer.verifier import verify
 
     done: dict[int, int] = {}
     total = 0

@@ -1,8 +1,4 @@
-"""Packing and verifying datasets."""
+"""Packing and verifying datasets.
 
-from .options import PackOptions
-from .runner import PackProgress, PackReport, pack
-from .shard_check import Problem, VerifyProgress
-from .verifier import VerifyReport, verify
-
-__all__ = ["PackOptions", "PackProgress", "PackReport", "Problem", "VerifyProgress", "VerifyReport", "pack", "verify"]
+Nothing is imported here: a worker process that packs needs neither the list nor `verify`, and it starts with every run.
+"""

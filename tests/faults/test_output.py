@@ -193,7 +193,7 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
 TRIPLETS = """
 import os
 from packtrain._core.errors import OutputConflict
-from packtrain._packer import PackOptions, pack
+from packtrain import PackOptions, pack
 
 wait, start = os.pipe()
 children = []

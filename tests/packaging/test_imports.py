@@ -37,7 +37,7 @@ def command(line: str) -> str:
         ("import packtrain._core", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers.formats", TENSORS | CONTAINERS),
-        ("import packtrain._packer", TENSORS | CONTAINERS),
+        ("import packtrain._packer.runner, packtrain._packer.verifier", TENSORS | CONTAINERS),
         ("import packtrain._packer.formats", TENSORS | CONTAINERS),
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),

@@ -20,7 +20,7 @@ DONE, CLEAN_ERROR = 0, 3
 
 PACK = f"""
 from packtrain._core.errors import PacktrainError
-from packtrain._packer import PackOptions, pack
+from packtrain import PackOptions, pack
 
 options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
 try:
