@@ -321,11 +321,11 @@ def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
     assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command)
     assert options_in(ROOT / "docs/tuning.md") == options_of(tune_command)
     every = options_of(pack_command, verify_command, info_command, tune_command, stage_command)
-    assert {"--format", "--store"} <= options_in(README) <= every
+    assert {"--store"} <= options_in(README) <= every
 
 
 def test_the_options_of_the_resnet_are_those_of_the_script() -> None:
     known = {f"--{option.name.replace('_', '-')}" for option in dataclasses.fields(ResNetOptions)}
     named = set(re.findall(r"--[a-z][a-z-]+", RESNET_README.read_text()))
     assert {"--checkpoint", "--batch-size"} <= named
-    assert named - known == {"--format", "--help", "--standalone", "--nproc-per-node"}
+    assert named - known == {"--help", "--standalone", "--nproc-per-node"}

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.hazards import Numbered
-from helpers.support import soon
+from helpers.support import soon, with_modules
 
 from packtrain import Loader
 
@@ -147,14 +148,13 @@ if __name__ == "__main__":
 def test_ctrl_c_while_workers_start_is_told_once(method: str, delay: float, tmp_path: Any) -> None:
     script = tmp_path / "start.py"
     script.write_text(START)
-    paths = os.pathsep.join([os.path.dirname(os.path.dirname(os.path.dirname(__file__))), os.environ["PYTHONPATH"]])
     done = subprocess.run(
         [sys.executable, script, method, str(delay)],
         capture_output=True,
         text=True,
         timeout=60,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": paths},
+        env=with_modules(Path(__file__).parents[2]),
     )
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stderr.count("Traceback") == 1, done.stderr
