@@ -1,0 +1,202 @@
+"""What a sample consists of: a label, and named fields, each of a kind that says how it is stored and collated.
+
+The schema is the one list that all rooms iterate over: lists are read by it, shards and notes are written by it, and
+the index, `verify`, readers and loaders follow it. The image is a field like any other; only the names of its columns
+have no prefix, as in version 1 of the format.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from .arguments import choice, flag
+from .errors import UsageError
+from .options import LabelSpec, StoreOptions
+from .typed import MOST, Between, Form, OneOf
+
+KINDS: Final = ("image", "mask", "text", "json", "array", "bytes")
+IMAGE: Final = "image"
+RESERVED: Final = frozenset(
+    {"image", "label", "row", "line", "position", "path", "key", "crop", "present"} | set(keyword.kwlist)
+)
+"""Names that no other field may have: what samples hold anyway, and what cannot be an attribute in Python."""
+MASK_DTYPES: Final = ("|u1", "<u2")
+MASK_ENCODINGS: Final = ("png", "raw")
+MOST_DIMENSIONS: Final = 8
+_NAME: Final = "[a-z][a-z0-9_]{0,63}"
+_ARRAY_DTYPE: Final = "[|]b1|[|][iu]1|<[iu][248]|<f[248]|<c(8|16)"
+
+FieldName = Annotated[str, Form(_NAME, "a name of lower-case letters, digits and _ that begins with a letter")]
+Side = Annotated[int, Between(0, MOST)]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named part of a sample, stored as one record per sample.
+
+    Attributes:
+        name: Its name, an attribute of samples and batches.
+        kind: ``"image"``; ``"mask"``, a map of class indices, [height, width]; ``"text"`` in UTF-8; ``"json"``;
+            ``"array"``; or ``"bytes"``.
+        optional: True if samples may be without it.
+        store: How pixels are stored, for images; else None.
+        encoding: How a mask is stored, ``"png"`` or ``"raw"``; else None.
+        dtype: numpy type string of an array's or a mask's values, little-endian; else None.
+        shape: Shape of an array, C order, whose first size is None if it differs from sample to sample; else None.
+        classes: Names of a mask's values, or None.
+
+    Raises:
+        UsageError: These do not fit together.
+    """
+
+    name: FieldName
+    kind: Annotated[str, OneOf(KINDS)]
+    optional: bool = False
+    store: StoreOptions | None = None
+    encoding: str | None = None
+    dtype: str | None = None
+    shape: tuple[Side | None, ...] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, KINDS)
+        flag("optional", self.optional)
+        if (self.name, self.kind) != (IMAGE, "image"):
+            check_name(self.name)
+        needed = {
+            "store": self.kind == "image",
+            "encoding": self.kind == "mask",
+            "dtype": self.kind in ("mask", "array"),
+            "shape": self.kind == "array",
+        }
+        for attribute, wanted in needed.items():
+            if (getattr(self, attribute) is not None) != wanted:
+                raise UsageError(f"field {self.name}: {self.kind} {'needs' if wanted else 'has no'} {attribute}")
+        if self.kind == "mask":
+            choice("encoding", self.encoding, MASK_ENCODINGS)
+            choice("dtype", self.dtype, MASK_DTYPES)
+        elif self.classes is not None:
+            raise UsageError(f"field {self.name}: {self.kind} has no classes")
+        if self.kind == "array":
+            check_array(self.name, self.dtype or "", self.shape or ())
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its columns in the index begin with."""
+        return "" if self.name == IMAGE else f"field.{self.name}."
+
+    def columns(self) -> dict[str, str]:
+        """Its columns in the index: name and numpy type string."""
+        columns = {"offset": "<i8", "length": "<i8", "crc32c": "<u4"}
+        if self.kind in ("image", "mask"):
+            columns |= {"width": "<i4", "height": "<i4"}
+        if self.kind == "image":
+            columns["orientation"] = "|u1"
+        return {self.prefix + name: dtype for name, dtype in columns.items()}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All that a sample of a dataset holds.
+
+    Attributes:
+        fields: The stored fields; the image, if there is one, comes first.
+        labels: Type of the labels.
+        classes: Class names by label, or None.
+
+    Raises:
+        UsageError: Two fields have the same name, or there is none.
+    """
+
+    fields: tuple[Field, ...]
+    labels: LabelSpec
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if not names:
+            raise UsageError("a dataset without a field: name at least one, such as an image or an array")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UsageError(f"two fields are called {twice}")
+        if IMAGE in names[1:]:
+            raise UsageError("the image comes first among the fields")
+
+    @classmethod
+    def of_images(cls, store: StoreOptions, labels: LabelSpec, classes: tuple[str, ...] | None = None) -> Schema:
+        """The schema of version 1: an image and a label."""
+        return cls((image_field(store),), labels, classes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the stored fields."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def image(self) -> Field | None:
+        """The field called image, if there is one."""
+        return self.fields[0] if self.fields and self.fields[0].name == IMAGE else None
+
+    @property
+    def others(self) -> tuple[Field, ...]:
+        """The fields without the image."""
+        return self.fields[1:] if self.image is not None else self.fields
+
+    @property
+    def plain(self) -> bool:
+        """True for an image and a label, all that version 1 of the format can hold."""
+        return self.image is not None and not self.image.optional and not self.others
+
+    def __getitem__(self, name: str) -> Field:
+        """The field called `name`.
+
+        Raises:
+            UsageError: There is none.
+        """
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise UsageError(f"there is no field {name!r}; the dataset has {', '.join(self.names)}")
+
+    def columns(self) -> dict[str, str]:
+        """Columns of the index that come from the shards, apart from the label: name and numpy type string."""
+        return {name: dtype for field in self.fields for name, dtype in field.columns().items()}
+
+
+def image_field(store: StoreOptions) -> Field:
+    """The field called image."""
+    return Field(IMAGE, "image", store=store)
+
+
+def check_name(name: str) -> str:
+    """Checks the name of a field.
+
+    Raises:
+        UsageError: It is reserved, or has another form than ``[a-z][a-z0-9_]*``, at most 64 characters.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a field: use lower-case letters, digits and _, beginning with a letter"
+        )
+    if name in RESERVED:
+        raise UsageError(f"{name!r} cannot be the name of a field: it is reserved. Choose another name")
+    return name
+
+
+def check_array(name: str, dtype: str, shape: tuple[int | None, ...]) -> None:
+    """Checks dtype and shape of an array field.
+
+    Raises:
+        UsageError: Values of this type cannot be stored, or more than the first size differs.
+    """
+    if not re.fullmatch(_ARRAY_DTYPE, dtype):
+        raise UsageError(
+            f"field {name}: arrays of {dtype} cannot be stored: use bool, integers, float16 to float64 or complex"
+        )
+    if len(shape) > MOST_DIMENSIONS:
+        raise UsageError(f"field {name}: an array has at most {MOST_DIMENSIONS} dimensions, not {len(shape)}")
+    if None in shape[1:]:
+        raise UsageError(f"field {name}: only the first size of an array may differ from sample to sample")
