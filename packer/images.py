@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -22,18 +20,17 @@ from packtrain._codec.pillow import (
     whole_images_only,
 )
 from packtrain._core.errors import PacktrainError
-from packtrain._core.npy import npy_header
-from packtrain._core.opening import open_regular
 from packtrain._core.options import LARGEST_JPEG_SIDE, ResizeRule, StoreOptions
 
 from .probe import ImageHeader, probe
+from .sources import Refused
 from .transcoding import transcoded, transcoder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ORIENTATION_TAG: Final = 0x0112
-_UPRIGHT: Final = {
+UPRIGHT: Final = {
     2: "FLIP_LEFT_RIGHT",
     3: "ROTATE_180",
     4: "FLIP_TOP_BOTTOM",
@@ -43,19 +40,9 @@ _UPRIGHT: Final = {
     8: "ROTATE_90",
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
-_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
-"""Errors by which `open_regular` says that there is no regular file of this name."""
-_LARGEST: Final = 1 << 31
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
 _PALETTES: Final = ("P", "PA")
 PALETTE_REMARK: Final = "a palette image: mode L is the grey of its colours, not its indices"
-
-
-class Refused(Exception):
-    """A source file cannot become a record.
-
-    The message says why. It ends up in rejects.jsonl, so it holds nothing that differs between runs.
-    """
 
 
 class StoredImage(NamedTuple):
@@ -64,42 +51,14 @@ class StoredImage(NamedTuple):
     Attributes:
         payload: Bytes of the record; for store mode raw, only the pixels (uint8, height x width x channels).
         header: Extension, width and height of the stored image, and EXIF orientation of the source file.
+        source_size: Width and height of the source file's pixels.
         remarks: What the user should know about this image. Many images have the same remarks, so they can be counted.
     """
 
     payload: bytes
     header: ImageHeader
+    source_size: tuple[int, int]
     remarks: tuple[str, ...] = ()
-
-
-def read_source(path: str) -> bytes:
-    """Reads a source file.
-
-    Raises:
-        Refused: The file is missing, empty, too large, or not a regular file.
-        OSError: Reading fails for another reason, which is not the fault of the image.
-    """
-    try:
-        descriptor = open_regular(path)
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            raise Refused(error.strerror or os.strerror(error.errno)) from error
-        raise
-    try:
-        status = os.fstat(descriptor)
-        if status.st_size >= _LARGEST:
-            raise Refused(f"larger than {_LARGEST - 1} bytes")
-        data = os.read(descriptor, status.st_size + 1)
-        if len(data) != status.st_size:
-            pieces = [data]
-            while pieces[-1]:
-                pieces.append(os.read(descriptor, _LARGEST))
-            data = b"".join(pieces)
-    finally:
-        os.close(descriptor)
-    if not data:
-        raise Refused("empty file")
-    return data
 
 
 def store_image(data: bytes, options: StoreOptions) -> StoredImage:
@@ -115,11 +74,6 @@ def store_image(data: bytes, options: StoreOptions) -> StoredImage:
         MissingDependency: A package that the store mode needs is not installed.
     """
     return _kept(data, options) if options.keeps_pixels else _converted(data, options)
-
-
-def as_npy(image: StoredImage, channels: int) -> bytes:
-    """Returns a raw image as the bytes of an `.npy` file, uint8 [height, width, channels]."""
-    return npy_header("|u1", (image.header.height, image.header.width, channels)) + image.payload
 
 
 def encoder(options: StoreOptions) -> str | None:
@@ -143,33 +97,36 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     if header is None or exceeds_limit(header.width, header.height):
         source = _decode(data, options.mode)
         header, remarks = source.header, source.remarks
+    size = header.width, header.height
     if options.store == "verbatim":
-        return StoredImage(data, header, tuple(remarks))
+        return StoredImage(data, header, size, tuple(remarks))
     if header.extension != "jpg":
-        return StoredImage(data, header, (*remarks, f"not crop-ready: not a JPEG ({header.extension})"))
+        return StoredImage(data, header, size, (*remarks, f"not crop-ready: not a JPEG ({header.extension})"))
     record, reason = transcoded(data)
     if record is not None and options.check and _pixels(record) != _pixels(data):
         record, reason = None, "transcoding would change its pixels"
     if record is None:
         # The file may have brought a table of restart intervals along, which says nothing of what libjpeg reads.
-        return StoredImage(without_table(data), header, (*remarks, f"not crop-ready: {reason}"))
-    return StoredImage(record, header, tuple(remarks))
+        return StoredImage(without_table(data), header, size, (*remarks, f"not crop-ready: {reason}"))
+    return StoredImage(record, header, size, tuple(remarks))
 
 
 def _converted(data: bytes, options: StoreOptions) -> StoredImage:
     """Store modes that decode the file and store its pixels anew."""
     image, header, remarks = _decode(data, options.mode)
-    if options.orientation == "apply" and header.orientation in _UPRIGHT:
-        with _faults_of_the_image("cannot turn it upright"):
-            image = image.transpose(require_pillow().Transpose[_UPRIGHT[header.orientation]])
+    source_size = image.size
+    if options.orientation == "apply" and header.orientation in UPRIGHT:
+        with faults_of_the_image("cannot turn it upright"):
+            image = image.transpose(require_pillow().Transpose[UPRIGHT[header.orientation]])
     if options.resize is not None:
         size = ResizeRule.parse(options.resize).output_size(image.width, image.height)
         if size != image.size:
-            with _faults_of_the_image(f"cannot resize it to {size[0]} x {size[1]}"):
+            with faults_of_the_image(f"cannot resize it to {size[0]} x {size[1]}"):
                 # Bilinear with antialiasing is what torchvision's Resize does to a PIL image by default.
                 image = image.resize(size, require_pillow().Resampling.BILINEAR)
     if options.store == "raw":
-        return StoredImage(image.tobytes(), header._replace(extension="npy", **_size(image)), tuple(remarks))
+        header = header._replace(extension="npy", **_size(image))
+        return StoredImage(image.tobytes(), header, source_size, tuple(remarks))
     header = header._replace(extension="jpg", **_size(image))
     if max(image.size) > LARGEST_JPEG_SIDE:
         raise Refused(
@@ -177,14 +134,13 @@ def _converted(data: bytes, options: StoreOptions) -> StoredImage:
             f"{LARGEST_JPEG_SIDE}: resize it, or use store mode raw"
         )
     encoded = io.BytesIO()
-    with _faults_of_the_image("cannot encode it as a JPEG"):
+    with faults_of_the_image("cannot encode it as a JPEG"):
         image.save(encoded, "JPEG", quality=options.quality)
-    if extension is None:
-        return StoredImage(encoded.getvalue(), header, (*remarks, "not crop-ready: there is no C extension here"))
-    record, reason = transcoded(encoded.getvalue())
+    jpeg = encoded.getvalue()
+    record, reason = (None, "there is no C extension here") if extension is None else transcoded(jpeg)
     if record is None:
-        return StoredImage(encoded.getvalue(), header, (*remarks, f"not crop-ready: {reason}"))
-    return StoredImage(record, header, tuple(remarks))
+        remarks.append(f"not crop-ready: {reason}")
+    return StoredImage(jpeg if record is None else record, header, source_size, tuple(remarks))
 
 
 class _Source(NamedTuple):
@@ -199,7 +155,7 @@ def _decode(data: bytes, mode: str) -> _Source:
     pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
-    with warnings.catch_warnings(), whole_images_only(), _faults_of_the_image("Pillow refuses it"):
+    with warnings.catch_warnings(), whole_images_only(), faults_of_the_image("Pillow refuses it"):
         # Training code can read a picture that Pillow only warns about.
         warnings.simplefilter("ignore")
         try:
@@ -234,7 +190,7 @@ def _size(image: Image) -> dict[str, int]:
 
 
 @contextmanager
-def _faults_of_the_image(what: str) -> Iterator[None]:
+def faults_of_the_image(what: str) -> Iterator[None]:
     """Turns an error of Pillow's into `Refused`. The data is in memory, so the content must be at fault."""
     try:
         yield

@@ -28,7 +28,8 @@ from packtrain._codec.decode import RecordDecoder, ordinary
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
-from packtrain._packer.images import Refused, StoredImage, store_image
+from packtrain._packer.images import StoredImage, store_image
+from packtrain._packer.sources import Refused
 from packtrain.errors import MissingDependency, PacktrainError, ShardFailed
 
 pytestmark = [

@@ -19,8 +19,9 @@ from packtrain import open_dataset, pack, verify
 from packtrain._codec.native import extension
 from packtrain._core.options import PIXEL_MODES, STORE_MODES, StoreOptions
 from packtrain._packer import images
-from packtrain._packer.images import PALETTE_REMARK, Refused, store_image
+from packtrain._packer.images import PALETTE_REMARK, store_image
 from packtrain._packer.options import PackOptions
+from packtrain._packer.sources import Refused
 
 SIZE: Final = (24, 16)
 FITTING: Final = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")

@@ -26,8 +26,9 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._packer import images as storing
 from packtrain._packer import transcoding
-from packtrain._packer.images import Refused, store_image
+from packtrain._packer.images import store_image
 from packtrain._packer.merge import read_rejects
+from packtrain._packer.sources import Refused
 from packtrain.errors import MissingDependency, ShardFailed
 
 EXTENSION = pytest.mark.skipif(native.extension is None, reason="packtrain was built without its C extension")

@@ -15,8 +15,9 @@ from helpers.support import encoded, picture, real_list, sources
 from PIL import Image
 
 from packtrain._core.options import StoreOptions
-from packtrain._packer.images import Refused, store_image
+from packtrain._packer.images import store_image
 from packtrain._packer.probe import ImageHeader, probe
+from packtrain._packer.sources import Refused
 
 CORPUS: Final = [*jpegs(), *pngs()]
 JPEG: Final = encoded(picture(0, 70, 50))
