@@ -28,7 +28,7 @@ from packtrain._core.problems import way_out
 
 from .formats import NewRecord, RecordSpec, ShardWriter, WrittenShard, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
-from .listing import ListedImage, Reject
+from .listing import ListedSample, Reject
 from .notes import ShardNote, note_columns
 from .plan import Plan
 
@@ -51,7 +51,7 @@ class ShardTask:
     folder: Path
     plan: Plan
     number: int
-    entries: tuple[ListedImage, ...]
+    entries: tuple[ListedSample, ...]
     paths: tuple[str, ...]
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
@@ -152,7 +152,7 @@ def _write(
         writer.close()
 
 
-def _image(path: str, entry: ListedImage, store: StoreOptions) -> StoredImage:
+def _image(path: str, entry: ListedSample, store: StoreOptions) -> StoredImage:
     where = f"{path} (line {entry.line})"
     try:
         return store_image(read_source(path), store)
