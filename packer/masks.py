@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     """What became of a sample's image, so that the same becomes of its masks.
 
     Attributes:
-        source_size: Width and height of the source file's pixels; None if the sample has no image.
+        source_size: Width and height of the image file's pixels; None if the sample has no image.
         orientation: EXIF orientation by which the pixels were turned upright; 1 if they were not.
         resize: How the size was changed; None if it was not.
     """
@@ -53,12 +53,10 @@ class Frame(NamedTuple):
     resize: ResizeRule | None = None
 
     @classmethod
-    def of(cls, image: StoredImage | None, options: StoreOptions) -> Frame:
-        """The frame of an image that was stored with these options, or of a sample that lacks its image."""
-        resize = None if options.resize is None else ResizeRule.parse(options.resize)
-        if image is None:
-            return cls(resize=resize)
-        return cls(image.source_size, image.header.orientation if options.orientation == "apply" else 1, resize)
+    def of(cls, image: StoredImage, options: StoreOptions) -> Frame:
+        """The frame of an image that was stored with these options."""
+        orientation = image.header.orientation if options.orientation == "apply" else 1
+        return cls(image.source_size, orientation, options.resize and ResizeRule.parse(options.resize))
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height of what is stored, for upright pixels of `width` x `height`."""

@@ -29,7 +29,7 @@ def read_source(path: str, *, may_be_empty: bool = False) -> bytes:
 
     Raises:
         Refused: The file is missing, too large, not a regular file, or empty where that may not be.
-        OSError: Reading fails for another reason, which is not the fault of the file.
+        OSError: Reading fails for another reason, which is not the fault of the file. The error names the file.
     """
     try:
         descriptor = open_regular(path)
@@ -49,6 +49,9 @@ def read_source(path: str, *, may_be_empty: bool = False) -> bytes:
             while pieces[-1]:
                 pieces.append(os.read(descriptor, _LARGEST))
             data = b"".join(pieces)
+    except OSError as error:
+        error.filename = path
+        raise
     finally:
         os.close(descriptor)
     if not data and not may_be_empty:
