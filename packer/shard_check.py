@@ -27,7 +27,8 @@ from packtrain._core.index import Index
 from packtrain._core.manifest import Count, FileInfo, Manifest
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import error_kind, reading, reason
-from packtrain._readers.formats import StoredRecord, container
+from packtrain._core.schema import IMAGE, Schema
+from packtrain._readers.formats import StoredSample, container
 
 from .confined import Died, Limits, Send, run_confined
 
@@ -267,9 +268,10 @@ class _ShardRows:
     def _check_container(self) -> Iterator[Problem]:
         """Compares what the container's own library finds with the index."""
         manifest, name = self._manifest, self._path.name
-        found: dict[int, StoredRecord] = {}
+        schema = Schema.of_images(manifest.store, manifest.labels, manifest.classes)
+        found: dict[int, StoredSample] = {}
         try:
-            for item in self._container.walk(self._path, manifest.labels):
+            for item in self._container.walk(self._path, schema):
                 found[item.line] = item
                 if len(found) > len(self._rows):
                     yield Problem(name, f"the container holds more than its {len(self._rows)} records")
@@ -289,9 +291,9 @@ class _ShardRows:
             stored = found.pop(line, None)
             if stored is None:
                 yield self._problem(row, f"the {manifest.format} container has no such key")
-            elif (stored.offset, stored.length) != (offset, length):
+            elif (there := stored.places[IMAGE]) != (offset, length):
                 yield self._problem(
-                    row, f"the container has it at {stored.offset} + {stored.length}, the index at {offset} + {length}"
+                    row, f"the container has it at {there[0]} + {there[1]}, the index at {offset} + {length}"
                 )
             elif label is not None and not _same_label(stored.label, label, manifest.labels.dtype):
                 yield self._problem(row, f"its label is {stored.label} in the container, {label} in the index")
