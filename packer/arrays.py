@@ -76,7 +76,7 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
     if by_path or data.startswith(NPY):
         values = _from_npy(data)
         if not fits(values.dtype, wanted):
-            raise Refused(_misfit(field, f"its values are {_little(values.dtype)}"))
+            raise Refused(_misfit(field, f"its type and shape are {_little(values.dtype)} {_in_words(values.shape)}"))
         values = values.astype(wanted, copy=False)
     else:
         values = _from_json(data)
@@ -84,7 +84,7 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
             values = values.reshape(0, *(size or 0 for size in field.shape[1:]))
         values = _as_wanted(values, wanted, field)
     if not _has_shape(values.shape, field.shape):
-        raise Refused(_misfit(field, f"its shape is {_in_words(values.shape)}"))
+        raise Refused(_misfit(field, f"its type and shape are {wanted.str} {_in_words(values.shape)}"))
     return values.tobytes(), values.shape
 
 
@@ -142,7 +142,7 @@ def _as_wanted(values: Array, wanted: np.dtype[Any], field: Field) -> Array:
         return values.astype(wanted)
     kinds = {"b": "b", "i": "biu", "u": "biu"}.get(wanted.kind, "biuf")
     if values.dtype.kind not in kinds:
-        raise Refused(_misfit(field, f"its values are {_little(values.dtype)}"))
+        raise Refused(_misfit(field, f"its type and shape are {_little(values.dtype)} {_in_words(values.shape)}"))
     if wanted.kind in "iu":
         least, most = np.iinfo(wanted).min, np.iinfo(wanted).max
         if int(values.min()) < least or int(values.max()) > most:
@@ -162,19 +162,15 @@ def _check(name: str, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _has_shape(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(
-        size in (None, there) for there, size in zip(found, wanted, strict=True)
-    )
+    return len(found) == len(wanted) and all(size in (None, there) for there, size in zip(found, wanted, strict=True))
 
 
 def _misfit(field: Field, what: str) -> str:
     assert field.shape is not None
-    return f"{what}, and this field has {field.dtype} {_in_words(field.shape)}. {form_advice(field)}"
-
-
-def form_advice(field: Field) -> str:
-    """What to type if the form of an array field was not found rightly from a sample of the rows."""
-    return f"If that is not what you want, say which form --array {field.name} has"
+    return (
+        f"{what}, and the field's are {field.dtype} {_in_words(field.shape)}. To store other ones, say which with "
+        f"--array {field.name}, in another folder"
+    )
 
 
 def _little(dtype: np.dtype[Any]) -> str:

@@ -61,9 +61,7 @@ def record_encoder(schema: Schema) -> str | None:
     return "; ".join(name for name in names if name is not None) or None
 
 
-def encode_sample(
-    schema: Schema, sample: ListedSample, resolve: Callable[[str], str]
-) -> tuple[Encoded | None, ...]:
+def encode_sample(schema: Schema, sample: ListedSample, resolve: Callable[[str], str]) -> tuple[Encoded | None, ...]:
     """Reads and converts all that belongs to a sample.
 
     Args:

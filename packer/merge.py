@@ -19,11 +19,11 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FieldInfo, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
-from packtrain._core.schema import image_field
+from packtrain._core.schema import Field, Schema
 from packtrain._core.typed import Mismatch, parse_json
 
 from .listing import Listing, Reject
-from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note
+from .notes import MISSING, PARTS, ShardNote, load_note
 from .plan import Plan
 
 _MOST_REJECT_BYTES: Final = 1 << 30
@@ -46,7 +46,9 @@ def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
     manifest = Manifest(
         name=plan.name,
         format=plan.format,
-        fields=(FieldInfo.of(image_field(plan.store)),),
+        fields=tuple(
+            FieldInfo.of(field) if plan.schema.plain else _figures(field, notes) for field in plan.schema.fields
+        ),
         labels=plan.labels,
         classes=plan.classes,
         records=records,
@@ -56,7 +58,7 @@ def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
         plan_sha256=plan.sha256,
         written_by=plan.written_by if plan.encoder is None else f"{plan.written_by}, {plan.encoder}",
         rejects_file=_write_rejects(folder, rejects),
-        columns=_write_index(folder / INDEX, notes, images, records),
+        columns=_write_index(folder / INDEX, plan.schema, notes, images, records),
         shards=tuple(note.info for note in notes),
     )
     write_file(folder / MANIFEST, [manifest.dump()])
@@ -84,7 +86,9 @@ def _sound_note(folder: Path, plan: Plan, images: Listing, number: int) -> Shard
     return note
 
 
-def _write_index(folder: Path, notes: Sequence[ShardNote], images: Listing, records: int) -> tuple[ColumnInfo, ...]:
+def _write_index(
+    folder: Path, schema: Schema, notes: Sequence[ShardNote], images: Listing, records: int
+) -> tuple[ColumnInfo, ...]:
     if folder.exists():
         shutil.rmtree(folder)
     make_folder(folder)
@@ -95,14 +99,28 @@ def _write_index(folder: Path, notes: Sequence[ShardNote], images: Listing, reco
     writer.add("line", lines[place_of])
     shards = np.repeat(np.arange(len(notes), dtype="<u4"), [note.info.records for note in notes])
     writer.add("shard", shards[place_of])
-    for name in [*NOTE_COLUMNS, "label"]:
-        if name in notes[0].columns and name != "line":
+
+    def add(names: Iterable[str]) -> None:
+        for name in names:
             writer.add(name, np.concatenate([note.columns[name] for note in notes])[place_of])
+
+    add(schema.image.columns() if schema.image is not None else ())
+    add(["label"] if schema.labels.kind != "none" else ())
     by_place = np.empty(records, "<i8")
     by_place[place_of] = np.arange(records)
     writer.add("by_place", by_place)
     writer.add_text("path", *_texts(images.paths(lines[place_of]), records))
+    for field in schema.others:
+        add(field.columns())
     return writer.finish()
+
+
+def _figures(field: Field, notes: Sequence[ShardNote]) -> FieldInfo:
+    """What the records of a field amount to."""
+    lengths = [note.columns[f"{field.prefix}length"] for note in notes]
+    missing = sum(int((found == MISSING).sum()) for found in lengths)
+    total = sum(int(found.sum()) for found in lengths) - missing * MISSING
+    return FieldInfo.of(field, total, max(0, *(int(found.max(initial=0)) for found in lengths)), missing)
 
 
 def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -26,7 +26,7 @@ from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
 from packtrain._core.manifest import Sha256, ShardInfo, check_shard_names
 from packtrain._core.opening import read_regular
-from packtrain._core.schema import image_field
+from packtrain._core.schema import Schema
 from packtrain._core.typed import parse_json
 
 from .listing import Reject
@@ -36,8 +36,8 @@ PARTS: Final = "parts"
 _MOST_BYTES: Final = 1 << 30
 """Notes that are larger are not read: a shard of some twenty million records."""
 _CHECKSUM_BYTES: Final = 4
-NOTE_COLUMNS: Final = ("line", "offset", "length", "crc32c", "width", "height", "orientation")
-"""Columns of every note; if the dataset has labels, there is also ``label``."""
+MISSING: Final = -1
+"""Length of a record that a sample is without; its other values are 0."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class ShardNote:
         plan_sha256: SHA-256 of the plan that the shard was packed by.
         info: What the manifest will say about the shard.
         rejects: Lines of the shard that were refused.
-        columns: Arrays [records, ...] in place order, by the name of their column.
+        columns: Arrays [records, ...] in place order, by the name of their column: ``line``, those of the fields, and
+            ``label`` if the dataset has labels.
     """
 
     plan_sha256: str
@@ -107,7 +108,7 @@ def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
         columns = _load_columns(data[:-_CHECKSUM_BYTES])
         facts = parse_json(_Facts, columns.pop("facts").tobytes())
         check_shard_names(plan.name, number, facts.info)
-        if _forms(columns) != _forms(note_columns(plan, (), ())):
+        if _forms(columns) != _forms(note_columns(plan.schema, (), (), ())):
             return None
         if any(len(values) != facts.info.records for values in columns.values()):
             return None
@@ -143,19 +144,30 @@ def shard_is_present(folder: Path, info: ShardInfo) -> bool:
     return all(stat.S_ISREG(there.st_mode) and there.st_size == size for there, size in found)
 
 
-def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+def note_columns(
+    schema: Schema,
+    lines: Sequence[int],
+    labels: Sequence[Any],
+    records: Sequence[Sequence[tuple[int, ...] | None]],
+) -> dict[str, npt.NDArray[Any]]:
     """Makes the columns of a note.
 
     Args:
-        plan: Plan of the dataset.
-        rows: One tuple per record, with its values in the order of `NOTE_COLUMNS`.
-        labels: One label per record; ignored if the dataset has no labels.
+        schema: What samples consist of.
+        lines: Line of each sample.
+        labels: Label of each sample; ignored if the dataset has no labels.
+        records: For each sample and field: the values of the field's columns; None where it is missing.
     """
-    transposed = zip(*rows, strict=True) if rows else ((),) * len(NOTE_COLUMNS)
-    dtypes = ROW_COLUMNS | image_field(plan.store).columns()
-    columns = {name: np.array(values, dtypes[name]) for name, values in zip(NOTE_COLUMNS, transposed, strict=True)}
-    if plan.labels.kind != "none":
-        columns["label"] = np.array(labels, plan.labels.dtype).reshape(plan.labels.shape(len(rows)))
+    columns = {"line": np.array(lines, ROW_COLUMNS["line"])}
+    for number, field in enumerate(schema.fields):
+        dtypes = field.columns()
+        missing = (0, MISSING) + (0,) * (len(dtypes) - 2)
+        values = [sample[number] or missing for sample in records]
+        transposed = zip(*values, strict=True) if values else ((),) * len(dtypes)
+        for (name, dtype), column in zip(dtypes.items(), transposed, strict=True):
+            columns[name] = np.array(column, dtype)
+    if schema.labels.kind != "none":
+        columns["label"] = np.array(labels, schema.labels.dtype).reshape(schema.labels.shape(len(lines)))
     return columns
 
 

@@ -10,7 +10,9 @@ import hashlib
 import math
 import os
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -20,19 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.document import dump_document, load_document, parse_document
-from packtrain._core.errors import CorruptFile, ListError, OutputConflict
-from packtrain._core.manifest import PLAN, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
+from packtrain._core.errors import CorruptFile, ListError, OutputConflict, UsageError
+from packtrain._core.manifest import PLAN, VERSION, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
 from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
+from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._readers.formats import container
 
-from .images import Refused, encoder, read_source, store_image
-from .listing import Listing
-from .options import PackOptions, usual_shard_bytes
+from .encoding import encode_sample, record_encoder
+from .listing import ListedSample, Listing
+from .options import Columns, PackOptions, usual_shard_bytes
+from .settling import sampled, settled_fields
+from .sources import Refused
 
 _SAMPLED_FILES: Final = 256
 _SAMPLED_IMAGES: Final = 32
-_SAMPLE_SEED: Final = 0x5A3D
 
 
 @dataclass(frozen=True)
@@ -51,30 +55,47 @@ class PlannedShard:
 
 
 @dataclass(frozen=True)
+class PlannedColumn:
+    """Where the list has a field or the label.
+
+    Attributes:
+        field: Name of the field, or ``"label"``.
+        column: Name of the column.
+        by_path: True if its cells are paths of files that hold the values.
+    """
+
+    field: str
+    column: str
+    by_path: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """The content of plan.json.
 
     Attributes:
         name: Prefix of the shard names.
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
-        store: How pixels are stored.
-        labels: Type of the labels that follow the path on each line.
+        fields: The fields that are stored; the image, if there is one, comes first.
+        labels: Type of the labels.
         classes: Class names by label, or None.
+        columns: The columns of the list; None for a list of paths and labels.
         list_sha256: SHA-256 of the list, in hexadecimal digits.
         lines: Number of lines that are not blank.
         entries: Number of lines that could be parsed; only these have places.
         seed: Seed that shuffles the order of places; None for the order of the list.
         shard_bytes: Target size of a shard in bytes; 0 in an outline for which none was asked for.
-        encoder: Libraries that, apart from the source files, decide the stored bytes; None with store mode verbatim.
+        encoder: Libraries that, apart from the source files, decide the stored bytes; None if there are none.
         written_by: Program and version that made the plan.
         shards: The shards, by number.
     """
 
     name: Prefix
     format: Format
-    store: StoreOptions
+    fields: tuple[Field, ...]
     labels: Labels
     classes: tuple[str, ...] | None
+    columns: tuple[PlannedColumn, ...] | None
     list_sha256: Sha256
     lines: Count
     entries: Count
@@ -84,9 +105,20 @@ class Plan:
     written_by: str
     shards: tuple[PlannedShard, ...]
 
+    @cached_property
+    def schema(self) -> Schema:
+        """What a sample holds."""
+        return Schema(self.fields, self.labels, self.classes)
+
+    @property
+    def version(self) -> int:
+        """Version of the document: 1 if that can say everything."""
+        return 1 if self.schema.plain and self.columns is None else VERSION
+
     def dump(self) -> bytes:
         """Returns the content of plan.json."""
-        return dump_document({"version": 1, **asdict(self), "labels": str(self.labels)})
+        body = {"version": self.version, **asdict(self), "labels": str(self.labels)}
+        return dump_document(body if self.version > 1 else _as_version_1(body))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -99,22 +131,34 @@ class Plan:
             CorruptFile: The plan is damaged, or says what no packer would.
         """
         path = folder / PLAN
-        plan = parse_document(cls, load_document(path, newest=1), path)
-        place = 0
-        suffix = container(plan.format).SUFFIX
-        for number, shard in enumerate(plan.shards):
+        body = load_document(path, newest=VERSION)
+        if body["version"] > 1:
+            plan = parse_document(cls, body, path)
+        else:
+            old = parse_document(_Plan1, body, path)
+            rest = {name: value for name, value in vars(old).items() if name != "store"}
+            plan = cls(**rest, fields=(image_field(old.store),), columns=None)
+        try:
+            plan._check()
+        except (ValueError, UsageError) as error:
+            raise CorruptFile(f"{path} is damaged: {error}", file=PLAN) from error
+        return plan
+
+    def _check(self) -> None:
+        """Checks what concerns several values."""
+        Schema(self.fields, self.labels, self.classes)
+        place, suffix = 0, container(self.format).SUFFIX
+        for number, shard in enumerate(self.shards):
             # Packing gives a file this name, whatever was there: it must be the one that this shard has.
-            wanted = PlannedShard(shard_stem(plan.name, number) + suffix, place, shard.count)
+            wanted = PlannedShard(shard_stem(self.name, number) + suffix, place, shard.count)
             if shard != wanted:
-                raise CorruptFile(
-                    f"{path} is damaged: shards[{number}]: expected {wanted.name} from place {wanted.first}, found "
-                    f"{shard.name} from place {shard.first}",
-                    file=PLAN,
+                raise ValueError(
+                    f"shards[{number}]: expected {wanted.name} from place {wanted.first}, found {shard.name} from "
+                    f"place {shard.first}"
                 )
             place += shard.count
-        if place != plan.entries:
-            raise CorruptFile(f"{path} is damaged: its shards hold {place} of {plan.entries} entries", file=PLAN)
-        return plan
+        if place != self.entries:
+            raise ValueError(f"its shards hold {place} of {self.entries} entries")
 
     @property
     def sha256(self) -> str:
@@ -142,9 +186,9 @@ class Plan:
         """
         mine, theirs = self._terms(), other._terms()
         differing = [
-            f"{name}: {_short(mine[name])} there, {_short(theirs[name])} asked for"
-            for name in mine
-            if mine[name] != theirs[name]
+            f"{name}: {_short(mine.get(name))} there, {_short(theirs.get(name))} asked for"
+            for name in {**mine, **theirs}
+            if mine.get(name) != theirs.get(name)
         ]
         if differing:
             raise OutputConflict(
@@ -154,28 +198,86 @@ class Plan:
 
     def _terms(self) -> dict[str, Any]:
         terms = asdict(self)
-        for settled in ("shards", "written_by"):
+        for settled in ("shards", "written_by", "fields", "columns"):
             del terms[settled]
-        return {**terms, **terms.pop("store"), "labels": str(self.labels)}
+        for field in self.fields:
+            values = asdict(field)
+            of = "" if field.name == IMAGE else f"{field.name} "
+            terms |= {f"{of}{name}": value for name, value in (values.pop("store") or {}).items()}
+            terms |= {f"{field.name} {name}": value for name, value in values.items() if name != "name"}
+        for column in self.columns or ():
+            terms[f"column of {column.field}"] = f"{column.column}{' (paths)' * column.by_path}"
+        return {**terms, "labels": str(self.labels)}
 
 
-def outline_plan(images: Listing, options: PackOptions) -> Plan:
-    """Makes a plan without its shards: what is to be packed, and how."""
+@dataclass(frozen=True)
+class _Plan1:
+    """plan.json in version 1."""
+
+    name: Prefix
+    format: Format
+    store: StoreOptions
+    labels: Labels
+    classes: tuple[str, ...] | None
+    list_sha256: Sha256
+    lines: Count
+    entries: Count
+    seed: int | None
+    shard_bytes: Count
+    encoder: str | None
+    written_by: str
+    shards: tuple[PlannedShard, ...]
+
+
+def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
+    """The same document in version 1, whose keys are in the same order."""
+    old: dict[str, Any] = {}
+    for name, value in body.items():
+        if name == "fields":
+            old["store"] = value[0]["store"]
+        elif name != "columns":
+            old[name] = value
+    return old
+
+
+def outline_plan(images: Listing, options: PackOptions, there: Plan | None = None) -> Plan:
+    """Makes a plan without its shards: what is to be packed, and how.
+
+    Args:
+        images: The list.
+        options: What is asked for.
+        there: A plan that has been made of this list before; what was found from a sample then is taken from it.
+
+    Raises:
+        ListError: A field is found from a sample, and no row of the sample can be used.
+    """
+    fields = settled_fields(images, options, there.fields if there is not None else ())
+    columns = options.columns
     return Plan(
         name=images.name,
         format=options.format,
-        store=options.store,
+        fields=fields,
         labels=options.labels,
         classes=images.classes,
+        columns=None if columns is None else tuple(_planned(columns)),
         list_sha256=images.sha256,
         lines=images.lines,
         entries=len(images),
         seed=options.seed,
-        shard_bytes=options.shard_bytes or 0,
-        encoder=encoder(options.store),
+        shard_bytes=options.shard_bytes or (there.shard_bytes if there is not None else 0),
+        encoder=record_encoder(Schema(fields, options.labels, images.classes)),
         written_by=f"packtrain {metadata.version('packtrain')}",
         shards=(),
     )
+
+
+def _planned(columns: Columns) -> Iterator[PlannedColumn]:
+    if columns.image is not None:
+        yield PlannedColumn(IMAGE, columns.image, by_path=True)
+    if columns.label is not None:
+        yield PlannedColumn("label", columns.label, by_path=False)
+    for field in columns.fields:
+        yield PlannedColumn(field.name, field.column, field.by_path)
 
 
 def plan_shards(outline: Plan, images: Listing) -> Plan:
@@ -184,7 +286,7 @@ def plan_shards(outline: Plan, images: Listing) -> Plan:
     Raises:
         ListError: None of the sampled files can be read.
     """
-    record_bytes = _record_bytes(images, outline.store)
+    record_bytes = _record_bytes(images, outline.schema)
     shard_bytes = outline.shard_bytes or usual_shard_bytes(record_bytes * outline.entries)
     most = max(1, shard_bytes // record_bytes)
     count = -(-outline.entries // most)
@@ -197,25 +299,38 @@ def plan_shards(outline: Plan, images: Listing) -> Plan:
     return replace(outline, shard_bytes=shard_bytes, shards=tuple(shards))
 
 
-def _record_bytes(images: Listing, store: StoreOptions) -> int:
-    """Estimates the mean size of a record in bytes; at least 1."""
-    if store.fixed_shape is not None:
-        return math.prod(store.fixed_shape)
-    wanted = min(len(images), _SAMPLED_FILES if store.keeps_pixels else _SAMPLED_IMAGES)
+def _record_bytes(images: Listing, schema: Schema) -> int:
+    """Estimates the mean size of the records of a sample in bytes; at least 1."""
+    image = schema.image
+    if schema.plain and image is not None and image.store is not None and image.store.fixed_shape is not None:
+        return math.prod(image.store.fixed_shape)
+    # Records that are about as large as their files need not be made to know their size.
+    kept = all(field.encoding != "raw" and (field.store is None or field.store.keeps_pixels) for field in schema.fields)
     sizes, failure = [], ""
-    for entry in images.entries(Permutation(len(images), _SAMPLE_SEED).range(0, wanted)):
-        path = images.resolve(entry.path)
+    sample = sampled(images, _SAMPLED_FILES if kept else _SAMPLED_IMAGES)
+    for entry in sample:
         try:
-            if store.keeps_pixels:
-                sizes.append(os.stat(path).st_size)
+            if kept:
+                sizes.append(_file_bytes(entry, schema, images))
             else:
-                sizes.append(len(store_image(read_source(path), store).payload))
+                records = encode_sample(schema, entry, images.resolve)
+                sizes.append(sum(len(record.payload) for record in records if record is not None))
         except (OSError, Refused, MemoryError) as error:
-            failure = failure or f"{path}: {str(error) or 'not enough memory'}"
+            failure = failure or f"{images.resolve(entry.path)}: {str(error) or 'not enough memory'}"
     if not sizes:
         advice = f"{images.advice}." if images.advice else "Is --root right?"
-        raise ListError(f"none of {wanted} sampled files can be read. {advice} First: {failure}")
+        raise ListError(f"none of {len(sample)} sampled files can be read. {advice} First: {failure}")
     return max(1, sum(sizes) // len(sizes))
+
+
+def _file_bytes(entry: ListedSample, schema: Schema, images: Listing) -> int:
+    """Size of the files and values of a sample."""
+    size = os.stat(images.resolve(entry.path)).st_size if schema.image is not None else 0
+    for cell in entry.cells:
+        if cell is not None:
+            by_path = cell.by_path
+            size += os.stat(images.resolve(os.fsdecode(cell.content))).st_size if by_path else len(cell.content)
+    return size
 
 
 def _short(value: Any) -> str:

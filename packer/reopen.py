@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.files import fsync_folder
@@ -13,7 +15,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
 from .listing import Listing, Reject
 from .merge import read_rejects
-from .notes import NOTE_COLUMNS, ShardNote, make_parts, shard_is_present
+from .notes import ShardNote, make_parts, shard_is_present
 from .plan import Plan
 
 
@@ -46,19 +48,30 @@ def reopen(folder: Path, plan: Plan, images: Listing, retry_rejects: bool) -> Ma
     if all(sound):
         return manifest
     index = Index.of(folder, manifest)
-    index.check_all()
+    found = _columns(index, plan)
     make_parts(folder)
     first = 0
     for info, rejected, keep in zip(manifest.shards, refused, sound, strict=True):
         rows = index.rows_at(np.arange(first, first + info.records))
         first += info.records
         if keep:
-            columns = {name: index[name][rows] for name in (*NOTE_COLUMNS, "label") if name in index}
+            columns = {name: values[rows] for name, values in found.items()}
             ShardNote(plan.sha256, info, rejected, columns).save(folder)
     fsync_folder(folder)
     (folder / MANIFEST).unlink()
     fsync_folder(folder)
     return None
+
+
+def _columns(index: Index, plan: Plan) -> dict[str, npt.NDArray[Any]]:
+    """The columns that notes have, of all rows, checked."""
+    index.check_all()
+    found = {name: index[name] for name in ("line", "label") if name in index}
+    for field in plan.schema.fields:
+        columns = index.field(field.name)
+        columns.check_all()
+        found |= {name: columns[name.removeprefix(field.prefix)] for name in field.columns()}
+    return found
 
 
 def _refused(plan: Plan, images: Listing, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:

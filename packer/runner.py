@@ -158,17 +158,14 @@ def pack(
 
 def _agree_on_plan(folder: Path, images: Listing, options: PackOptions) -> Plan:
     """Returns the plan in `folder`, which must be the one asked for. Makes and writes it if there is none."""
-    wanted = outline_plan(images, options)
     if not (folder / PLAN).exists():
-        plan = plan_shards(wanted, images)
+        plan = plan_shards(outline_plan(images, options), images)
         make_folder(folder)
         # Another packer may have been faster, and may have removed our temporary file.
         with suppress(FileExistsError, FileNotFoundError):
             write_file(folder / PLAN, [plan.dump()], exclusive=True)
     there = Plan.load(folder)
-    if options.shard_bytes is None:
-        wanted = replace(wanted, shard_bytes=there.shard_bytes)
-    there.require_same(wanted, folder)
+    there.require_same(outline_plan(images, options, there), folder)
     return there
 
 
@@ -245,8 +242,7 @@ def _pack_shards(
 
 def _tasks(folder: Path, plan: Plan, images: Listing, numbers: Sequence[int]) -> Iterator[ShardTask]:
     for number in numbers:
-        entries = images.entries(plan.ordinals(number))
-        yield ShardTask(folder, plan, number, entries, tuple(images.resolve(entry.path) for entry in entries))
+        yield ShardTask(folder, plan, number, images.entries(plan.ordinals(number)), os.fspath(images.root))
 
 
 def _report(folder: Path, manifest: Manifest, *, packed: int, resumed: int, complete_before: bool) -> PackReport:

@@ -1,11 +1,14 @@
-"""Packs one shard: reads, checks and stores its images, gives the file its final name, and leaves a note."""
+"""Packs one shard: reads, checks and stores its samples, gives the file its final name, and leaves a note."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,15 +26,14 @@ from packtrain._core.files import (
     write_file,
 )
 from packtrain._core.manifest import FileInfo, ShardInfo
-from packtrain._core.options import StoreOptions
 from packtrain._core.problems import way_out
-from packtrain._core.schema import Schema
 
+from .encoding import Encoded, encode_sample, record_encoder
 from .formats import NewRecord, NewSample, RecordSpec, ShardWriter, WrittenShard, shard_writer
-from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
 from .listing import ListedSample, Reject
 from .notes import ShardNote, note_columns
 from .plan import Plan
+from .sources import Refused
 
 _REPORT_SECONDS: Final = 0.2
 
@@ -45,7 +47,7 @@ class ShardTask:
         plan: Plan of the dataset.
         number: Number of the shard.
         entries: Lines of the shard, in place order.
-        paths: Path of the file of each entry.
+        root: Folder that relative paths start from.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the calling process, which holds in all workers.
     """
 
@@ -53,7 +55,7 @@ class ShardTask:
     plan: Plan
     number: int
     entries: tuple[ListedSample, ...]
-    paths: tuple[str, ...]
+    root: str
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
@@ -91,12 +93,11 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     _require_encoder(plan, task.folder)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
-    spec = RecordSpec(Schema.of_images(plan.store, plan.labels, plan.classes))
     with file_errors(task.folder, ShardFailed):
         try:
             # The free space that a message gives is measured before the file is removed.
             with file_errors(task.folder, ShardFailed):
-                written, finished = _write(task, shard_writer(plan.format)(temporary, spec), report)
+                written, finished = _write(task, shard_writer(plan.format)(temporary, RecordSpec(plan.schema)), report)
                 fsync_file(temporary)
                 checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)
@@ -107,47 +108,66 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
                 publish(temporary, final)
         finally:
             temporary.unlink(missing_ok=True)
-        placed = [
-            (line, offset, *rest) for (line, *rest), (offset,) in zip(written.rows, finished.offsets, strict=True)
-        ]
-        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(placed), sidecars)
-        columns = note_columns(plan, placed, written.labels)
+        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), sidecars)
+        columns = note_columns(plan.schema, written.lines, written.labels, written.placed(finished.offsets))
         ShardNote(plan.sha256, shard, tuple(written.rejects), columns).save(task.folder)
     return ShardProgress(task.number, len(task.entries), tuple(written.rejects), dict(written.remarks))
 
 
-class _Written(NamedTuple):
-    """What has become of the entries: rows of the note (without offsets), labels, rejects and remarks."""
+Values = tuple[int, ...]
 
-    rows: list[tuple[Any, ...]]
+
+class _Written(NamedTuple):
+    """What has become of the entries.
+
+    Attributes:
+        lines: Line of each sample.
+        labels: Label of each sample.
+        values: For each sample and field: length, checksum and frame of its record; None where it is missing.
+        rejects: The refused lines.
+        remarks: What the user should know, with the number of records it is about.
+    """
+
+    lines: list[int]
     labels: list[Any]
+    values: list[tuple[Values | None, ...]]
     rejects: list[Reject]
     remarks: Counter[str]
+
+    def placed(self, offsets: Sequence[Values]) -> list[tuple[Values | None, ...]]:
+        """The same as `values`, with each record's offset first."""
+        return [
+            tuple(None if values is None else (offset, *values) for offset, values in zip(*sample, strict=True))
+            for sample in zip(offsets, self.values, strict=True)
+        ]
 
 
 def _write(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
 ) -> tuple[_Written, WrittenShard]:
     """Adds every entry to the writer and closes it."""
-    store, channels = task.plan.store, task.plan.store.channels
-    written = _Written([], [], [], Counter())
+    schema, resolve = task.plan.schema, partial(os.path.join, task.root)
+    written = _Written([], [], [], [], Counter())
     reported = time.monotonic()
     try:
-        for done, (entry, path) in enumerate(zip(task.entries, task.paths, strict=True), 1):
+        for done, entry in enumerate(task.entries, 1):
             try:
-                image = _image(path, entry, store)
+                with _faults_of_the_machine(entry, resolve):
+                    encoded = encode_sample(schema, entry, resolve)
             except Refused as refusal:
                 written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
             else:
-                header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
-                checksum = crc32c(payload)
-                shape = (header.height, header.width, channels)
-                record = NewRecord(payload, header.extension, checksum, shape)
-                writer.add(NewSample(entry.line, entry.label, (record,)))
-                row = (entry.line, len(payload), checksum, header.width, header.height, header.orientation)
-                written.rows.append(row)
+                records = tuple(None if record is None else _record(record, bare=writer.bare) for record in encoded)
+                writer.add(NewSample(entry.line, entry.label, records))
+                written.lines.append(entry.line)
                 written.labels.append(entry.label)
-                written.remarks.update(image.remarks)
+                written.values.append(
+                    tuple(
+                        None if new is None or old is None else (len(new.payload), new.crc32c, *old.frame)
+                        for new, old in zip(records, encoded, strict=True)
+                    )
+                )
+                written.remarks.update(remark for record in encoded if record is not None for remark in record.remarks)
             if time.monotonic() - reported > _REPORT_SECONDS:
                 report(ShardProgress(task.number, done, tuple(written.rejects)))
                 reported = time.monotonic()
@@ -156,23 +176,26 @@ def _write(
         writer.close()
 
 
-def _image(path: str, entry: ListedSample, store: StoreOptions) -> StoredImage:
-    where = f"{path} (line {entry.line})"
+def _record(encoded: Encoded, *, bare: bool) -> NewRecord:
+    payload = encoded.stored(bare=bare)
+    return NewRecord(payload, encoded.extension, crc32c(payload), encoded.shape)
+
+
+@contextmanager
+def _faults_of_the_machine(entry: ListedSample, resolve: Callable[[str], str]) -> Iterator[None]:
+    """Turns what is not the fault of an entry's files into an error that ends the shard."""
     try:
-        return store_image(read_source(path), store)
+        yield
     except OSError as error:
+        where = f"{error.filename} (line {entry.line})"
         raise ShardFailed(
-            f"cannot read {where}: {error.strerror}. The image is not at fault, so it is not refused. {way_out(error)}"
+            f"cannot read {where}: {error.strerror}. The file is not at fault, so it is not refused. {way_out(error)}"
         ) from error
     except MemoryError as error:
         raise ShardFailed(
-            f"not enough memory for {where}: use fewer workers (--workers), or remove the line if the image is too "
-            "large, then run the same command again"
+            f"not enough memory for {resolve(entry.path)} (line {entry.line}): use fewer workers (--workers), or "
+            "remove the line if its files are too large, then run the same command again"
         ) from error
-
-
-def _payload(image: StoredImage, writer: ShardWriter, raw: bool, channels: int) -> bytes:
-    return as_npy(image, channels) if raw and not writer.bare else image.payload
 
 
 def _write_sidecar(path: Path, data: bytes) -> FileInfo:
@@ -181,9 +204,9 @@ def _write_sidecar(path: Path, data: bytes) -> FileInfo:
 
 
 def _require_encoder(plan: Plan, folder: Path) -> None:
-    here = encoder(plan.store)
+    here = record_encoder(plan.schema)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan in {folder} was made with {plan.encoder}, but this environment has {here}: the same images "
+            f"the plan in {folder} was made with {plan.encoder}, but this environment has {here}: the same files "
             "would give other bytes. Pack in the same environment, or start again in another folder"
         )
