@@ -75,7 +75,8 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
     records: dict[int, Stored] = {}
     for number in range(len(plan.shards)):
         random = np.random.default_rng(number)
-        rows: list[tuple[int, ...]] = []
+        lines: list[int] = []
+        rows: list[tuple[tuple[int, ...]]] = []
         labels: list[Any] = []
         rejects: list[Reject] = []
         for entry in images.entries(plan.ordinals(number)):
@@ -91,7 +92,8 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
                 "orientation": int(random.integers(1, 9)),
             }
             records[entry.line] = Stored(number, values)
-            rows.append((entry.line, *values.values()))
+            lines.append(entry.line)
+            rows.append((tuple(values.values()),))
             labels.append(entry.label)
         files = []
         name = plan.shards[number].name
@@ -100,5 +102,5 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
             (folder / file).write_bytes(data)
             files.append(FileInfo(file, len(data), crc32c(data)))
         shard = ShardInfo(name, files[0].bytes, files[0].crc32c, len(rows), (files[1],))
-        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan, rows, labels)).save(folder)
+        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan.schema, lines, labels, rows)).save(folder)
     return records

@@ -58,16 +58,16 @@ def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list
     name = PLAN.shards[1].name
     info = ShardInfo(name, 5, crc32c(b"shard"), len(rows), (FileInfo("set-000001.idx", 0, 0),))
     labels = [row[0] - 7 for row in rows]
+    columns = note_columns(PLAN.schema, [line for line, *_ in rows], labels, [(tuple(row),) for _, *row in rows])
     with scratch() as folder:
         (folder / "parts").mkdir()
         (folder / name).write_bytes(b"shard")
         (folder / "set-000001.idx").write_bytes(b"")
-        ShardNote(PLAN.sha256, info, tuple(rejects), note_columns(PLAN, rows, labels)).save(folder)
+        ShardNote(PLAN.sha256, info, tuple(rejects), columns).save(folder)
         note = load_note(folder, PLAN, 1)
     assert note is not None
     assert (note.plan_sha256, note.info, note.rejects) == (PLAN.sha256, info, tuple(rejects))
-    columns = [note.columns[column].tolist() for column in DTYPES]
-    assert list(zip(*columns, strict=True)) == rows
+    assert list(zip(*(note.columns[column].tolist() for column in DTYPES), strict=True)) == rows
     assert note.columns["label"].tolist() == labels
 
 
@@ -86,7 +86,7 @@ def test_columns_have_the_dtypes_of_the_index(
     labels: str, values: list[Any], dtype: str | None, shape: tuple[int, ...] | None, count: int
 ) -> None:
     plan = plan_of(image_list(4, labels=labels), 2)
-    columns = note_columns(plan, [(9, 8, 7, 6, 5, 4, 3)] * count, values[:count])
+    columns = note_columns(plan.schema, [9] * count, values[:count], [((8, 7, 6, 5, 4, 3),)] * count)
     assert {name: columns[name].dtype.str for name in DTYPES} == DTYPES
     assert {columns[name].shape for name in DTYPES} == {(count,)}
     if shape is None:

@@ -17,9 +17,10 @@ from packtrain import PackOptions
 from packtrain._core.document import dump_document, load_document
 from packtrain._core.files import MiB
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.schema import image_field
 from packtrain._packer.image_list import ImageList
 from packtrain._packer.options import usual_shard_bytes
-from packtrain._packer.plan import Plan, PlannedShard, outline_plan, plan_shards
+from packtrain._packer.plan import Plan, PlannedColumn, PlannedShard, outline_plan, plan_shards
 from packtrain.errors import CorruptFile, ListError, OutputConflict
 
 seeds = st.none() | st.integers(-(2**70), 2**70)
@@ -144,9 +145,10 @@ def test_a_plan_with_a_right_checksum_and_wrong_content_is_refused(tmp_path: Pat
 OTHERS: dict[str, Any] = {
     "name": "other",
     "format": "lmdb",
-    "store": StoreOptions("raw", resize="3x3"),
+    "fields": (image_field(StoreOptions("raw", resize="3x3")),),
     "labels": LabelSpec("float"),
     "classes": ("cat",),
+    "columns": (PlannedColumn("image", "path", by_path=True),),
     "list_sha256": "0" * 64,
     "lines": 4,
     "entries": 4,
@@ -167,7 +169,7 @@ def test_plans_are_for_the_same_dataset_unless_a_term_differs(name: str) -> None
     if name in SETTLED:
         plan.require_same(other, Path("/out"))
     else:
-        term = "resize" if name == "store" else name
+        term = {"fields": "resize", "columns": "column of image"}.get(name, name)
         with pytest.raises(
             OutputConflict, match=rf"^/a b was .*\({term}: [^;]+ there, [^;]+ asked for\).*`rm -r '/a b'`$"
         ):

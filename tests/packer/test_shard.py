@@ -34,8 +34,7 @@ def task_in(folder: Path, listing: Path, options: PackOptions) -> ShardTask:
     plan = plan_shards(outline_plan(images, options), images)
     assert len(plan.shards) == 1
     (folder / "parts").mkdir(parents=True)
-    entries = images.entries(plan.ordinals(0))
-    return ShardTask(folder, plan, 0, entries, tuple(images.resolve(entry.path) for entry in entries))
+    return ShardTask(folder, plan, 0, images.entries(plan.ordinals(0)), str(images.root))
 
 
 @pytest.fixture(scope="module")
