@@ -32,7 +32,7 @@ class FieldColumn:
             array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is.
         optional: True if samples may be without the field.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``.
-        dtype: numpy type string of an array's values; None to find it from a sample.
+        dtype: numpy type string of an array's or a mask's values; None to find it from a sample.
         shape: Shape of an array; None to find it from a sample.
         classes: File with the names of a mask's values, one per line; None if there are no names.
 
@@ -61,8 +61,10 @@ class FieldColumn:
             raise UsageError(f"field {self.name}: the cells of {self.kind} columns are paths: give by_path=True")
         if self.kind != "mask" and (self.encoding != "png" or self.classes is not None):
             raise UsageError(f"field {self.name}: encoding and classes are for masks, not for {self.kind}")
-        if self.kind != "array" and (self.dtype is not None or self.shape is not None):
-            raise UsageError(f"field {self.name}: dtype and shape are for arrays, not for {self.kind}")
+        if self.kind not in ("array", "mask") and self.dtype is not None:
+            raise UsageError(f"field {self.name}: dtype is for arrays and masks, not for {self.kind}")
+        if self.kind != "array" and self.shape is not None:
+            raise UsageError(f"field {self.name}: shape is for arrays, not for {self.kind}")
         if self.classes is not None:
             object.__setattr__(self, "classes", path_of("classes", self.classes))
 

@@ -1,0 +1,193 @@
+"""Laws of masks: class indices are kept as the PNG has them, and follow their image as torchvision moves a Mask."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.support import encoded, import_torchvision, picture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from packtrain._core.options import ResizeRule, StoreOptions
+from packtrain._core.schema import Field
+from packtrain._packer.images import store_image
+from packtrain._packer.masks import Frame, mask_depth, nearest, rewrites_masks, store_mask
+from packtrain._packer.sources import Refused
+
+GREY, PALETTE = 0, 3
+EXIF = {1: None, 2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM"} | {
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+
+def png(values: np.ndarray[Any, Any], depth: int, colour: int = GREY) -> bytes:
+    """A PNG with these values in `depth` bits each, written by the standard alone (ISO/IEC 15948)."""
+    height, width = values.shape
+    bits = ((values[..., None].astype(np.int64) >> np.arange(depth)[::-1]) & 1).astype(np.uint8).reshape(height, -1)
+    lines = b"".join(b"\0" + row.tobytes() for row in np.packbits(bits, axis=1))
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))]
+    if colour == PALETTE:
+        chunks.append((b"PLTE", np.random.default_rng(0).bytes(3 << depth)))
+    chunks += [(b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+
+
+def indices(seed: int, depth: int, width: int = 11, height: int = 7) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 1 << depth, (height, width), np.uint16)
+
+
+def field(encoding: str = "png", dtype: str = "|u1") -> Field:
+    return Field("seg", "mask", encoding=encoding, dtype=dtype)
+
+
+def values(payload: bytes, field: Field, width: int, height: int) -> np.ndarray[Any, Any]:
+    """What a record holds, by Pillow for PNGs that Pillow wrote."""
+    if field.encoding == "raw":
+        return np.frombuffer(payload, field.dtype).reshape(height, width)
+    return np.asarray(Image.open(io.BytesIO(payload))).astype(field.dtype)
+
+
+DEPTHS = [(depth, GREY) for depth in (1, 2, 4, 8, 16)] + [(depth, PALETTE) for depth in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(("depth", "colour"), DEPTHS)
+class TestIndices:
+    def test_raw_masks_hold_the_values_of_the_file(self, depth: int, colour: int) -> None:
+        dtype = "<u2" if depth > 8 else "|u1"
+        stored = store_mask(png(indices(3, depth), depth, colour), field("raw", dtype), Frame())
+        found = np.frombuffer(stored.payload, dtype).reshape(stored.height, stored.width)
+        np.testing.assert_array_equal(found, indices(3, depth))
+
+    def test_png_masks_are_the_file_itself(self, depth: int, colour: int) -> None:
+        data = png(indices(4, depth), depth, colour)
+        assert store_mask(data, field(dtype="<u2"), Frame((11, 7))) == (data, 11, 7)
+
+    def test_png_masks_that_change_size_hold_values_of_the_file(self, depth: int, colour: int) -> None:
+        source, wide = indices(5, depth), field(dtype="<u2" if depth > 8 else "|u1")
+        stored = store_mask(png(source, depth, colour), wide, Frame((11, 7), 1, ResizeRule.parse("22x14")))
+        found = values(stored.payload, wide, stored.width, stored.height)
+        np.testing.assert_array_equal(found, source.repeat(2, 0).repeat(2, 1))
+
+    def test_the_depth_is_that_of_the_file(self, depth: int, colour: int) -> None:
+        assert mask_depth(png(indices(6, depth), depth, colour)[:64]) == depth
+
+
+def test_narrow_masks_fit_a_wide_field_and_not_the_other_way_round() -> None:
+    narrow, wide = png(indices(0, 4), 4), png(indices(0, 16), 16)
+    stored = store_mask(narrow, field("raw", "<u2"), Frame())
+    assert np.frombuffer(stored.payload, "<u2").tolist() == indices(0, 4).ravel().tolist()
+    with pytest.raises(Refused, match=r"class indices have 16 bits.*field 8.*--mask seg"):
+        store_mask(wide, field(), Frame())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    orientation=st.sampled_from(sorted(EXIF)),
+    resize=st.none() | st.sampled_from(["short=5", "long=6", "9x4", "17x31", "11x7"]),
+    size=st.tuples(st.integers(5, 40), st.integers(5, 40)),
+    encoding=st.sampled_from(["png", "raw"]),
+    depth=st.sampled_from([8, 16]),
+)
+def test_a_mask_follows_its_image_as_torchvision_moves_a_mask(
+    orientation: int, resize: str | None, size: tuple[int, int], encoding: str, depth: int
+) -> None:
+    torchvision = import_torchvision()
+    import torch
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    del torchvision
+    width, height = size
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = StoreOptions("raw", resize=resize, orientation="apply")
+    image = store_image(encoded(picture(1, width, height), exif=exif.tobytes()), options)
+    source = indices(7, depth, width, height)
+    wide = field(encoding, "<u2" if depth > 8 else "|u1")
+    stored = store_mask(png(source, depth), wide, Frame.of(image, options))
+    assert (stored.width, stored.height) == (image.header.width, image.header.height)
+
+    upright = Image.fromarray(source.astype(np.int32))
+    if (method := EXIF[orientation]) is not None:
+        upright = upright.transpose(Image.Transpose[method])
+    mask = tv_tensors.Mask(torch.from_numpy(np.array(upright, np.int32)))
+    expected = functional.resize(mask, [stored.height, stored.width], InterpolationMode.NEAREST)
+    np.testing.assert_array_equal(values(stored.payload, wide, stored.width, stored.height), expected.numpy())
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=st.integers(1, 3000), target=st.integers(1, 3000))
+def test_nearest_is_torchs(source: int, target: int) -> None:
+    import torch
+
+    line = torch.arange(source, dtype=torch.float64).reshape(1, 1, 1, source).to(torch.float32)
+    expected = torch.nn.functional.interpolate(line, (1, target), mode="nearest")
+    assert nearest(source, target).tolist() == expected.ravel().tolist()
+
+
+def test_a_mask_of_another_size_than_its_image_is_refused_with_both_sizes() -> None:
+    with pytest.raises(Refused, match="it has 11 x 7 pixels, and its image 11 x 8"):
+        store_mask(png(indices(0, 8), 8), field(), Frame((11, 8)))
+
+
+COLOURS = {
+    "RGB": (picture(0), "pixels are RGB,.*grey PNG"),
+    "RGBA": (picture(0).convert("RGBA"), "pixels are RGB with transparency,.*grey PNG"),
+    "LA": (picture(0).convert("LA"), "pixels are grey with transparency,.*grey PNG"),
+}
+
+
+@pytest.mark.parametrize("mode", COLOURS)
+def test_colours_are_no_class_indices(mode: str) -> None:
+    image, message = COLOURS[mode]
+    with pytest.raises(Refused, match=message):
+        store_mask(encoded(image, "PNG"), field(), Frame())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (encoded(picture(0, mode="L")), "a JPEG, whose compression changes class indices"),
+        (encoded(picture(0, mode="L"), "BMP"), r"not a PNG; it begins with b'BM"),
+        (b"", "not a PNG"),
+        (b"\x89PNG\r\n\x1a\n", "not a PNG"),
+    ],
+    ids=["jpeg", "bmp", "empty", "cut"],
+)
+def test_other_files_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        store_mask(data, field(), Frame())
+
+
+@settings(max_examples=150, deadline=None)
+@given(at=st.integers(0, 10**6), bits=st.integers(1, 255), cut=st.booleans())
+def test_a_broken_png_is_refused_or_taken_for_what_it_says(at: int, bits: int, cut: bool) -> None:
+    data = bytearray(png(indices(1, 8, 40, 30), 8))
+    if cut:
+        del data[at % len(data) :]
+    else:
+        data[at % len(data)] ^= bits
+    try:
+        stored = store_mask(bytes(data), field(), Frame())
+    except Refused as refusal:
+        assert "0x" not in str(refusal).replace("0x...", "")
+    else:
+        assert stored.payload == bytes(data)
+
+
+def test_masks_are_rewritten_only_where_images_are() -> None:
+    assert not rewrites_masks(StoreOptions())
+    assert not rewrites_masks(StoreOptions("raw"))
+    assert rewrites_masks(StoreOptions("raw", resize="8x8"))
+    assert rewrites_masks(StoreOptions("jpeg", orientation="apply"))
