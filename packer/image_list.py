@@ -6,7 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,10 +16,12 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
-from packtrain._readers.formats import StoredLabel
 
-from .lines import BadLine, LineParser, find_lines, suggest_labels
+from .delimited import BadRecord, read_heads, read_record
+from .labels import BadLine, is_number, stored_labels
+from .lines import LineParser, find_lines, suggest_labels
 from .listing import ListedSample, Reject, dataset_name
+from .suggested_columns import command_line
 
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
@@ -37,6 +39,7 @@ class ImageList:
         classes: Class names by label, or None.
         by_name: True if each label is the name of a class; without `classes`, the names are numbered in sorted order.
         spans: Number, start and end of each line; None to find the lines, how they are separated, and a header.
+        source: Path of the list, for messages; None if it has none.
 
     Attributes:
         labels: Type of the labels.
@@ -64,6 +67,7 @@ class ImageList:
         classes: tuple[str, ...] | None = None,
         by_name: bool = False,
         spans: Iterable[tuple[int, int, int]] | None = None,
+        source: Path | None = None,
     ) -> None:
         self.labels = labels
         self.columns = None
@@ -72,12 +76,13 @@ class ImageList:
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = hashlib.sha256(text).hexdigest()
-        parser = LineParser(labels, classes, by_name=by_name)
+        parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
         has_header = spans is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
-        self.advice = self._advise(text, by_name, has_header) if spans is None else ""
+        self.advice = self._advise(text, by_name, has_header, source) if spans is None else ""
         self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
         if by_name and classes is None:
-            self._number_classes(parser.found)
+            self.classes, numbers = parser.label_parser.sort_classes()
+            self._values = numbers[self._values]
         if not len(self):
             raise ListError(f"{name}: {self._why_nothing_is_left(text)}")
 
@@ -111,21 +116,15 @@ class ImageList:
         self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
         self._values = np.asarray(values)
 
-    def _number_classes(self, found: dict[bytes, int]) -> None:
-        """Replaces the labels, which number classes as they came, by their numbers in sorted order."""
-        names = sorted((os.fsdecode(name), label) for name, label in found.items())
-        self.classes = tuple(name for name, _ in names)
-        labels = np.empty(len(names), "<i8")
-        labels[[label for _, label in names]] = np.arange(len(names))
-        self._values = labels[self._values]
-
-    def _advise(self, text: bytes, by_name: bool, has_header: bool) -> str:
+    def _advise(self, text: bytes, by_name: bool, has_header: bool, source: Path | None) -> str:
         if b"\r" in text.rstrip() and b"\n" not in text:
             return "Its lines end in CR alone: convert them with tr '\\r' '\\n'"
         lines = (text[start:end] for _, start, end in find_lines(text))
         line = next(islice(lines, int(has_header), None), b"")
         if is_url(os.fsdecode(line)):
             return "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
+        if not has_header and source is not None and source.suffix.lower() in (".csv", ".tsv"):
+            return _advise_columns(text, source)
         suggested = suggest_labels(line)
         if suggested in (None, "class" if by_name else str(self.labels)):
             return ""
@@ -147,9 +146,10 @@ class ImageList:
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the entries with these ordinals."""
         places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
+        labels = stored_labels(self.labels, self._values, ordinals)
         return tuple(
             ListedSample(number, os.fsdecode(self._text[start:end]), label)
-            for (number, start, end), label in zip(places, self._labels(ordinals), strict=True)
+            for (number, start, end), label in zip(places, labels, strict=True)
         )
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -166,10 +166,19 @@ class ImageList:
         """Returns the path under which the file of an entry is found."""
         return os.path.join(self.root, path)
 
-    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[StoredLabel]:
-        if self.labels.kind == "none":
-            return repeat(None, len(ordinals))
-        if self.labels.count is None:
-            scalars: list[int | float] = self._values[ordinals].tolist()
-            return scalars
-        return map(tuple, self._values.reshape(-1, self.labels.count)[ordinals].tolist())
+
+def _advise_columns(text: bytes, source: Path) -> str:
+    """The line to type if the first line of a file, which is no list of paths and labels, names columns."""
+    try:
+        heads, delimiter, end = read_heads(text, source.name)
+        first = read_record(text, end, delimiter).cells
+    except (ListError, BadRecord):
+        return ""
+    if (
+        len(heads) < 2
+        or len(first) != len(heads)
+        or any(is_number(head.encode("utf-8", "surrogateescape")) for head in heads)
+    ):
+        return ""
+    command = command_line(source, heads, [os.fsdecode(cell) for cell in first])
+    return f"If its first line names the columns, say which to pack, for example: {command}"

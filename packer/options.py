@@ -94,6 +94,12 @@ class Columns:
             if names.count(name) > 1:
                 raise UsageError(f"two fields are called {name!r}: give one of them another name")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of image and label, if there are any, and of the fields."""
+        first = (self.image, self.label, *(field.column for field in self.fields))
+        return tuple(column for column in first if column is not None)
+
 
 @dataclass(frozen=True)
 class PackOptions:

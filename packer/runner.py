@@ -131,6 +131,7 @@ def pack(
     images = read_list(
         path_of("source", source),
         options.labels,
+        columns=options.columns,
         root=options.root,
         classes=options.classes,
         by_name=options.label_names,

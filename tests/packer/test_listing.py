@@ -311,7 +311,7 @@ def test_columns_in_another_order_are_refused_by_name(text: bytes) -> None:
 def test_a_header_with_more_values_says_which_labels_to_type(tmp_path: Path) -> None:
     path = tmp_path / "boxes.csv"
     path.write_bytes(b"path,x,y,w,h\na.jpg,1,2,3,4\n")
-    with pytest.raises(ListError, match=r"path, x, y, w, h, .*: give --labels int\*4, or write"):
+    with pytest.raises(ListError, match=r"path, x, y, w, h, .*: give --labels int\*4, or say which columns"):
         read_list(path, LabelSpec("int"))
 
 
