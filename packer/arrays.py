@@ -75,17 +75,15 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
     wanted = np.dtype(field.dtype)
     if by_path or data.startswith(NPY):
         values = _from_npy(data)
-        if not fits(values.dtype, wanted):
-            raise Refused(_misfit(field, f"its type and shape are {_little(values.dtype)} {_in_words(values.shape)}"))
-        values = values.astype(wanted, copy=False)
+        sound = fits(values.dtype, wanted)
     else:
         values = _from_json(data)
         if values.shape == (0,) and field.shape[:1] == (None,):
             values = values.reshape(0, *(size or 0 for size in field.shape[1:]))
-        values = _as_wanted(values, wanted, field)
-    if not _has_shape(values.shape, field.shape):
-        raise Refused(_misfit(field, f"its type and shape are {wanted.str} {_in_words(values.shape)}"))
-    return values.tobytes(), values.shape
+        sound = _in_range(values, wanted)
+    if not sound or not _has_shape(values.shape, field.shape):
+        raise Refused(_misfit(field, values.dtype.newbyteorder("="), values.shape))
+    return values.astype(wanted, copy=False).tobytes(), values.shape
 
 
 def fits(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
@@ -111,8 +109,8 @@ def _npy_header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     if dtype.hasobject:
         raise Refused("it holds Python objects, which only pickle could read: save numbers instead")
     if any(size < 0 for size in shape):
-        raise Refused(f"its .npy header says shape {_in_words(shape)}")
-    _check("array", _little(dtype), shape)
+        raise Refused(f"its .npy header says shape {shape}")
+    _check(dtype, shape)
     return dtype, shape, fortran, file.tell()
 
 
@@ -132,31 +130,26 @@ def _from_json(data: bytes) -> Array:
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]: {error or 'too deep'}; {_start(data)}") from error
     if values.dtype.kind not in "biuf":
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]; {_start(data)}")
-    _check("array", _little(values.dtype), values.shape)
+    _check(values.dtype, values.shape)
     return values
 
 
-def _as_wanted(values: Array, wanted: np.dtype[Any], field: Field) -> Array:
-    """JSON numbers have no type of their own, so they take the field's if they are in its range."""
+def _in_range(values: Array, wanted: np.dtype[Any]) -> bool:
+    """True if numbers of JSON, which have no type of their own, can have this one."""
     if not values.size:
-        return values.astype(wanted)
-    kinds = {"b": "b", "i": "biu", "u": "biu"}.get(wanted.kind, "biuf")
-    if values.dtype.kind not in kinds:
-        raise Refused(_misfit(field, f"its type and shape are {_little(values.dtype)} {_in_words(values.shape)}"))
-    if wanted.kind in "iu":
-        least, most = np.iinfo(wanted).min, np.iinfo(wanted).max
-        if int(values.min()) < least or int(values.max()) > most:
-            raise Refused(_misfit(field, f"its values go from {values.min()} to {values.max()}"))
+        return True
+    if wanted.kind in "biu":
+        if values.dtype.kind not in ("b" if wanted.kind == "b" else "biu"):
+            return False
+        limits = None if wanted.kind == "b" else np.iinfo(wanted)
+        return limits is None or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
     with np.errstate(over="ignore"):
-        converted = values.astype(wanted)
-    if wanted.kind in "fc" and not np.array_equal(np.isfinite(converted), np.isfinite(values)):
-        raise Refused(_misfit(field, "one of its values is too large"))
-    return converted
+        return np.array_equal(np.isfinite(values.astype(wanted)), np.isfinite(values))
 
 
-def _check(name: str, dtype: str, shape: tuple[int, ...]) -> None:
+def _check(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
-        check_array(name, dtype, shape)
+        check_array("", dtype.newbyteorder("<").str, shape)
     except UsageError as error:
         raise Refused(str(error).partition(": ")[2]) from error
 
@@ -165,20 +158,22 @@ def _has_shape(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(found) == len(wanted) and all(size in (None, there) for there, size in zip(found, wanted, strict=True))
 
 
-def _misfit(field: Field, what: str) -> str:
+def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """Says how an array differs from the field, and what to type so that it fits."""
     assert field.shape is not None
-    return (
-        f"{what}, and the field's are {field.dtype} {_in_words(field.shape)}. To store other ones, say which with "
-        f"--array {field.name}, in another folder"
-    )
+    message = f"it is {_in_words(found, shape)}, and the field {_in_words(np.dtype(field.dtype), field.shape)}"
+    if len(shape) != len(field.shape) or not _has_shape(shape[1:], field.shape[1:]):
+        return f"{message}: only the first size may differ from row to row"
+    options = []
+    if not fits(found, np.dtype(field.dtype)):
+        options.append(f"--dtype {field.name}={found.name}")
+    if not _has_shape(shape, field.shape):
+        options.append(f"--shape {field.name}={','.join(['N', *map(str, shape[1:])])}")
+    return f"{message}. If all are to be so, pack into another folder with {' '.join(options)}"
 
 
-def _little(dtype: np.dtype[Any]) -> str:
-    return dtype.newbyteorder("<").str
-
-
-def _in_words(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("N" if size is None else str(size) for size in shape) + "]"
+def _in_words(dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> str:
+    return f"{dtype.name} [{', '.join('N' if size is None else str(size) for size in shape)}]"
 
 
 def _start(data: bytes) -> str:

@@ -88,6 +88,8 @@ def encode_sample(schema: Schema, sample: ListedSample, resolve: Callable[[str],
             frame = Frame.of(stored, store)
     for field, cell in zip(schema.others, sample.cells, strict=True):
         if cell is None:
+            if not field.optional:
+                raise Refused(f"{field.kind} {field.name}: the sample is without it, and it is not optional")
             records.append(None)
             continue
         try:

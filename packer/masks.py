@@ -78,8 +78,8 @@ def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
     depth = mask_depth(data)
     if depth > 8 and field.dtype == "|u1":
         raise Refused(
-            f"its class indices have {depth} bits, and those of this field 8. To store them, say dtype <u2 with "
-            f"--mask {field.name}, in another folder"
+            f"its class indices have {depth} bits, and those of the field 8. If all are to have 16, pack into another "
+            f"folder with --dtype {field.name}=uint16"
         )
     indices = _decode(data, depth)
     size = indices.shape[1], indices.shape[0]

@@ -85,8 +85,8 @@ def _array_form(column: FieldColumn, number: int, images: Listing) -> tuple[str,
     closed = [form for form in forms if not form.is_open]
     if not closed:
         raise ListError(
-            f"{_of(column)}: no row of a sample has an array with values, so its dtype and shape are unknown. Say which "
-            f"they are, with --array {column.name}"
+            f"{_of(column)}: no row of a sample has an array with values, so type and shape are unknown. Say what they "
+            f"are, as in --dtype {column.name}=float32 --shape {column.name}=N,4"
         )
     shapes = sorted({form.shape for form in closed})
     if len({(len(shape), shape[1:]) for shape in shapes}) > 1:

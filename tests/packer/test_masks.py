@@ -87,7 +87,7 @@ def test_narrow_masks_fit_a_wide_field_and_not_the_other_way_round() -> None:
     narrow, wide = png(indices(0, 4), 4), png(indices(0, 16), 16)
     stored = store_mask(narrow, field("raw", "<u2"), Frame())
     assert np.frombuffer(stored.payload, "<u2").tolist() == indices(0, 4).ravel().tolist()
-    with pytest.raises(Refused, match=r"class indices have 16 bits.*field 8.*--mask seg"):
+    with pytest.raises(Refused, match=r"class indices have 16 bits.*field 8.*--dtype seg=uint16"):
         store_mask(wide, field(), Frame())
 
 

@@ -1,0 +1,88 @@
+"""A list of samples of many fields, with the files that it names, and what must come back of each sample."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from helpers.support import encoded, picture
+from PIL import Image
+
+from packtrain._packer.options import Columns, FieldColumn
+
+BAD = 2
+"""The line whose mask is broken."""
+COLUMNS = Columns(
+    "path",
+    "class",
+    (
+        FieldColumn("side", "image", "side", by_path=True, optional=True),
+        FieldColumn("seg", "mask", "seg", by_path=True),
+        FieldColumn("depth", "mask", "depth", by_path=True, encoding="raw"),
+        FieldColumn("caption", "text", "caption", by_path=False, optional=True),
+        FieldColumn("meta", "json", "meta", by_path=False),
+        FieldColumn("boxes", "array", "boxes", by_path=False),
+        FieldColumn("wave", "array", "wave", by_path=True, optional=True),
+        FieldColumn("blob", "bytes", "blob", by_path=True),
+    ),
+)
+WITHOUT_IMAGE = Columns(None, None, tuple(field for field in COLUMNS.fields if field.kind in ("array", "text", "json")))
+
+
+@dataclass(frozen=True)
+class FieldSource:
+    """One line, read without packtrain.
+
+    Attributes:
+        line: 0-based number of the line.
+        label: Its label.
+        values: By name of the field: bytes of the file, the text, or an array; None where it is missing.
+    """
+
+    line: int
+    label: int
+    values: dict[str, Any]
+
+
+def field_set(folder: Path, count: int, *, bad: bool = True) -> Path:
+    """Writes a CSV list of `count` samples with a field of every kind. Returns the list.
+
+    Of four samples, one has no side view and an empty caption, one no caption, and one no wave and no boxes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "list.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "class", *(field.column for field in COLUMNS.fields)])
+        for line in range(count):
+            writer.writerow(_row(folder, line, bad=bad and line == BAD))
+    return folder / "list.csv"
+
+
+def _row(folder: Path, line: int, *, bad: bool) -> list[Any]:
+    random, (width, height) = np.random.default_rng(line), (24 + line, 20 + line % 3)
+    (folder / f"{line}.jpg").write_bytes(encoded(picture(line, width, height)))
+    (folder / f"{line} side.jpg").write_bytes(encoded(picture(100 + line, 16, 12)))
+    narrow = Image.fromarray(random.integers(0, 4, (height, width), np.uint8))
+    (folder / f"{line} seg.png").write_bytes(b"<html>" if bad else encoded(narrow, "PNG"))
+    wide = Image.fromarray(random.integers(0, 1 << 16, (height, width), np.uint16))
+    (folder / f"{line} depth.png").write_bytes(encoded(wide, "PNG"))
+    np.save(folder / f"{line}.npy", random.random((4, 3)).astype(">f4", order="F"))
+    (folder / f"{line}.bin").write_bytes(random.bytes(line))
+    caption = ['a "quoted" caption,\nin two lines', "", "Zoë 図", "plain"][line % 4]
+    boxes = [[round(float(value), 3) for value in box] for box in random.random((line % 4, 4))]
+    return [
+        f"{line}.jpg",
+        line % 3,
+        "" if line % 4 == 1 else f"{line} side.jpg",
+        f"{line} seg.png",
+        f"{line} depth.png",
+        caption,
+        json.dumps({"id": line, "tags": ["x"] * line}),
+        json.dumps(boxes),
+        "" if line % 4 == 3 else f"{line}.npy",
+        f"{line}.bin",
+    ]
