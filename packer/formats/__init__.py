@@ -57,8 +57,8 @@ class WrittenShard:
     """What a writer returns when its shard is complete.
 
     Attributes:
-        offsets: Byte offsets in the file of each sample's records, in the order in which the samples were added: one per
-            field, in the order of the schema, and 0 for a field that is missing.
+        offsets: Byte offsets in the file of each sample's records, in the order in which samples were added: one offset
+            per field, in the order of the schema, and 0 for a field that is missing.
         sidecars: Content of the files that belong beside the shard, by the suffix that replaces the shard's own.
         crc32c: crc32c of the whole file; None if the writer does not know it, so that the file has to be read again.
     """

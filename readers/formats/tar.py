@@ -51,10 +51,16 @@ def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
     """Yields every sample of the archive, found by Python's `tarfile`."""
     try:
         with tarfile.open(path, "r:") as archive:
-            for key, members in itertools.groupby(archive, lambda member: member.name.partition(".")[0]):
+            for key, members in itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0]):
                 yield _sample(archive, schema, key, members)
     except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
         raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        yield member
+        archive.members.clear()  # otherwise tarfile would keep them all
 
 
 def _sample(archive: tarfile.TarFile, schema: Schema, key: str, members: Iterator[tarfile.TarInfo]) -> StoredSample:
