@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import Field, check_array
 
-from .sources import Refused
+from .sources import LARGEST_FILE, Refused
 
 Array = npt.NDArray[Any]
 NPY: Final = b"\x93NUMPY"
@@ -108,8 +108,10 @@ def _npy_header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
         raise Refused(f"its .npy header cannot be read ({type(error).__name__}), or holds fields of records") from error
     if dtype.hasobject:
         raise Refused("it holds Python objects, which only pickle could read: save numbers instead")
-    if any(size < 0 for size in shape):
+    if any(type(size) is not int or size < 0 for size in shape):
         raise Refused(f"its .npy header says shape {shape}")
+    if math.prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_FILE:
+        raise Refused(f"its .npy header says shape {shape}, which is larger than {LARGEST_FILE} bytes")
     _check(dtype, shape)
     return dtype, shape, fortran, file.tell()
 

@@ -10,7 +10,7 @@ from packtrain._core.opening import open_regular
 
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
 """Errors by which `open_regular` says that there is no regular file of this name."""
-_LARGEST: Final = 1 << 31
+LARGEST_FILE: Final = (1 << 31) - 1
 
 
 class Refused(Exception):
@@ -41,13 +41,13 @@ def read_source(path: str, *, may_be_empty: bool = False) -> bytes:
         raise Refused("a path that holds a zero byte") from error
     try:
         status = os.fstat(descriptor)
-        if status.st_size >= _LARGEST:
-            raise Refused(f"larger than {_LARGEST - 1} bytes")
+        if status.st_size > LARGEST_FILE:
+            raise Refused(f"larger than {LARGEST_FILE} bytes")
         data = os.read(descriptor, status.st_size + 1)
         if len(data) != status.st_size:
             pieces = [data]
             while pieces[-1]:
-                pieces.append(os.read(descriptor, _LARGEST))
+                pieces.append(os.read(descriptor, LARGEST_FILE))
             data = b"".join(pieces)
     except OSError as error:
         error.filename = path

@@ -14,8 +14,9 @@ from PIL import Image
 
 from packtrain._packer.options import Columns, FieldColumn
 
+HEADER_LINES = 1
 BAD = 2
-"""The line whose mask is broken."""
+"""The sample whose mask is broken."""
 COLUMNS = Columns(
     "path",
     "class",
@@ -86,3 +87,32 @@ def _row(folder: Path, line: int, *, bad: bool) -> list[Any]:
         "" if line % 4 == 3 else f"{line}.npy",
         f"{line}.bin",
     ]
+
+
+def field_sources(listing: Path) -> list[FieldSource]:
+    """The lines of a `field_set` list, read by Python's csv."""
+    found = []
+    with listing.open(newline="") as file:
+        reader = csv.reader(file)
+        header = next(reader)
+        start = reader.line_num
+        for cells in reader:
+            row = dict(zip(header, cells, strict=True))
+            values = {field.name: _value(listing.parent, field, row[field.column]) for field in COLUMNS.fields}
+            values["image"] = (listing.parent / row["path"]).read_bytes()
+            found.append(FieldSource(start - HEADER_LINES, int(row["class"]), values))
+            start = reader.line_num
+    return found
+
+
+def _value(folder: Path, field: FieldColumn, cell: str) -> Any:
+    if not cell and field.kind != "text":
+        return None
+    match field.name:
+        case "depth":
+            return np.asarray(Image.open(folder / cell)).astype("<u2")
+        case "boxes":
+            return np.array(json.loads(cell), "<f8").reshape(-1, 4)
+        case "wave":
+            return np.load(folder / cell).astype("<f4")
+    return (folder / cell).read_bytes() if field.by_path else cell.encode()
