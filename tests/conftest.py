@@ -41,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
+    receive_ctrl_c()
+
+
+def receive_ctrl_c() -> None:
+    """Lets this process, and the programs that it starts, receive Ctrl-C and every other signal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -53,6 +58,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("complete")]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fails a test that leaves Ctrl-C blocked or handled otherwise: later tests would start programs that never get it."""
+    yield
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if handler is not signal.default_int_handler or mask:
+        receive_ctrl_c()
+        pytest.fail(f"{item.nodeid} left these signals blocked: {mask or 'none'}; and SIGINT to {handler}")
 
 
 def pytest_collection_finish() -> None:

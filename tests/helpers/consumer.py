@@ -36,8 +36,10 @@ ENDS: dict[str, Callable[[], object]] = {
 
 
 def main(method: str, workers: int = 2, deed: str = "", second: bool = False, end: str = "", **rest: Any) -> None:
-    # A program that is started in the background ignores Ctrl-C.
+    # A program that is started in the background ignores Ctrl-C. A signal mask is inherited, too: one that blocks Ctrl-C
+    # would hold it back for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if rest.get("handler"):
         signal.signal(signal.SIGTERM, lambda number, frame: print("not now", file=sys.stderr))
     dataset = Numbered(64, {16: deed} if deed else None)

@@ -70,7 +70,7 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for pid in self.processes():
             if error is not None:
-                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"))
+                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), *signals_of(pid))
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
         if error is not None:
@@ -126,6 +126,11 @@ def read_proc(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+def signals_of(pid: int) -> list[str]:
+    """Which signals wait for a process, and which it blocks, ignores and catches, as hexadecimal masks."""
+    return re.findall(r"^(?:S[ih][gd]Pnd|Sig(?:Blk|Ign|Cgt)):\s*\w+", read_proc(pid, "status").decode(), re.MULTILINE)
 
 
 def shared_files() -> set[str]:
