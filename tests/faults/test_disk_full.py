@@ -27,7 +27,7 @@ from helpers.faults.cases import (
     written,
 )
 from helpers.faults.harness import Action, Call, FaultPoints, FaultServer, Outcome
-from helpers.support import tree
+from helpers.support import ONE_FORMAT, tree
 
 from packtrain._core.files import is_temporary, temporary_path
 
@@ -135,6 +135,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@ONE_FORMAT
 def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount: Mount, complete: bool) -> None:
     """Every size from one page up to what the dataset needs; in a sample, every fifth."""
     step = 1 if complete else 5
@@ -184,6 +185,7 @@ def test_the_room_that_a_dead_packer_took_is_free_again(
     assert_completed(job, out, expected, "a disk full of nothing")
 
 
+@ONE_FORMAT
 def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path) -> None:
     expected, _ = undisturbed(packer, job, memory_path / "undisturbed")
     largest = max(map(len, expected.values()))

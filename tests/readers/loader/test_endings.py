@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
-from helpers.support import START_METHODS
+from helpers.support import FORK_AND_FORKSERVER, START_METHODS
 
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
@@ -139,7 +139,7 @@ def shared_files() -> set[str]:
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
-@START_METHODS
+@FORK_AND_FORKSERVER
 def test_no_worker_outlives_a_killed_parent(method: str) -> None:
     with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
         run.at_work()
@@ -190,9 +190,8 @@ def test_workers_outlive_the_thread_that_started_them(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "deed"),
     [
-        *(pytest.param(method, "", marks=pytest.mark.complete) for method in ("fork", "spawn")),
+        *(pytest.param(method, "", marks=pytest.mark.complete) for method in ("fork", "spawn", "forkserver")),
         ("fork", "sleep"),
-        ("forkserver", ""),
     ],
 )
 def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
