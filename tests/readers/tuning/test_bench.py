@@ -137,7 +137,7 @@ class TestLoader:
         assert not multiprocessing.active_children()
 
     def test_tune_measures_decoders_and_workers(self, folder: Path) -> None:
-        options = TuneOptions("rrc20", 40, seconds=4, max_workers=1)
+        options = TuneOptions("rrc20", 40, seconds=8, max_workers=1)
         passed: list[float] = []
         result = tune(folder, options, on_trial=lambda trial, seconds, target: passed.append(seconds))
         assert passed == sorted(passed) and len(passed) == len(result.trials)
