@@ -72,6 +72,7 @@ def assert_completed(job: Job, out: Path, expected: dict[str, bytes], case: obje
     assert_same(out, expected, case)
 
 
+@ONE_FORMAT
 def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
     cases = fault_points(calls, Action.FAIL_FROM)
@@ -86,6 +87,7 @@ def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path,
         assert_completed(job, out, expected, at)
 
 
+@ONE_FORMAT
 def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     """A shard is tried once more; whatever fails outside of shards ends the run."""
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
