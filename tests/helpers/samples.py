@@ -115,7 +115,11 @@ def sample_lists(draw: st.DrawFn, schema: Schema) -> list[Sample]:
 def _label(draw: st.DrawFn, spec: LabelSpec) -> Any:
     if spec.kind == "none":
         return None
-    value = st.integers(-(2**62), 2**62) if spec.kind == "int" else st.floats(width=32, allow_nan=False, allow_infinity=False)
+    value = (
+        st.integers(-(2**62), 2**62)
+        if spec.kind == "int"
+        else st.floats(width=32, allow_nan=False, allow_infinity=False)
+    )
     return draw(value) if spec.count is None else tuple(draw(value) for _ in range(spec.count))
 
 
