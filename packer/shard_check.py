@@ -27,7 +27,8 @@ from packtrain._core.index import Index
 from packtrain._core.manifest import Count, FileInfo, Manifest
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import error_kind, reading, reason
-from packtrain._readers.formats import StoredRecord, container
+from packtrain._core.schema import IMAGE
+from packtrain._readers.formats import StoredSample, container
 
 from .confined import Died, Limits, Send, run_confined
 
@@ -200,7 +201,7 @@ class _ShardRows:
     def _limits(self, decode: bool) -> Limits:
         records = self._info.records
         return Limits(
-            memory=_MEMORY + 1024 * records + (_MEMORY_TO_DECODE if decode else 0),
+            memory=_MEMORY + (768 + 256 * len(self._manifest.fields)) * records + (_MEMORY_TO_DECODE if decode else 0),
             seconds=_SECONDS + self._info.bytes // MiB + (records if decode else records // 1000),
         )
 
@@ -267,9 +268,10 @@ class _ShardRows:
     def _check_container(self) -> Iterator[Problem]:
         """Compares what the container's own library finds with the index."""
         manifest, name = self._manifest, self._path.name
-        found: dict[int, StoredRecord] = {}
+        schema = manifest.schema
+        found: dict[int, StoredSample] = {}
         try:
-            for item in self._container.walk(self._path, manifest.labels):
+            for item in self._container.walk(self._path, schema):
                 found[item.line] = item
                 if len(found) > len(self._rows):
                     yield Problem(name, f"the container holds more than its {len(self._rows)} records")
@@ -281,22 +283,33 @@ class _ShardRows:
             known = isinstance(error, DatasetError)
             yield Problem(name, str(error) if known else f"{type(error).__name__} while it was read: {error}")
             return
-        lines, offsets, lengths = (self._index[name][self._rows].tolist() for name in ("line", "offset", "length"))
-        labels: list[Any] = [None] * len(lines)
+        labels: list[Any] = [None] * len(self._rows)
         if manifest.labels.kind != "none":
             labels = self._index["label"][self._rows].tolist()
-        for row, line, offset, length, label in zip(self._rows.tolist(), lines, offsets, lengths, labels, strict=True):
-            stored = found.pop(line, None)
-            if stored is None:
+        for row, line, label, *places in zip(
+            self._rows.tolist(), self._index["line"][self._rows].tolist(), labels, *self._places(), strict=True
+        ):
+            indexed = {part: place for part, place in zip(schema.names, places, strict=True) if place[1] >= 0}
+            stored = found.pop(line, StoredSample(line, {}, None))
+            if (indexed or label is not None) and not stored.places and stored.label is None:
                 yield self._problem(row, f"the {manifest.format} container has no such key")
-            elif (stored.offset, stored.length) != (offset, length):
-                yield self._problem(
-                    row, f"the container has it at {stored.offset} + {stored.length}, the index at {offset} + {length}"
-                )
-            elif label is not None and not _same_label(stored.label, label, manifest.labels.dtype):
+                continue
+            for part in schema.names:
+                there, here = stored.places.get(part), indexed.get(part)
+                if there != here:
+                    wrong = f"the container has it {_where(there)}, the index {_where(here)}"
+                    yield self._problem(row, wrong if part == IMAGE else f"{part}: {wrong}")
+            if label is not None and not _same_label(stored.label, label, manifest.labels.dtype):
                 yield self._problem(row, f"its label is {stored.label} in the container, {label} in the index")
         for unknown in found:
             yield Problem(name, f"the container holds line {unknown}, which the index does not know", line=unknown)
+
+    def _places(self) -> Iterator[Iterator[tuple[int, int]]]:
+        """Yields, for each field, offset and length of its records by the index."""
+        for name in self._manifest.schema.names:
+            columns = self._index.field(name)
+            offsets, lengths = (columns[column][self._rows].tolist() for column in ("offset", "length"))
+            yield zip(offsets, lengths, strict=True)
 
     def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
         try:
@@ -323,6 +336,11 @@ class _ShardRows:
 
 def _other_bytes(found: int, written: int) -> str:
     return f"its bytes are not those that were written (crc32c {found:08x} instead of {written:08x})"
+
+
+def _where(place: tuple[int, int] | None) -> str:
+    """Names a place, which is offset and length."""
+    return "nowhere" if place is None else f"at {place[0]} + {place[1]}"
 
 
 def _same_label(found: Any, label: Any, dtype: str) -> bool:

@@ -10,9 +10,10 @@ from typing import Final
 from crc32c import crc32c
 
 from packtrain._core.files import write_all
+from packtrain._core.schema import IMAGE
 from packtrain._readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
-from . import NewRecord, RecordSpec, WrittenShard
+from . import NewSample, RecordSpec, WrittenShard
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
 _SIZE: Final = slice(124, 135)
@@ -29,35 +30,53 @@ _TEMPLATE: Final = (
     + b"ustar\x0000"
 ).ljust(BLOCK, b"\0")
 _TEMPLATE_SUM: Final = sum(_TEMPLATE)
+_MOST_BUFFERS: Final = 1024
+"""The most buffers that one system call writes (IOV_MAX of Linux)."""
 
 
 class Writer:
     """Streams members into a tar archive."""
 
-    raw_as_npy: Final = True
+    bare: Final = False
 
     def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._label_suffix = label_extension(spec.labels) if spec.labels.kind != "none" else None
+        schema = spec.schema
+        self._label_suffix = label_extension(schema.labels) if schema.labels.kind != "none" else None
+        self._prefixes = tuple("" if field.name == IMAGE else f"{field.name}." for field in schema.fields)
+        self._label_place = 0 if schema.image is None else 1
         self._position = 0
         self._crc32c = 0
-        self._offsets: list[int] = []
+        self._offsets: list[tuple[int, ...]] = []
         self._lines: list[str] = []
 
-    def add(self, record: NewRecord) -> None:
-        """Appends the member of the record and that of its label."""
-        name, size = f"{record.line:0{KEY_DIGITS}d}.{record.extension}", len(record.payload)
-        offset = self._position + BLOCK
-        buffers = [ustar_header(name, size), record.payload, _padding(size)]
-        line = f"{record.extension} {offset} {size} {name}"
+    def add(self, sample: NewSample) -> None:
+        """Appends the members of the sample."""
+        members = [
+            None if record is None else (prefix + record.extension, record.payload)
+            for prefix, record in zip(self._prefixes, sample.records, strict=True)
+        ]
         if self._label_suffix is not None:
-            text = json.dumps(record.label).encode()
-            name = f"{record.line:0{KEY_DIGITS}d}.{self._label_suffix}"
-            line += f" {self._label_suffix} {offset + size + len(buffers[2]) + BLOCK} {len(text)} {name}"
-            buffers += [ustar_header(name, len(text)), text, _padding(len(text))]
-        self._offsets.append(offset)
-        self._lines.append(line)
-        self._write(buffers)
+            members.insert(self._label_place, (self._label_suffix, json.dumps(sample.label).encode()))
+        position, key = self._position, f"{sample.line:0{KEY_DIGITS}d}"
+        offsets, buffers, entries = [], [], []
+        for member in members:
+            if member is None:
+                offsets.append(0)
+                continue
+            suffix, payload = member
+            name, size = f"{key}.{suffix}", len(payload)
+            padding = _padding(size)
+            offsets.append(position + BLOCK)
+            entries.append(f"{suffix} {position + BLOCK} {size} {name}")
+            buffers += [ustar_header(name, size), payload, padding]
+            position += BLOCK + size + len(padding)
+        if self._label_suffix is not None:
+            del offsets[self._label_place]
+        self._offsets.append(tuple(offsets))
+        if entries:
+            self._lines.append(" ".join(entries))
+            self._write(buffers)
 
     def finish(self) -> WrittenShard:
         """Ends the archive."""
@@ -74,7 +93,8 @@ class Writer:
 
     def _write(self, buffers: list[bytes]) -> None:
         assert self._descriptor is not None, "the writer is closed"
-        self._position += write_all(self._descriptor, buffers)
+        for first in range(0, len(buffers), _MOST_BUFFERS):
+            self._position += write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
         for buffer in buffers:
             self._crc32c = crc32c(buffer, self._crc32c)
 
