@@ -18,6 +18,8 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._packer.options import Columns as Columns
+    from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
     from packtrain._packer.runner import PackProgress as PackProgress
     from packtrain._packer.runner import PackReport as PackReport
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
-    "_packer.options": ("PackOptions",),
+    "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.runner": ("PackProgress", "PackReport", "pack"),
     "_packer.shard_check": ("Problem", "VerifyProgress"),
     "_packer.verifier": ("VerifyReport", "verify"),

@@ -7,24 +7,22 @@ in its first lines.
 from __future__ import annotations
 
 import csv
-import math
 import os
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 
 from .folder import IMAGE_SUFFIXES
+from .labels import BadLine, LabelParser, is_number, suggest_values
+from .suggested_columns import command_line
 
 _BOM: Final = b"\xef\xbb\xbf"
-_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
@@ -37,10 +35,6 @@ _PATH_HEADS: Final = frozenset(
 _AFTER_PATH: Final = re.compile(
     rb'(?s).*(?:%s)"?(?:([\s,;])[\s,;]*(.*))?' % b"|".join(map(re.escape, _SUFFIXES)), re.IGNORECASE
 )
-
-
-class BadLine(ValueError):
-    """A line does not have the form `path label`; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -101,19 +95,21 @@ class LineParser:
         labels: Type of the labels.
         names: Class names by label, or None.
         by_name: True if each label is the name of a class. Without `names`, the names are numbered as they come.
+        source: Path of the list, for messages.
 
     Attributes:
         separator: How the columns are separated.
-        found: Number of each class name that was found, if there are no `names`.
+        label_parser: Makes labels of their texts, and numbers the class names that it finds.
     """
 
-    def __init__(self, labels: LabelSpec, names: Sequence[str] | None = None, *, by_name: bool = False) -> None:
+    def __init__(
+        self, labels: LabelSpec, names: Sequence[str] | None = None, *, by_name: bool = False, source: Path
+    ) -> None:
         self.separator = Separator()
-        self.found: dict[bytes, int] = {}
+        self._source = source
+        self.label_parser = LabelParser(labels, names, by_name=by_name)
         self._labels = labels
-        self._names = names
         self._by_name = by_name
-        self._numbers = None if names is None else {os.fsencode(name): label for label, name in enumerate(names)}
 
     def parse(self, line: bytes) -> tuple[bytes, tuple[int, ...] | tuple[float, ...]]:
         """Returns the path on a line, and the values of its label.
@@ -126,24 +122,7 @@ class LineParser:
             raise BadLine("there is no path before the label")
         if b"\0" in path:
             raise BadLine("the path holds a NUL byte")
-        if self._by_name:
-            return path, (self._number(texts[0]),)
-        if self._labels.kind == "float":
-            return path, tuple(map(_parse_float, texts))
-        values = tuple(map(_parse_int, texts))
-        if self._names is not None and not 0 <= values[0] < len(self._names):
-            count = len(self._names)
-            raise BadLine(f"label {values[0]} is outside the {count} class names, whose labels are 0 to {count - 1}")
-        return path, values
-
-    def _number(self, name: bytes) -> int:
-        if not name:
-            raise BadLine("the name of the class is empty")
-        if self._numbers is None:
-            return self.found.setdefault(name, len(self.found))
-        if name not in self._numbers:
-            raise BadLine(f"class {reprlib.repr(os.fsdecode(name))} is not among the {len(self._numbers)} class names")
-        return self._numbers[name]
+        return path, self.label_parser.parse(texts)
 
     def adapt(self, lines: Iterable[bytes]) -> bool:
         """Finds out how a list is separated, from its lines. Returns True if the first of them is a header.
@@ -158,7 +137,7 @@ class LineParser:
         for self.separator in _SEPARATORS:
             # Of separators with which as many lines are sound, the one is taken that shows in a header, or the first.
             sound[self.separator] = sum(map(self._is_sound, sample)), len(self._heads(sample[0])) > 1
-        self.found.clear()
+        self.label_parser.found.clear()
         self.separator = max(sound, key=lambda separator: sound[separator])
         return self._is_header(sample[0], sample[1] if len(sample) > 1 else b"")
 
@@ -181,16 +160,23 @@ class LineParser:
                 return False
             raise ListError(
                 f"the columns of the list are {', '.join(heads)}, but it must have the path first, then {fields} label "
-                f"value(s), and nothing else: {self._how_to_mend(heads[skipped], following)}"
+                f"value(s), and nothing else: {self._how_to_mend(heads[skipped], line, following)}"
             )
         self.separator = Separator(self.separator.byte, skipped)
         return True
 
-    def _how_to_mend(self, head: str, following: bytes) -> str:
+    def _how_to_mend(self, head: str, line: bytes, following: bytes) -> str:
+        heads = [os.fsdecode(column).strip() for column in self.separator.columns(line)]
+        try:
+            first = [os.fsdecode(column) for column in self.separator.columns(following)]
+        except BadLine:
+            first = []
+        first = first if len(first) == len(heads) else [""] * len(heads)
+        named = f"say which columns to pack, for example: {command_line(self._source, heads, first)}"
         suggested = suggest_labels(following) if head in _PATH_HEADS else None
         if suggested in (None, "none", "class" if self._by_name else str(self._labels)):
-            return "write a list of only these columns, in this order"
-        return f"give --labels {suggested}, or write a list of only these columns, in this order"
+            return named
+        return f"give --labels {suggested}, or {named}"
 
     def _heads(self, line: bytes) -> list[str]:
         """Returns the names of the columns if a line seems to be a header, else nothing."""
@@ -201,7 +187,7 @@ class LineParser:
         except BadLine:
             return []
         heads = [os.fsdecode(column).strip().casefold() for column in columns]
-        return heads if _PATH_HEADS.intersection(heads) and not any(map(_is_number, columns)) else []
+        return heads if _PATH_HEADS.intersection(heads) and not any(map(is_number, columns)) else []
 
 
 def find_lines(text: bytes) -> Iterator[tuple[int, int, int]]:
@@ -226,32 +212,7 @@ def suggest_labels(line: bytes) -> str | None:
     if not rest:
         return "none"
     values = [value.strip(b'"') for value in re.split(rb"[\s,;]+", rest)]
-    if all(map(_is_number, values)):
-        kind = "int" if all(re.fullmatch(rb"[+-]?\d+", value) for value in values) else "float"
-        return kind if len(values) == 1 else f"{kind}*{len(values)}"
+    if suggested := suggest_values(values):
+        return suggested
     one = len(values) == 1 or (separator in b"\t,;" and separator not in rest)
     return "class" if one else None
-
-
-def _is_number(text: bytes) -> bool:
-    try:
-        _parse_float(text)
-    except BadLine:
-        return False
-    return True
-
-
-def _parse_int(text: bytes) -> int:
-    if not re.fullmatch(rb"[+-]?\d{1,19}", text) or not -(1 << 63) <= (value := int(text)) < 1 << 63:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer")
-    return value
-
-
-def _parse_float(text: bytes) -> float:
-    try:
-        value = float(text)
-        if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
-            raise ValueError
-    except ValueError:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None
-    return value

@@ -1,50 +1,50 @@
-"""The list of images: a file with `path label` on each line, or a folder of class folders."""
+"""What the packer needs of a list, whatever file it comes from: one sample per line, with a path, a label and cells."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
 import re
-import stat
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.errors import ListError, UsageError
-from packtrain._core.files import file_errors
-from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
-from packtrain._core.paths import is_url, local_path
-from packtrain._core.suggestions import did_you_mean
 from packtrain._readers.formats import StoredLabel
 
-from .folder import list_classes, list_images
-from .lines import BadLine, LineParser, find_lines, suggest_labels
-
-_LARGEST_CLASS_LIST: Final = 1 << 28
-_STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
-_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+from .options import Columns
 
 
-class ListedImage(NamedTuple):
-    """One line of the list.
+class Cell(NamedTuple):
+    """What a list says about one field of one sample.
+
+    Attributes:
+        content: A path as the list gives it, if `by_path`; else the value: text in UTF-8, JSON text in UTF-8, bytes as
+            they are, or for an array its values as a JSON list (or number) or the content of an ``.npy`` file.
+        by_path: True if `content` is the path of the file that holds the value.
+    """
+
+    content: bytes
+    by_path: bool
+
+
+class ListedSample(NamedTuple):
+    """One line of a list.
 
     Attributes:
         line: 0-based number of the line.
-        path: Path as the list gives it; bytes that are not UTF-8 are surrogate escapes.
+        path: Path of the image as the list gives it; bytes that are not UTF-8 are surrogate escapes. Of a list without
+            an image column the first path among the cells, or an empty text if there is none.
         label: Label on the line; None if the list has no labels.
+        cells: Content of the other fields, in the order of the columns; None for a field that the sample is without.
     """
 
     line: int
     path: str
     label: StoredLabel
+    cells: tuple[Cell | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,255 +62,51 @@ class Reject:
     reason: str
 
 
-class ImageList:
-    """A parsed list. It holds the text and a few bytes per line, not an object per line.
+class Listing(Protocol):
+    """A parsed list.
 
     The lines that could be parsed are the *entries* of the list. Their ordinals count them from 0, in list order.
 
-    Args:
-        text: Content of the list.
-        labels: Type of the labels on each line.
-        name: Name of the list; becomes the prefix of the shard names.
-        root: Folder that relative paths start from.
-        classes: Class names by label, or None.
-        by_name: True if each label is the name of a class; without `classes`, the names are numbered in sorted order.
-        spans: Number, start and end of each line; None to find the lines, how they are separated, and a header.
-
     Attributes:
-        labels: Type of the labels.
-        name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
+        labels: Type of the labels; kind none if the list has none.
+        columns: Which columns hold the fields; None for a list of paths and labels.
+        name: Prefix of the shard names.
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
         rejects: The lines that could not be parsed.
         lines: Number of lines that are neither blank nor a header.
         duplicates: Number of lines that repeat an earlier line exactly.
-        sha256: SHA-256 of the text, in hexadecimal digits.
-        advice: What to type instead, if the lines look as if `labels` were wrong; else empty.
-
-    Raises:
-        ListError: No line could be parsed.
+        sha256: SHA-256 of all that decides the content of the list, in hexadecimal digits.
+        advice: What to type instead, if the lines look as if the options were wrong; else empty.
     """
 
-    def __init__(
-        self,
-        text: bytes,
-        labels: LabelSpec,
-        *,
-        name: str,
-        root: Path,
-        classes: tuple[str, ...] | None = None,
-        by_name: bool = False,
-        spans: Iterable[tuple[int, int, int]] | None = None,
-    ) -> None:
-        self.labels = labels
-        self.name = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "data"
-        self.root = root
-        self.classes = classes
-        self.rejects: list[Reject] = []
-        self.sha256 = hashlib.sha256(text).hexdigest()
-        parser = LineParser(labels, classes, by_name=by_name)
-        has_header = spans is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
-        self.advice = self._advise(text, by_name, has_header) if spans is None else ""
-        self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
-        if by_name and classes is None:
-            self._number_classes(parser.found)
-        if not len(self):
-            raise ListError(f"{name}: {self._why_nothing_is_left(text)}")
-
-    def _parse(self, text: bytes, parser: LineParser, spans: Iterable[tuple[int, int, int]], has_header: bool) -> None:
-        starts, ends, numbers, hashes = array("q"), array("q"), array("q"), array("q")
-        values: array[Any] = array("d" if self.labels.kind == "float" else "q")
-        # Paths that had to be unquoted, so that they are no piece of the text.
-        unquoted = bytearray()
-        lines = iter(spans)
-        if has_header:
-            next(lines)
-        for number, start, end in lines:
-            line = text[start:end]
-            hashes.append(hash(line))
-            try:
-                path, label = parser.parse(line)
-            except BadLine as error:
-                self.rejects.append(Reject(number, os.fsdecode(line), str(error)))
-                continue
-            offset = line.find(path)
-            if offset < 0:
-                start, offset = len(text), len(unquoted)
-                unquoted += path
-            starts.append(start + offset)
-            ends.append(start + offset + len(path))
-            numbers.append(number)
-            values.extend(label)
-        self.lines = len(hashes)
-        self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
-        self._text = text + unquoted if unquoted else text
-        self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
-        self._values = np.asarray(values)
-
-    def _number_classes(self, found: dict[bytes, int]) -> None:
-        """Replaces the labels, which number classes as they came, by their numbers in sorted order."""
-        names = sorted((os.fsdecode(name), label) for name, label in found.items())
-        self.classes = tuple(name for name, _ in names)
-        labels = np.empty(len(names), "<i8")
-        labels[[label for _, label in names]] = np.arange(len(names))
-        self._values = labels[self._values]
-
-    def _advise(self, text: bytes, by_name: bool, has_header: bool) -> str:
-        if b"\r" in text.rstrip() and b"\n" not in text:
-            return "Its lines end in CR alone: convert them with tr '\\r' '\\n'"
-        lines = (text[start:end] for _, start, end in find_lines(text))
-        line = next(islice(lines, int(has_header), None), b"")
-        if is_url(os.fsdecode(line)):
-            return "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
-        suggested = suggest_labels(line)
-        if suggested in (None, "class" if by_name else str(self.labels)):
-            return ""
-        return f"The lines look like --labels {suggested}"
-
-    def _why_nothing_is_left(self, text: bytes) -> str:
-        if not self.lines:
-            return "the list is empty. Write one image per line: its path, a blank, and its label"
-        if text.startswith(_UTF_16):
-            return "the list is encoded in UTF-16. Convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
-        first = self.rejects[0]
-        reason = f"none of {self.lines} lines can be used: line {first.line}: {first.reason}"
-        return f"{reason}. {self.advice}" if self.advice else reason
+    labels: LabelSpec
+    columns: Columns | None
+    name: str
+    root: Path
+    classes: tuple[str, ...] | None
+    rejects: list[Reject]
+    lines: int
+    duplicates: int
+    sha256: str
+    advice: str
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""
-        return len(self._starts)
 
-    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedImage, ...]:
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the entries with these ordinals."""
-        places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
-        return tuple(
-            ListedImage(number, os.fsdecode(self._text[start:end]), label)
-            for (number, start, end), label in zip(places, self._labels(ordinals), strict=True)
-        )
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
-        numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
-        return numbers
 
     def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields the paths on these lines as the list gives them. The lines must ascend, and each must be an entry."""
-        for ordinal in np.searchsorted(self._numbers, lines).tolist():
-            yield self._text[self._starts[ordinal] : self._ends[ordinal]]
+        """Yields the path of each of these lines, see `ListedSample`. They must ascend, and each must be an entry."""
 
     def resolve(self, path: str) -> str:
-        """Returns the path under which the file of an entry is found."""
-        return os.path.join(self.root, path)
-
-    def _labels(self, ordinals: npt.NDArray[np.int64]) -> Iterable[StoredLabel]:
-        if self.labels.kind == "none":
-            return repeat(None, len(ordinals))
-        if self.labels.count is None:
-            scalars: list[int | float] = self._values[ordinals].tolist()
-            return scalars
-        return map(tuple, self._values.reshape(-1, self.labels.count)[ordinals].tolist())
+        """Returns the path under which the file that the list calls `path` is found."""
 
 
-def read_list(
-    source: Path,
-    labels: LabelSpec,
-    *,
-    root: Path | None = None,
-    classes: Path | None = None,
-    by_name: bool = False,
-    leave_out: Path | None = None,
-    allow_empty: bool = False,
-) -> ImageList:
-    """Reads a list, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
-
-    Args:
-        source: The list, which may be a pipe or /dev/stdin, or the image folder.
-        labels: Type of the labels on each line; int or none for a folder.
-        root: Folder that relative paths start from; None for the folder of the list, or the working folder if the list
-            comes through a pipe.
-        classes: File with one class name per line, in label order; None if there are no names, or if an image folder or
-            `by_name` gives them.
-        by_name: True if the label on each line is the name of a class.
-        leave_out: A folder inside the image folder in which nothing is listed.
-        allow_empty: True if class folders may be without images.
-
-    Raises:
-        ListError: `source` or `classes` cannot be read, or there is nothing to pack.
-        UsageError: `source` is a folder, and `labels` or `root` does not fit.
-    """
-    with file_errors(source, ListError, verb="read the list"):
-        names = None if classes is None else _read_names(local_path(classes))
-        if source.is_dir():
-            if root is not None:
-                raise UsageError(f"{source} is a folder, and its images are found there: leave --root out")
-            return _read_folder(source, labels, names, leave_out, allow_empty)
-        text, is_stream = _read_text(source)
-        return ImageList(
-            text,
-            labels,
-            name="data" if is_stream else source.stem,
-            root=local_path(root) if root is not None else Path.cwd() if is_stream else source.parent,
-            classes=names,
-            by_name=by_name,
-        )
-
-
-def _read_folder(
-    folder: Path, labels: LabelSpec, names: tuple[str, ...] | None, leave_out: Path | None, allow_empty: bool
-) -> ImageList:
-    if labels.kind == "none":
-        images = list_images(folder, leave_out=leave_out)
-    elif str(labels) == "int":
-        names, images = list_classes(folder, names, leave_out=leave_out, allow_empty=allow_empty)
-    else:
-        raise UsageError(f"{folder} is a folder, whose class folders are the labels: --labels {labels} needs a list")
-    lines = [os.fsencode(path if label is None else f"{path} {label}") for path, label in images]
-    text = b"".join(line + b"\n" for line in lines)
-    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, spans=_spans(lines))
-
-
-def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each line of a text. The lines may hold line breaks themselves."""
-    start = 0
-    for number, line in enumerate(lines):
-        yield number, start, start + len(line)
-        start += len(line) + 1
-
-
-def _read_text(source: Path) -> tuple[bytes, bool]:
-    """Returns the content of a list, and whether it came through a pipe or a descriptor, whose name says nothing."""
-    try:
-        mode = source.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-            raise ListError(f"the list {source} is a device or a socket. Give a file, a pipe or an image folder")
-        # A pipe that has no writer yet is waited for, as by any program that reads one.
-        return source.read_bytes(), stat.S_ISFIFO(mode) or str(source.parent) in _STREAMS
-    except FileNotFoundError as error:
-        raise ListError(
-            f"there is no list or image folder {source}{_similar(source)}. Give a file with one `path label` per line, "
-            "or a folder with one folder of images per class"
-        ) from error
-
-
-def _similar(path: Path) -> str:
-    try:
-        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
-    except OSError:
-        return ""
-
-
-def _read_names(classes: Path) -> tuple[str, ...]:
-    """Reads a file of class names."""
-    try:
-        listed = read_regular(classes, _LARGEST_CLASS_LIST).decode("utf-8-sig").strip()
-    except FileNotFoundError as error:
-        raise ListError(f"there is no file of class names {classes}{_similar(classes)}") from error
-    except OSError as error:
-        folder = error.errno == errno.EISDIR
-        reason = "it is a folder. Give a file with one class name per line" if folder else error.strerror
-        raise ListError(f"cannot read the class names {classes}: {reason}") from error
-    except UnicodeDecodeError as error:
-        raise ListError(f"cannot read the class names {classes}: they are not encoded in UTF-8 ({error})") from error
-    if not listed:
-        raise ListError(f"{classes} holds no class names. Write one per line, in label order")
-    return tuple(line.strip() for line in listed.split("\n"))
+def dataset_name(name: str) -> str:
+    """The name of a list as a prefix of shard names: only ASCII letters, digits, ``-`` and ``_``."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "data"

@@ -22,14 +22,14 @@ from packtrain._core.problems import reading
 from packtrain._core.schema import image_field
 from packtrain._core.typed import Mismatch, parse_json
 
-from .listing import ImageList, Reject
+from .listing import Listing, Reject
 from .notes import NOTE_COLUMNS, PARTS, ShardNote, load_note
 from .plan import Plan
 
 _MOST_REJECT_BYTES: Final = 1 << 30
 
 
-def merge(folder: Path, plan: Plan, images: ImageList) -> Manifest:
+def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
     """Writes the index, rejects.jsonl and, last, manifest.json. Then removes the notes.
 
     Raises:
@@ -70,7 +70,7 @@ def remove_notes(folder: Path) -> None:
     fsync_folder(folder)
 
 
-def _sound_note(folder: Path, plan: Plan, images: ImageList, number: int) -> ShardNote:
+def _sound_note(folder: Path, plan: Plan, images: Listing, number: int) -> ShardNote:
     note = load_note(folder, plan, number)
     name = plan.shards[number].name
     if note is None:
@@ -84,7 +84,7 @@ def _sound_note(folder: Path, plan: Plan, images: ImageList, number: int) -> Sha
     return note
 
 
-def _write_index(folder: Path, notes: Sequence[ShardNote], images: ImageList, records: int) -> tuple[ColumnInfo, ...]:
+def _write_index(folder: Path, notes: Sequence[ShardNote], images: Listing, records: int) -> tuple[ColumnInfo, ...]:
     if folder.exists():
         shutil.rmtree(folder)
     make_folder(folder)

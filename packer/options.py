@@ -11,12 +11,92 @@ from packtrain._core.arguments import choice, flag, instance, path_of, unexpecte
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.schema import KINDS, MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
 
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB
 _MANY_SHARDS: Final = 64
+
+
+@dataclass(frozen=True)
+class FieldColumn:
+    """Which column of a list holds a field of the samples.
+
+    Attributes:
+        name: Name of the field.
+        kind: Its kind, see `packtrain._core.schema.Field`.
+        column: Name of the column.
+        by_path: True if the cells are paths of files that hold the values; always for images and masks. The files of an
+            array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is.
+        optional: True if samples may be without the field.
+        encoding: How a mask is stored, ``"png"`` or ``"raw"``.
+        dtype: numpy type string of an array's values; None to find it from a sample.
+        shape: Shape of an array; None to find it from a sample.
+        classes: File with the names of a mask's values, one per line; None if there are no names.
+
+    Raises:
+        UsageError: These do not fit together.
+    """
+
+    name: str
+    kind: str
+    column: str
+    by_path: bool
+    optional: bool = False
+    encoding: str = "png"
+    dtype: str | None = None
+    shape: tuple[int | None, ...] | None = None
+    classes: Path | None = None
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, KINDS)
+        check_name(self.name)
+        instance("column", self.column, str)
+        choice("encoding", self.encoding, MASK_ENCODINGS)
+        for name in ("by_path", "optional"):
+            flag(name, getattr(self, name))
+        if self.kind in ("image", "mask", "bytes") and not self.by_path:
+            raise UsageError(f"field {self.name}: the cells of {self.kind} columns are paths: give by_path=True")
+        if self.kind != "mask" and (self.encoding != "png" or self.classes is not None):
+            raise UsageError(f"field {self.name}: encoding and classes are for masks, not for {self.kind}")
+        if self.kind != "array" and (self.dtype is not None or self.shape is not None):
+            raise UsageError(f"field {self.name}: dtype and shape are for arrays, not for {self.kind}")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", path_of("classes", self.classes))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a list hold what.
+
+    Attributes:
+        image: Name of the column with the paths of the images; None for samples without an image.
+        label: Name of the column with the labels; None for samples without a label.
+        fields: The columns of the other fields, in the order in which the fields are stored.
+
+    Raises:
+        UsageError: There is neither an image nor a field, or two fields have the same name.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    fields: tuple[FieldColumn, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields]
+        if self.image is None and not names:
+            raise UsageError("no column is named that is to be stored: name at least one, such as image=COLUMN")
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"two fields are called {name!r}: give one of them another name")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of image and label, if there are any, and of the fields."""
+        first = (self.image, self.label, *(field.column for field in self.fields))
+        return tuple(column for column in first if column is not None)
 
 
 @dataclass(frozen=True)
@@ -34,6 +114,8 @@ class PackOptions:
             `classes`, or else in sorted order; so `labels` stays int.
         classes: File with one class name per line, in label order; None for a dataset without class names, or if an
             image folder or `label_names` gives them. Class folders are numbered in its order as well.
+        columns: Which columns of the list hold what; None for a list of paths and labels, or an image folder. If no
+            column is the label, `labels` becomes none.
         root: Folder that relative paths start from; None for the folder of the list. It is not part of the plan, so
             that machines that mount the images at different paths can share one plan.
         shard_bytes: Target size of a shard in bytes. None for a size that depends on the amount of data only
@@ -46,6 +128,7 @@ class PackOptions:
     store: StoreOptions = field(default_factory=StoreOptions)
     labels: LabelSpec = field(default_factory=LabelSpec)
     label_names: bool = field(default=False, kw_only=True)
+    columns: Columns | None = field(default=None, kw_only=True)
     classes: Path | None = None
     root: Path | None = None
     shard_bytes: int | None = None
@@ -57,6 +140,8 @@ class PackOptions:
         choice("format", self.format, FORMATS)
         instance("store", self.store, StoreOptions)
         instance("labels", self.labels, LabelSpec)
+        if self.columns is not None:
+            self._fit_labels(instance("columns", self.columns, Columns))
         if self.shard_bytes is not None:
             object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1, MOST))
         if self.seed is not None:
@@ -66,6 +151,15 @@ class PackOptions:
         if (self.label_names or self.classes is not None) and str(self.labels) != "int":
             raise UsageError(f"class names need labels int, not {self.labels}")
         _require_used(self.store)
+
+    def _fit_labels(self, columns: Columns) -> None:
+        """Brings labels and the column of labels together."""
+        if columns.label is None:
+            if str(self.labels) not in ("int", "none") or self.label_names or self.classes is not None:
+                raise UsageError("labels are asked for, but no column holds them: name it with --label")
+            object.__setattr__(self, "labels", LabelSpec("none"))
+        elif self.labels.kind == "none":
+            raise UsageError(f"column {columns.label!r} is to be the label, but labels are none: leave out one of them")
 
     def _take_texts(self) -> None:
         taken: dict[str, Any] = {}

@@ -27,7 +27,7 @@ from packtrain._core.permutation import Permutation
 from packtrain._readers.formats import container
 
 from .images import Refused, encoder, read_source, store_image
-from .listing import ImageList
+from .listing import Listing
 from .options import PackOptions, usual_shard_bytes
 
 _SAMPLED_FILES: Final = 256
@@ -159,7 +159,7 @@ class Plan:
         return {**terms, **terms.pop("store"), "labels": str(self.labels)}
 
 
-def outline_plan(images: ImageList, options: PackOptions) -> Plan:
+def outline_plan(images: Listing, options: PackOptions) -> Plan:
     """Makes a plan without its shards: what is to be packed, and how."""
     return Plan(
         name=images.name,
@@ -178,7 +178,7 @@ def outline_plan(images: ImageList, options: PackOptions) -> Plan:
     )
 
 
-def plan_shards(outline: Plan, images: ImageList) -> Plan:
+def plan_shards(outline: Plan, images: Listing) -> Plan:
     """Completes a plan with its shards. Reads a sample of the files, always the same one, to estimate the record size.
 
     Raises:
@@ -197,7 +197,7 @@ def plan_shards(outline: Plan, images: ImageList) -> Plan:
     return replace(outline, shard_bytes=shard_bytes, shards=tuple(shards))
 
 
-def _record_bytes(images: ImageList, store: StoreOptions) -> int:
+def _record_bytes(images: Listing, store: StoreOptions) -> int:
     """Estimates the mean size of a record in bytes; at least 1."""
     if store.fixed_shape is not None:
         return math.prod(store.fixed_shape)

@@ -11,13 +11,13 @@ from packtrain._core.files import fsync_folder
 from packtrain._core.index import Index
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
-from .listing import ImageList, Reject
+from .listing import Listing, Reject
 from .merge import read_rejects
 from .notes import NOTE_COLUMNS, ShardNote, make_parts, shard_is_present
 from .plan import Plan
 
 
-def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> Manifest | None:
+def reopen(folder: Path, plan: Plan, images: Listing, retry_rejects: bool) -> Manifest | None:
     """Turns a finished dataset into an unfinished one if shards are missing or are to be packed again.
 
     The notes of the sound shards are written before the manifest is removed, so a crash loses nothing.
@@ -61,7 +61,7 @@ def reopen(folder: Path, plan: Plan, images: ImageList, retry_rejects: bool) -> 
     return None
 
 
-def _refused(plan: Plan, images: ImageList, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:
+def _refused(plan: Plan, images: Listing, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:
     """Returns those of `rejects`, which are by line, that were planned for shard `number`."""
     if not rejects:
         return ()

@@ -23,7 +23,8 @@ from packtrain._core.files import (
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
 from .engine import run_tasks
-from .listing import ImageList, read_list
+from .listing import Listing
+from .lists import read_list
 from .merge import merge, remove_notes
 from .notes import PARTS, load_note, make_parts, note_path
 from .options import PackOptions, reject_limit
@@ -130,6 +131,7 @@ def pack(
     images = read_list(
         path_of("source", source),
         options.labels,
+        columns=options.columns,
         root=options.root,
         classes=options.classes,
         by_name=options.label_names,
@@ -155,7 +157,7 @@ def pack(
     return replace(report, remarks=dict(remarks.most_common()))
 
 
-def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Plan:
+def _agree_on_plan(folder: Path, images: Listing, options: PackOptions) -> Plan:
     """Returns the plan in `folder`, which must be the one asked for. Makes and writes it if there is none."""
     wanted = outline_plan(images, options)
     if not (folder / PLAN).exists():
@@ -171,7 +173,7 @@ def _agree_on_plan(folder: Path, images: ImageList, options: PackOptions) -> Pla
     return there
 
 
-def _count_bad_lines(guard: RejectGuard, images: ImageList) -> None:
+def _count_bad_lines(guard: RejectGuard, images: Listing) -> None:
     try:
         guard.count(-1, images.rejects)
     except TooManyRejects as error:
@@ -214,7 +216,7 @@ def _missing_shards(folder: Path, plan: Plan, guard: RejectGuard, retry_rejects:
 def _pack_shards(
     folder: Path,
     plan: Plan,
-    images: ImageList,
+    images: Listing,
     missing: Sequence[int],
     workers: int,
     guard: RejectGuard,
@@ -242,7 +244,7 @@ def _pack_shards(
     return remarks
 
 
-def _tasks(folder: Path, plan: Plan, images: ImageList, numbers: Sequence[int]) -> Iterator[ShardTask]:
+def _tasks(folder: Path, plan: Plan, images: Listing, numbers: Sequence[int]) -> Iterator[ShardTask]:
     for number in numbers:
         entries = images.entries(plan.ordinals(number))
         yield ShardTask(folder, plan, number, entries, tuple(images.resolve(entry.path) for entry in entries))

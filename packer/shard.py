@@ -29,7 +29,7 @@ from packtrain._core.schema import Schema
 
 from .formats import NewRecord, NewSample, RecordSpec, ShardWriter, WrittenShard, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
-from .listing import ListedImage, Reject
+from .listing import ListedSample, Reject
 from .notes import ShardNote, note_columns
 from .plan import Plan
 
@@ -52,7 +52,7 @@ class ShardTask:
     folder: Path
     plan: Plan
     number: int
-    entries: tuple[ListedImage, ...]
+    entries: tuple[ListedSample, ...]
     paths: tuple[str, ...]
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
@@ -156,7 +156,7 @@ def _write(
         writer.close()
 
 
-def _image(path: str, entry: ListedImage, store: StoreOptions) -> StoredImage:
+def _image(path: str, entry: ListedSample, store: StoreOptions) -> StoredImage:
     where = f"{path} (line {entry.line})"
     try:
         return store_image(read_source(path), store)

@@ -16,33 +16,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec
-from packtrain._packer.listing import ImageList, ListedImage, read_list
+from packtrain._packer.image_list import ImageList
+from packtrain._packer.listing import ListedSample
+from packtrain._packer.lists import read_list
 from packtrain.errors import ListError
 
-LISTS: dict[str, tuple[bytes, list[ListedImage]]] = {
-    "path and label": (b"a.jpg 1\n", [ListedImage(0, "a.jpg", 1)]),
-    "spaces in the path": (b"a  b c.jpg 1\n", [ListedImage(0, "a  b c.jpg", 1)]),
-    "a path that begins with a space": (b" a.jpg 1\n", [ListedImage(0, " a.jpg", 1)]),
-    "a path that ends in a number": (b"n01 2 3\n", [ListedImage(0, "n01 2", 3)]),
-    "tabs": (b"a\tb.jpg\t1\n", [ListedImage(0, "a\tb.jpg", 1)]),
-    "several blanks around the label": (b"a.jpg \t  1  \n", [ListedImage(0, "a.jpg", 1)]),
-    "a byte order mark": (b"\xef\xbb\xbfa.jpg 1\n", [ListedImage(0, "a.jpg", 1)]),
-    "CRLF": (b"a.jpg 1\r\nb.jpg 2\r\n", [ListedImage(0, "a.jpg", 1), ListedImage(1, "b.jpg", 2)]),
-    "no newline at the end": (b"a.jpg 1\nb.jpg 2", [ListedImage(0, "a.jpg", 1), ListedImage(1, "b.jpg", 2)]),
+LISTS: dict[str, tuple[bytes, list[ListedSample]]] = {
+    "path and label": (b"a.jpg 1\n", [ListedSample(0, "a.jpg", 1)]),
+    "spaces in the path": (b"a  b c.jpg 1\n", [ListedSample(0, "a  b c.jpg", 1)]),
+    "a path that begins with a space": (b" a.jpg 1\n", [ListedSample(0, " a.jpg", 1)]),
+    "a path that ends in a number": (b"n01 2 3\n", [ListedSample(0, "n01 2", 3)]),
+    "tabs": (b"a\tb.jpg\t1\n", [ListedSample(0, "a\tb.jpg", 1)]),
+    "several blanks around the label": (b"a.jpg \t  1  \n", [ListedSample(0, "a.jpg", 1)]),
+    "a byte order mark": (b"\xef\xbb\xbfa.jpg 1\n", [ListedSample(0, "a.jpg", 1)]),
+    "CRLF": (b"a.jpg 1\r\nb.jpg 2\r\n", [ListedSample(0, "a.jpg", 1), ListedSample(1, "b.jpg", 2)]),
+    "no newline at the end": (b"a.jpg 1\nb.jpg 2", [ListedSample(0, "a.jpg", 1), ListedSample(1, "b.jpg", 2)]),
     "blank lines are counted": (
         b"\n \t\r\na.jpg 1\n\n\nb.jpg 2\n\n",
-        [ListedImage(2, "a.jpg", 1), ListedImage(5, "b.jpg", 2)],
+        [ListedSample(2, "a.jpg", 1), ListedSample(5, "b.jpg", 2)],
     ),
     "signs and zeros": (
         b"a -7\nb +7\nc 007\n",
-        [ListedImage(0, "a", -7), ListedImage(1, "b", 7), ListedImage(2, "c", 7)],
+        [ListedSample(0, "a", -7), ListedSample(1, "b", 7), ListedSample(2, "c", 7)],
     ),
     "64 bits": (
         b"a 9223372036854775807\nb -9223372036854775808\n",
-        [ListedImage(0, "a", 2**63 - 1), ListedImage(1, "b", -(2**63))],
+        [ListedSample(0, "a", 2**63 - 1), ListedSample(1, "b", -(2**63))],
     ),
-    "not UTF-8": (b"caf\xe9.jpg 1\n", [ListedImage(0, "caf\udce9.jpg", 1)]),
-    "Unicode's own line ends": ("a\u2028b\x85c.jpg 1\n".encode(), [ListedImage(0, "a\u2028b\x85c.jpg", 1)]),
+    "not UTF-8": (b"caf\xe9.jpg 1\n", [ListedSample(0, "caf\udce9.jpg", 1)]),
+    "Unicode's own line ends": ("a\u2028b\x85c.jpg 1\n".encode(), [ListedSample(0, "a\u2028b\x85c.jpg", 1)]),
 }
 
 BAD_LINES: dict[str, tuple[str, bytes, str]] = {
@@ -68,7 +70,7 @@ def parsed(text: bytes, labels: str = "int", classes: tuple[str, ...] | None = N
     return ImageList(text, LabelSpec.parse(labels), name="train", root=Path("/data"), classes=classes)
 
 
-def entries(images: ImageList) -> list[ListedImage]:
+def entries(images: ImageList) -> list[ListedSample]:
     return list(images.entries(np.arange(len(images))))
 
 
@@ -121,7 +123,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def written_lists(draw: st.DrawFn) -> tuple[str, bytes, list[ListedImage]]:
+def written_lists(draw: st.DrawFn) -> tuple[str, bytes, list[ListedSample]]:
     """A list as some other program might write it, and what it says."""
     kind = draw(st.sampled_from(["none", "int", "float"]))
     count = 0 if kind == "none" else draw(st.integers(1, 3))
@@ -137,7 +139,7 @@ def written_lists(draw: st.DrawFn) -> tuple[str, bytes, list[ListedImage]]:
         blanks = draw(st.sampled_from([b" ", b"\t", b"  \t "]))
         text += blanks.join([path, *(repr(value).encode() for value in values)]) + end
         expected.append(
-            ListedImage(line, path.decode("utf-8", "surrogateescape"), values[0] if scalar else values or None)
+            ListedSample(line, path.decode("utf-8", "surrogateescape"), values[0] if scalar else values or None)
         )
     if draw(st.booleans()):
         text = text.rstrip(b"\r\n")
@@ -145,7 +147,7 @@ def written_lists(draw: st.DrawFn) -> tuple[str, bytes, list[ListedImage]]:
 
 
 @given(written_lists())
-def test_any_list_reads_as_what_was_written(written: tuple[str, bytes, list[ListedImage]]) -> None:
+def test_any_list_reads_as_what_was_written(written: tuple[str, bytes, list[ListedSample]]) -> None:
     labels, text, expected = written
     images = parsed(text, labels)
     assert entries(images) == expected
@@ -280,7 +282,7 @@ COLUMNS: dict[str, tuple[str, bytes, list[tuple[int, str, Any]]]] = {
 def test_a_list_may_have_a_header_and_columns_as_csv_files_have(case: str) -> None:
     labels, text, expected = COLUMNS[case]
     images = parsed(text, labels)
-    assert [tuple(entry) for entry in entries(images)] == expected
+    assert [entry[:3] for entry in entries(images)] == expected
     bad = [0] if case == "the first line is bad" else []
     assert [reject.line for reject in images.rejects] == bad
     assert images.lines == len(expected) + len(bad), "a header is no line of the list"
@@ -309,7 +311,7 @@ def test_columns_in_another_order_are_refused_by_name(text: bytes) -> None:
 def test_a_header_with_more_values_says_which_labels_to_type(tmp_path: Path) -> None:
     path = tmp_path / "boxes.csv"
     path.write_bytes(b"path,x,y,w,h\na.jpg,1,2,3,4\n")
-    with pytest.raises(ListError, match=r"path, x, y, w, h, .*: give --labels int\*4, or write"):
+    with pytest.raises(ListError, match=r"path, x, y, w, h, .*: give --labels int\*4, or say which columns"):
         read_list(path, LabelSpec("int"))
 
 

@@ -1,0 +1,97 @@
+"""JSON lines: an object on each line, whose keys are the columns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from .cells import kind_of
+from .rows import BOM, BadRow, Row, columns_of, shown, start_of_text
+
+_SAMPLED_LINES: Final = 100
+
+
+class JsonLines:
+    """The rows of such a text. A key that a line lacks is a missing value, like null.
+
+    Args:
+        text: Content of the list, in UTF-8.
+        name: Name of the list, for messages.
+        wanted: Keys of the columns to read.
+
+    Attributes:
+        sha256: SHA-256 of the text, in hexadecimal digits.
+
+    Raises:
+        ListError: The text is empty or encoded in UTF-16.
+    """
+
+    def __init__(self, text: bytes, name: str, wanted: Sequence[str]) -> None:
+        self.sha256 = hashlib.sha256(text).hexdigest()
+        self._text = text
+        self._name = name
+        self._wanted = wanted
+        self._start = start_of_text(text, name)
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        """Yields all rows that are not blank.
+
+        Raises:
+            UsageError: None of them has one of the columns; this is known only at the end.
+        """
+        unseen, sound = set(self._wanted), False
+        for line, place, found in self._objects():
+            if isinstance(found, str):
+                yield BadRow(line, shown(self._line(place)), found)
+                continue
+            sound = True
+            if unseen:
+                unseen -= found.keys()
+            yield Row(line, place, [found.get(key) for key in self._wanted])
+        if sound and unseen:
+            columns_of(self.sample()[0], [key for key in self._wanted if key in unseen], self._name)
+
+    def values(self, place: int) -> list[Any]:
+        """Returns the values of the wanted columns on the sound line at `place`."""
+        found = json.loads(self._line(place))
+        return [found.get(key) for key in self._wanted]
+
+    def sample(self) -> tuple[list[str], list[str]]:
+        """The keys on the first lines, and the first value of each as a text."""
+        sample = (found for *_, found in islice(self._objects(), _SAMPLED_LINES) if isinstance(found, dict))
+        values: dict[str, Any] = {}
+        for found in sample:
+            values = found | values
+        return list(values), [json.dumps(value).strip('"') for value in values.values()]
+
+    def _objects(self) -> Iterator[tuple[int, int, dict[str, Any] | str]]:
+        """Yields number, place and object of each line, or what is wrong with it."""
+        line, place = 0, self._start
+        while place < len(self._text):
+            text = self._line(place)
+            if text.strip():
+                yield line, place, _object(text)
+            line, place = line + 1, place + len(text) + 1
+
+    def _line(self, place: int) -> bytes:
+        stop = self._text.find(b"\n", place)
+        return self._text[place:] if stop < 0 else self._text[place:stop]
+
+
+def _object(line: bytes) -> dict[str, Any] | str:
+    try:
+        found = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return f"the line is not encoded in UTF-8 (byte {error.start})"
+    except (ValueError, RecursionError) as error:
+        return f"the line is not JSON ({error})"
+    return found if isinstance(found, dict) else f"expected an object, found {kind_of(found)}"
+
+
+def starts_with_object(text: bytes) -> bool:
+    """True if the first line of a text is an object, as in JSON lines."""
+    line = text[: text.find(b"\n") + 1 or len(text)].removeprefix(BOM).strip()
+    return line.startswith(b"{") and isinstance(_object(line), dict)

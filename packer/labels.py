@@ -1,0 +1,130 @@
+"""The texts of labels, and what they mean."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.options import LabelSpec
+from packtrain._readers.formats import StoredLabel
+
+_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
+
+
+class BadLine(ValueError):
+    """A line of a list does not say what it should; the message says why."""
+
+
+class LabelParser:
+    """Makes labels of texts.
+
+    Args:
+        labels: Type of the labels.
+        names: Class names by label, or None.
+        by_name: True if each label is the name of a class. Without `names`, the names are numbered as they come.
+
+    Attributes:
+        found: Number of each class name that was found, if there are no `names`.
+    """
+
+    def __init__(self, labels: LabelSpec, names: Sequence[str] | None = None, *, by_name: bool = False) -> None:
+        self.found: dict[bytes, int] = {}
+        self._labels = labels
+        self._names = names
+        self._by_name = by_name
+        self._numbers = None if names is None else {os.fsencode(name): label for label, name in enumerate(names)}
+
+    def parse(self, texts: Iterable[bytes]) -> tuple[int, ...] | tuple[float, ...]:
+        """Returns the values of a label from their texts.
+
+        Raises:
+            BadLine: A text is no such value.
+        """
+        if self._by_name:
+            return tuple(map(self._number, texts))
+        if self._labels.kind == "float":
+            return tuple(map(parse_float, texts))
+        values = tuple(map(parse_int, texts))
+        if self._names is not None and not 0 <= values[0] < len(self._names):
+            count = len(self._names)
+            raise BadLine(f"label {values[0]} is outside the {count} class names, whose labels are 0 to {count - 1}")
+        return values
+
+    def sort_classes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+        """Sorts the classes found. Returns their names, and for the number of each as it came its number in them."""
+        names = sorted((os.fsdecode(name), label) for name, label in self.found.items())
+        labels: npt.NDArray[Any] = np.empty(len(names), "<i8")
+        labels[[label for _, label in names]] = np.arange(len(names))
+        return tuple(name for name, _ in names), labels
+
+    def _number(self, name: bytes) -> int:
+        if not name:
+            raise BadLine("the name of the class is empty")
+        if self._numbers is None:
+            return self.found.setdefault(name, len(self.found))
+        if name not in self._numbers:
+            raise BadLine(f"class {reprlib.repr(os.fsdecode(name))} is not among the {len(self._numbers)} class names")
+        return self._numbers[name]
+
+
+def stored_labels(
+    labels: LabelSpec, values: npt.NDArray[Any], ordinals: npt.NDArray[np.int64]
+) -> Iterable[StoredLabel]:
+    """Returns the labels with these ordinals, of all `values`, one after the other."""
+    if labels.kind == "none":
+        return repeat(None, len(ordinals))
+    if labels.count is None:
+        scalars: list[int | float] = values[ordinals].tolist()
+        return scalars
+    return map(tuple, values.reshape(-1, labels.count)[ordinals].tolist())
+
+
+def suggest_values(texts: Sequence[bytes]) -> str | None:
+    """What ``--labels`` has to say for a label of these values: int, float*4 and so on; None if one is no number."""
+    if not texts or not all(map(is_number, texts)):
+        return None
+    kind = "int" if all(re.fullmatch(rb"[+-]?\d+", text) for text in texts) else "float"
+    return kind if len(texts) == 1 else f"{kind}*{len(texts)}"
+
+
+def is_number(text: bytes) -> bool:
+    """True for a text that can be a label of type float."""
+    try:
+        parse_float(text)
+    except BadLine:
+        return False
+    return True
+
+
+def parse_int(text: bytes) -> int:
+    """Reads an integer of 64 bits.
+
+    Raises:
+        BadLine: It is something else.
+    """
+    if not re.fullmatch(rb"[+-]?\d{1,19}", text) or not -(1 << 63) <= (value := int(text)) < 1 << 63:
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer")
+    return value
+
+
+def parse_float(text: bytes) -> float:
+    """Reads a finite number that float32 can hold.
+
+    Raises:
+        BadLine: It is something else.
+    """
+    try:
+        value = float(text)
+        if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
+            raise ValueError
+    except ValueError:
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None
+    return value

@@ -1,0 +1,158 @@
+"""Reads a list or an image folder, whatever its form."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import ListError, UsageError
+from packtrain._core.files import file_errors
+from packtrain._core.opening import open_regular
+from packtrain._core.options import LabelSpec
+from packtrain._core.paths import local_path
+
+from .class_names import read_class_names, similar_file
+from .delimited import DelimitedRows
+from .folder import list_classes, list_images
+from .image_list import ImageList
+from .json_lines import JsonLines, starts_with_object
+from .listing import Listing
+from .options import Columns
+from .parquet import ParquetRows, heads_of
+from .rows import Rows
+from .suggested_columns import command_line
+from .tables import Table
+
+_STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
+_JSON_LINES: Final = (".jsonl", ".ndjson")
+_PARQUET: Final = (".parquet", ".pq")
+_PARQUET_MAGIC: Final = b"PAR1"
+
+
+def read_list(
+    source: Path,
+    labels: LabelSpec,
+    *,
+    columns: Columns | None = None,
+    root: Path | None = None,
+    classes: Path | None = None,
+    by_name: bool = False,
+    leave_out: Path | None = None,
+    allow_empty: bool = False,
+) -> Listing:
+    """Reads a list, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
+
+    Args:
+        source: The list, which may be a pipe or /dev/stdin unless it is a Parquet file, or the image folder.
+        labels: Type of the labels on each line; int or none for a folder.
+        columns: Which columns of the list hold what; None for a list of paths and labels.
+        root: Folder that relative paths start from; None for the folder of the list, or the working folder if the list
+            comes through a pipe.
+        classes: File with one class name per line, in label order; None if there are no names, or if an image folder,
+            `by_name` or a column of names gives them.
+        by_name: True if the label on each line is the name of a class.
+        leave_out: A folder inside the image folder in which nothing is listed.
+        allow_empty: True if class folders may be without images.
+
+    Raises:
+        ListError: `source` or `classes` cannot be read, or there is nothing to pack.
+        UsageError: `source` is a folder, and `labels`, `columns` or `root` does not fit; or the list has no such
+            column, or needs `columns`.
+        MissingDependency: `source` is a Parquet file, and pyarrow is not installed.
+    """
+    with file_errors(source, ListError, verb="read the list"):
+        names = None if classes is None else read_class_names(local_path(classes))
+        if source.is_dir():
+            if root is not None:
+                raise UsageError(f"{source} is a folder, and its images are found there: leave --root out")
+            if columns is not None:
+                raise UsageError(f"{source} is a folder, but columns are those of a list. Give a list, or no columns")
+            return _read_folder(source, labels, names, leave_out, allow_empty)
+        is_stream = _is_stream(source)
+        name = "data" if is_stream else source.stem
+        start = local_path(root) if root is not None else Path.cwd() if is_stream else source.parent
+        form = _form(source, is_stream)
+        # A pipe that has no writer yet is waited for, as by any program that reads one.
+        text = b"" if form == "parquet" else source.read_bytes()
+        if form == "text" and starts_with_object(text):
+            form = "json lines"
+        if columns is None:
+            _require_no_columns(source, text, form)
+            return ImageList(text, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
+        rows = _rows(source, text, form, columns)
+        return Table(rows, columns, labels, name=name, root=start, classes=names, by_name=by_name)
+
+
+def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
+    if form == "parquet":
+        return ParquetRows(source, columns)
+    read = JsonLines if form == "json lines" else DelimitedRows
+    return read(text, source.name, columns.names)
+
+
+def _form(source: Path, is_stream: bool) -> str:
+    """The form of a list: ``"text"``, ``"json lines"`` or ``"parquet"``, by its suffix or its first bytes."""
+    suffix = source.suffix.lower()
+    if is_stream:
+        return "text"
+    if suffix == ".json":
+        raise UsageError(
+            f"{source} is one JSON document, but a list has an object on each line: write it as JSON lines (.jsonl), "
+            "for example with `jq -c '.[]'`"
+        )
+    if suffix in _JSON_LINES:
+        return "json lines"
+    if suffix in _PARQUET:
+        return "parquet"
+    with os.fdopen(open_regular(source), "rb") as file:
+        return "parquet" if file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC else "text"
+
+
+def _require_no_columns(source: Path, text: bytes, form: str) -> None:
+    """Refuses a list that cannot be read without columns."""
+    if form == "parquet":
+        heads, first = heads_of(source)
+    elif form == "json lines":
+        heads, first = JsonLines(text, source.name, ()).sample()
+    else:
+        return
+    raise UsageError(f"say which columns of {source} to pack, for example: {command_line(source, heads, first)}")
+
+
+def _read_folder(
+    folder: Path, labels: LabelSpec, names: tuple[str, ...] | None, leave_out: Path | None, allow_empty: bool
+) -> ImageList:
+    if labels.kind == "none":
+        images = list_images(folder, leave_out=leave_out)
+    elif str(labels) == "int":
+        names, images = list_classes(folder, names, leave_out=leave_out, allow_empty=allow_empty)
+    else:
+        raise UsageError(f"{folder} is a folder, whose class folders are the labels: --labels {labels} needs a list")
+    lines = [os.fsencode(path if label is None else f"{path} {label}") for path, label in images]
+    text = b"".join(line + b"\n" for line in lines)
+    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, spans=_spans(lines))
+
+
+def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yields number, start and end of each line of a text. The lines may hold line breaks themselves."""
+    start = 0
+    for number, line in enumerate(lines):
+        yield number, start, start + len(line)
+        start += len(line) + 1
+
+
+def _is_stream(source: Path) -> bool:
+    """True if a list comes through a pipe or a descriptor, whose name says nothing."""
+    try:
+        mode = source.stat().st_mode
+    except FileNotFoundError as error:
+        raise ListError(
+            f"there is no list or image folder {source}{similar_file(source)}. Give a file with one `path label` per "
+            "line, or a folder with one folder of images per class"
+        ) from error
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        raise ListError(f"the list {source} is a device or a socket. Give a file, a pipe or an image folder")
+    return stat.S_ISFIFO(mode) or str(source.parent) in _STREAMS

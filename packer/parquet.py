@@ -1,0 +1,205 @@
+"""Parquet files, read with pyarrow, which is imported only here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from packtrain._core.errors import ListError, MissingDependency, UsageError
+from packtrain._core.npy import npy_header
+from packtrain._core.opening import open_regular
+
+from .labels import BadLine
+from .listing import Cell
+from .options import Columns
+from .rows import BadRow, Row, columns_of
+
+_BATCH: Final = 1 << 14
+
+
+class ParquetRows:
+    """The rows of such a file; the wanted columns are held in memory, in the form that Arrow gives them.
+
+    Strings and binary values are bytes, as the cells of a text are. An array is the content of an ``.npy`` file, with
+    the type that its column has. What else there is becomes an object, as JSON has them.
+
+    Args:
+        source: The file.
+        columns: Which columns hold what.
+
+    Attributes:
+        sha256: SHA-256 of the file, in hexadecimal digits.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+        ListError: The file is no Parquet file, or damaged.
+        UsageError: It has no such column, or one whose type does not fit.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, source: Path, columns: Columns) -> None:
+        pa, _ = _pyarrow()
+        with os.fdopen(open_regular(source), "rb") as file:
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            opened = _open(file, source.name)
+            columns_of(opened.schema_arrow.names, columns.names, source.name)
+            self._kinds = _kinds(columns)
+            for column, kind in zip(columns.names, self._kinds, strict=True):
+                _require_fitting(opened.schema_arrow.field(column).type, column, kind)
+            try:
+                wanted = list(dict.fromkeys(columns.names))
+                batches = opened.iter_batches(_BATCH, columns=wanted, use_threads=False)
+                self._batches = [[_plain(batch.column(name)) for name in columns.names] for batch in batches]
+            except (pa.ArrowException, OSError) as error:
+                raise ListError(f"{source} is damaged: {error}") from error
+        self._starts = np.cumsum([0, *(len(batch[0]) for batch in self._batches)]).tolist()
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        for place in range(self._starts[-1]):
+            try:
+                values = self.values(place)
+            except BadLine as error:
+                yield BadRow(place, "", str(error))
+            else:
+                yield Row(place, place, values)
+
+    def values(self, place: int) -> Sequence[Any]:
+        """Returns the values of this row.
+
+        Raises:
+            BadLine: The items of a list are not of one shape.
+        """
+        number = bisect_right(self._starts, place) - 1
+        index = place - self._starts[number]
+        return [_value(column[index], kind) for column, kind in zip(self._batches[number], self._kinds, strict=True)]
+
+
+def heads_of(source: Path) -> tuple[list[str], list[str]]:
+    """Returns the names of the columns, and the values of the first row as texts, for a suggestion.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+        ListError: The file is no Parquet file, or damaged.
+    """
+    pa, _ = _pyarrow()
+    with os.fdopen(open_regular(source), "rb") as file:
+        opened = _open(file, source.name)
+        names = [str(name) for name in opened.schema_arrow.names]
+        try:
+            first = next(iter(opened.iter_batches(1, use_threads=False)), None)
+        except (pa.ArrowException, OSError) as error:
+            raise ListError(f"{source} is damaged: {error}") from error
+        if first is None or not first.num_rows:
+            return names, [""] * len(names)
+        return names, [str(column[0].as_py()) for column in first.columns]
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingDependency(
+            f"Parquet files are read with pyarrow, which cannot be imported ({error}): pip install 'packtrain[parquet]'"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def _open(file: BinaryIO, name: str) -> Any:
+    pa, parquet = _pyarrow()
+    file.seek(0)
+    try:
+        return parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ListError(f"{name} cannot be read as a Parquet file: {error}") from error
+
+
+def _kinds(columns: Columns) -> list[str]:
+    """What each wanted column is to hold: path, label, text, json, array or bytes."""
+    kinds = ["path"] if columns.image is not None else []
+    kinds += ["label"] if columns.label is not None else []
+    for field in columns.fields:
+        kinds.append("path" if field.by_path and field.kind != "bytes" else field.kind)
+    return kinds
+
+
+def _require_fitting(dtype: Any, column: str, kind: str) -> None:
+    pa, _ = _pyarrow()
+    types = pa.types
+    if types.is_dictionary(dtype):
+        dtype = dtype.value_type
+    text, binary = _is_text(dtype), types.is_binary(dtype) or types.is_large_binary(dtype)
+    wanted, fits = {
+        "path": ("paths, which are strings", text),
+        "bytes": ("binary values, or paths", text or binary),
+        "text": ("strings", text or binary),
+        "array": ("numbers or lists of numbers", text or _is_numeric(dtype)),
+        "label": ("numbers, lists of numbers or strings", text or _is_numeric(dtype)),
+        "json": ("strings, numbers, lists or structs", text or _is_plain(dtype)),
+    }[kind]
+    if not fits:
+        raise UsageError(f"column {column!r} holds {dtype}, but {wanted} are needed")
+
+
+def _is_text(dtype: Any) -> bool:
+    types = _pyarrow()[0].types
+    return bool(types.is_string(dtype) or types.is_large_string(dtype))
+
+
+def _is_list(dtype: Any) -> bool:
+    types = _pyarrow()[0].types
+    return bool(types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype))
+
+
+def _is_numeric(dtype: Any) -> bool:
+    types = _pyarrow()[0].types
+    while _is_list(dtype):
+        dtype = dtype.value_type
+    return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_boolean(dtype))
+
+
+def _is_plain(dtype: Any) -> bool:
+    """True for what JSON can hold."""
+    types = _pyarrow()[0].types
+    if _is_list(dtype):
+        return _is_plain(dtype.value_type)
+    if types.is_struct(dtype):
+        return all(_is_plain(dtype.field(number).type) for number in range(dtype.num_fields))
+    return _is_text(dtype) or _is_numeric(dtype) or bool(types.is_null(dtype))
+
+
+def _plain(column: Any) -> Any:
+    types = _pyarrow()[0].types
+    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+
+
+def _value(scalar: Any, kind: str) -> Any:
+    if not scalar.is_valid:
+        return None
+    value = scalar.as_py() if kind != "array" or _is_text(scalar.type) else _array(scalar)
+    if isinstance(value, bytes) and kind == "bytes":
+        return Cell(value, False)
+    return value.encode() if isinstance(value, str) else value
+
+
+def _array(scalar: Any) -> Cell:
+    dtype = scalar.type
+    while _is_list(dtype):
+        dtype = dtype.value_type
+    # The values of a list of numbers are taken as they lie there.
+    items = scalar.values if _is_list(scalar.type) and not _is_list(scalar.type.value_type) else None
+    try:
+        if items is not None and items.null_count == 0:
+            array = items.to_numpy(zero_copy_only=False)
+        else:
+            array = np.array(scalar.as_py(), dtype.to_pandas_dtype())
+    except (TypeError, ValueError):
+        raise BadLine("a list holds null, or its items are not of one shape") from None
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    return Cell(npy_header(array.dtype.str, array.shape) + array.tobytes(), False)

@@ -1,0 +1,226 @@
+"""Lists with named columns: CSV and TSV, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.errors import ListError
+from packtrain._core.options import LabelSpec
+from packtrain._core.paths import is_url
+
+from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
+from .labels import BadLine, LabelParser, stored_labels, suggest_values
+from .listing import Cell, ListedSample, Reject, dataset_name
+from .options import Columns
+from .rows import BadRow, Row, Rows
+
+_NO_LABEL: Final = ()
+
+
+class Table:
+    """A list with named columns, as a `Listing`.
+
+    It holds the text of the list and a few bytes per row, and reads a row again when its entry is asked for.
+
+    If labels are integers, but no label is a number, each is taken for the name of a class.
+
+    Args:
+        rows: The rows, with the values of `columns.names` in this order.
+        columns: Which columns hold what.
+        labels: Type of the labels; none if no column holds them.
+        name: Name of the list; becomes the prefix of the shard names.
+        root: Folder that relative paths start from.
+        classes: Class names by label, or None.
+        by_name: True if each label is the name of a class, even if it is a number.
+
+    Raises:
+        ListError: No row could be read.
+        UsageError: The table has no such column.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        columns: Columns,
+        labels: LabelSpec,
+        *,
+        name: str,
+        root: Path,
+        classes: tuple[str, ...] | None = None,
+        by_name: bool = False,
+    ) -> None:
+        self.labels = labels
+        self.columns: Columns | None = columns
+        self.name = dataset_name(name)
+        self.root = root
+        self.classes = classes
+        self.rejects: list[Reject] = []
+        self.sha256 = rows.sha256
+        self.advice = ""
+        self._rows = rows
+        self._reader = _Reader(columns)
+        by_name = by_name or self._names_classes()
+        parser = LabelParser(labels, classes, by_name=by_name)
+        self._parse(parser, by_name)
+        if by_name and classes is None:
+            self.classes, numbers = parser.sort_classes()
+            self._values = numbers[self._values]
+        if not len(self):
+            raise ListError(f"{name}: {self._why_nothing_is_left()}")
+
+    def _names_classes(self) -> bool:
+        """True if there are labels that could be class names, and none is a number."""
+        if self._reader.label is None or str(self.labels) != "int":
+            return False
+        found = False
+        for row in self._rows:
+            if isinstance(row, Row) and (label := self._reader.label_of(row.values)) not in (None, "", b""):
+                if not isinstance(label, bytes | str) or is_numeric(label):
+                    return False
+                found = True
+        return found
+
+    def _parse(self, parser: LabelParser, by_name: bool) -> None:
+        places, numbers, hashes = array("q"), array("q"), array("q")
+        values: array[Any] = array("d" if self.labels.kind == "float" else "q")
+        for row in self._rows:
+            if isinstance(row, BadRow):
+                self.rejects.append(Reject(*row))
+                continue
+            try:
+                path, cells = self._reader.read(row.values)
+                label = self._label(row, parser, by_name)
+            except _BadValue as error:
+                self.rejects.append(Reject(row.line, self._reader.find_path(row.values), str(error)))
+                continue
+            if not places and is_url(path):
+                self.advice = "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
+            places.append(row.place)
+            numbers.append(row.line)
+            hashes.append(hash((path, label, cells)))
+            values.extend(label)
+        self.lines = len(places) + len(self.rejects)
+        self.duplicates = len(hashes) - len(np.unique(np.asarray(hashes)))
+        self._places, self._numbers = np.asarray(places), np.asarray(numbers)
+        self._values = np.asarray(values)
+
+    def _label(self, row: Row, parser: LabelParser, by_name: bool) -> tuple[int, ...] | tuple[float, ...]:
+        if self._reader.label is None:
+            return _NO_LABEL
+        label = self._reader.label_of(row.values)
+        try:
+            return parser.parse(label_texts(label, self.labels, by_name))
+        except BadLine as error:
+            self.advice = self.advice or self._advise(label)
+            raise _BadValue(self._reader.label, error) from None
+
+    def _advise(self, label: Any) -> str:
+        suggested = suggest_values(value_texts(label)) if is_numeric(label) else "class" if label else None
+        if suggested in (None, str(self.labels)):
+            return ""
+        return f"Column {self._reader.label!r} looks like --labels {suggested}"
+
+    def _why_nothing_is_left(self) -> str:
+        if not self.lines:
+            return "the list has columns, but no rows"
+        first = self.rejects[0]
+        reason = f"none of {self.lines} rows can be used: line {first.line}: {first.reason}"
+        return f"{reason}. {self.advice}" if self.advice else reason
+
+    def __len__(self) -> int:
+        """Number of entries: rows that are not refused."""
+        return len(self._places)
+
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
+        """Returns the entries with these ordinals."""
+        rows = zip(self._places[ordinals].tolist(), self._numbers[ordinals].tolist(), strict=True)
+        samples = []
+        for (place, line), label in zip(rows, stored_labels(self.labels, self._values, ordinals), strict=True):
+            path, cells = self._reader.read(self._rows.values(place))
+            samples.append(ListedSample(line, path, label, cells))
+        return tuple(samples)
+
+    def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
+        numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
+        return numbers
+
+    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
+        """Yields the path of each of these lines, see `ListedSample`. They must ascend, and each must be an entry."""
+        for place in self._places[np.searchsorted(self._numbers, lines)].tolist():
+            yield os.fsencode(self._reader.find_path(self._rows.values(place)))
+
+    def resolve(self, path: str) -> str:
+        """Returns the path under which the file that the list calls `path` is found."""
+        return os.path.join(self.root, path)
+
+
+class _BadValue(ValueError):
+    """A value that cannot be used; the message names its column."""
+
+    def __init__(self, column: str, reason: object) -> None:
+        super().__init__(f"column {column!r}: {reason}")
+
+
+class _Reader:
+    """Reads what the values of a row say: in the order of `Columns.names`, image, label and fields."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.label = columns.label
+        self._image = columns.image
+        self._fields = columns.fields
+        self._label_at = 0 if columns.image is None else 1
+        self._first = self._label_at + (columns.label is not None)
+
+    def label_of(self, values: Sequence[Any]) -> Any:
+        """The value of the label."""
+        return values[self._label_at]
+
+    def read(self, values: Sequence[Any]) -> tuple[str, tuple[Cell | None, ...]]:
+        """Returns path and cells of a sample.
+
+        Raises:
+            _BadValue: A value cannot be used, or is missing where it is needed.
+        """
+        path = ""
+        if self._image is not None:
+            try:
+                image = path_in(values[0])
+            except BadLine as error:
+                raise _BadValue(self._image, error) from None
+            if image is None:
+                raise _BadValue(self._image, "there is no path of an image")
+            path = os.fsdecode(image)
+        cells = []
+        for field, value in zip(self._fields, values[self._first :], strict=True):
+            try:
+                cell = cell_in(field, value)
+            except BadLine as error:
+                raise _BadValue(field.column, error) from None
+            if cell is None and not field.optional:
+                raise _BadValue(
+                    field.column, f"there is no {field.name}; with --optional {field.name} samples may be without it"
+                )
+            cells.append(cell)
+        if self._image is None:
+            path = next((os.fsdecode(cell.content) for cell in cells if cell is not None and cell.by_path), "")
+        return path, tuple(cells)
+
+    def find_path(self, values: Sequence[Any]) -> str:
+        """The path of a sample, also if other values cannot be used; an empty text if there is none."""
+        by_path = [values[0]] if self._image is not None else []
+        by_path += [value for field, value in zip(self._fields, values[self._first :], strict=True) if field.by_path]
+        for value in by_path[:1] if self._image is not None else by_path:
+            try:
+                if path := path_in(value):
+                    return os.fsdecode(path)
+            except BadLine:
+                continue
+        return ""
