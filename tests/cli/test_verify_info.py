@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.support import SUFFIXES, flip, packed, shard_bytes, sources
+from helpers.support import ONE_FORMAT, SUFFIXES, flip, packed, shard_bytes, sources
 from PIL import Image
 
 from packtrain import verify
@@ -26,6 +26,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> Path:
 
 
 class TestVerify:
+    @ONE_FORMAT
     def test_a_sound_dataset_is_exit_code_0(self, run: Run, dataset: Path) -> None:
         outcome = run("verify", dataset)
         assert (outcome.code, outcome.err) == (0, "")
@@ -46,6 +47,7 @@ class TestVerify:
         (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]
         assert (problem["file"], problem["row"], problem["line"]) == (shard, 4, 4)
 
+    @ONE_FORMAT
     def test_a_shard_that_may_be_sound_is_not_to_be_removed(
         self, run: Run, dataset: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -62,6 +64,7 @@ class TestVerify:
         assert f"{shard}: cannot be read: Permission denied" in outcome.out
         assert "remove" not in outcome.out
 
+    @ONE_FORMAT
     def test_the_json_report_is_the_librarys(self, run: Run, dataset: Path) -> None:
         report = verify(dataset)
         assert run("verify", dataset, "--json").json == {
