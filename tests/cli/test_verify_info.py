@@ -107,7 +107,7 @@ class TestInfo:
         by_name = dict(line.split(maxsplit=1) for line in facts.splitlines())
         sizes = [len(source.data) for source in sources(images)]
         assert by_name["dataset"] == f"{dataset} ({format_name})"
-        assert by_name["store"] == "verbatim, RGB"
+        assert by_name["image"] == "verbatim, RGB"
         assert by_name["records"] == "12 of 12 lines, 0 refused, 0 repeated"
         assert by_name["record"].startswith(f"{min(sizes):,} to {max(sizes):,} bytes, median ")
         assert by_name["width"] == "40 to 73 pixels, median 56"
@@ -120,7 +120,7 @@ class TestInfo:
         widths = [Image.open(io.BytesIO(source.data)).width for source in sources(images)]
         assert body["dataset"] == str(dataset)
         assert body["label_counts"] == {str(k): n for k, n in Counter(s.label for s in sources(images)).items()}
-        assert body["width"] == {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        assert body["fields"]["image"]["width"] == {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
         assert body["manifest"]["records"] == 12
         assert body["index_bytes"] == sum(path.stat().st_size for path in (dataset / "index").iterdir())
 
@@ -138,7 +138,7 @@ class TestInfo:
         (tmp_path / "classes").write_text("cat\ndog\neel\n")
         store = StoreOptions("jpeg", resize="long=20", quality=77, mode="L")
         outcome = run("info", packed(images, tmp_path / "out", "tar", store=store, classes=tmp_path / "classes"))
-        assert "\nstore        jpeg, long=20, quality 77, L\n" in outcome.out
+        assert "\nimage        jpeg, long=20, quality 77, L\n" in outcome.out
         assert "\nwritten by   packtrain " in outcome.out
         assert outcome.out.endswith(" eel\n")
 
