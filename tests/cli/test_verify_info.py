@@ -120,7 +120,8 @@ class TestInfo:
         widths = [Image.open(io.BytesIO(source.data)).width for source in sources(images)]
         assert body["dataset"] == str(dataset)
         assert body["label_counts"] == {str(k): n for k, n in Counter(s.label for s in sources(images)).items()}
-        assert body["fields"]["image"]["width"] == {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        spread = {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        assert body["fields"]["image"]["width"] == spread
         assert body["manifest"]["records"] == 12
         assert body["index_bytes"] == sum(path.stat().st_size for path in (dataset / "index").iterdir())
 
