@@ -18,11 +18,13 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._packer.options import Columns as Columns
+    from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
+    from packtrain._packer.problem import Problem as Problem
     from packtrain._packer.runner import PackProgress as PackProgress
     from packtrain._packer.runner import PackReport as PackReport
     from packtrain._packer.runner import pack as pack
-    from packtrain._packer.shard_check import Problem as Problem
     from packtrain._packer.shard_check import VerifyProgress as VerifyProgress
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
@@ -54,9 +56,10 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
-    "_packer.options": ("PackOptions",),
+    "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.runner": ("PackProgress", "PackReport", "pack"),
-    "_packer.shard_check": ("Problem", "VerifyProgress"),
+    "_packer.problem": ("Problem",),
+    "_packer.shard_check": ("VerifyProgress",),
     "_packer.verifier": ("VerifyReport", "verify"),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),

@@ -13,6 +13,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
 from packtrain._core.sizes import parse_bytes, size
 
+from .columns import column_options, columns_of
 from .output import print_json, progress, run, say, warn
 from .paths import PATH
 
@@ -24,7 +25,7 @@ _REMARKS: Final = 8
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("source", metavar="TRAIN_TXT", type=PATH)
+@click.argument("source", metavar="LIST", type=PATH)
 @click.argument("out", metavar="OUT", type=PATH)
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="tar", help="Container of the shards.")
 @click.option(
@@ -38,6 +39,7 @@ _REMARKS: Final = 8
     metavar="int|int*K|float|float*K|class|none",
     help="What follows the path on each line; class: the name of a class.",
 )
+@column_options
 @click.option("--classes", type=PATH, help="File of class names, one per line, in label order.")
 @click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
 @click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
@@ -69,9 +71,11 @@ _REMARKS: Final = 8
 def command(
     source: Path, out: Path, workers: int | None, max_rejects: str, retry_rejects: bool, as_json: bool, **choices: Any
 ) -> None:
-    """Pack the images that TRAIN_TXT lists (`path label` per line), or an image folder (class/name.jpg), into OUT.
+    """Pack the images that LIST names (`path label` per line), or an image folder (class/name.jpg), into OUT.
 
-    Columns may also be separated by tabs, commas or semicolons, as in CSV files.
+    LIST may also be a CSV or TSV file with a header, JSON lines (.jsonl) or a Parquet file, whose columns are named:
+
+    packtrain pack train.csv out --image path --label class --mask seg --text caption
 
     If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
@@ -112,7 +116,13 @@ def _options(
     shard_size: str | None,
     seed: int | None,
     keep_order: bool,
-    **store: Any,
+    store: str,
+    resize: str | None,
+    quality: int,
+    mode: str,
+    orientation: str,
+    check: bool,
+    **columns: Any,
 ) -> PackOptions:
     from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
@@ -121,8 +131,9 @@ def _options(
         raise UsageError("--seed and --keep-order contradict each other")
     return PackOptions(
         format=format_,
-        store=StoreOptions(**store),
+        store=StoreOptions(store, resize, quality, mode, orientation, check),
         labels=labels,
+        columns=columns_of(**columns),
         classes=classes,
         allow_empty=allow_empty,
         root=root,

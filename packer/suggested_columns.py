@@ -39,7 +39,7 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
             words += ["--label", head]
             has_label = True
         elif option := _option(name, value, is_file):
-            words += [option, field_words(head, option.removeprefix("--"))]
+            words += [option, field_words(head, option.removeprefix("--").removesuffix("-field"))]
     return shlex.join(words)
 
 
@@ -57,10 +57,10 @@ def _option(name: str, value: str, is_file: bool) -> str:
 def field_words(column: str, kind: str) -> str:
     """Returns ``COLUMN`` if that can be the name of a field, else ``NAME=COLUMN``."""
     plain = re.sub(r"[^a-z0-9_]+", "_", column.casefold()).strip("_")
-    for name in (column, plain, f"{plain}_{kind.replace('-', '_')}", kind.replace("-", "_")):
+    for name in (column, plain, f"{plain}_{kind}", f"{kind}_{plain}"):
         try:
             check_name(name)
         except UsageError:
             continue
-        return column if name == column and kind != "image-field" else f"{name}={column}"
+        return column if name == column else f"{name}={column}"
     return f"field={column}"

@@ -98,7 +98,7 @@ def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             size = path.stat().st_size
-            lines = _dataset(file, "lines", size)[:].tolist()
+            lines = _integers(file, "lines", size)
             values: list[Any] = [None] * len(lines)
             if schema.labels.kind != "none":
                 values = _dataset(file, "labels", size)[:].tolist()
@@ -145,10 +145,10 @@ def _records(file: h5py.File, field: Field, count: int, size: int) -> _Records:
         raise ValueError(f"{data.name} has another type or shape")
     ends: Sequence[int] = range(count + 1)
     if expected.delimited:
-        ends = _dataset(group, "offsets", size)[:].tolist()
+        ends = _integers(group, "offsets", size)
     present: Sequence[int] = range(1, count + 1)
     if field.optional:
-        present = _dataset(group, "present", size)[:].tolist()
+        present = _integers(group, "present", size)
     if len(ends) != count + 1 or len(present) != count:
         raise ValueError(f"the datasets of {field.name} and lines have different lengths")
     return _Records(data.id.get_offset() or 0, expected.entry_bytes, ends, present)
@@ -168,6 +168,19 @@ def _group(file: h5py.File, path: str) -> h5py.Group:
         if not isinstance(group, h5py.Group):
             raise ValueError(f"{path} is not a group")
     return group
+
+
+def _integers(group: h5py.Group, name: str, size: int) -> list[int]:
+    """Reads a dataset of integers, as `_dataset` finds it.
+
+    Raises:
+        ValueError: It holds something else.
+    """
+    dataset = _dataset(group, name, size)
+    if dataset.dtype.kind not in "iu" or dataset.ndim != 1:
+        raise ValueError(f"{name} is not a list of integers")
+    values: list[int] = dataset[:].tolist()
+    return values
 
 
 def _dataset(group: h5py.Group, name: str, size: int) -> h5py.Dataset:

@@ -39,6 +39,7 @@ from . import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
 SUFFIX: Final = ".mdb"
 LABELS: Final = b"labels"
+_KEY_BYTES: Final = 8
 _PAGE_NUMBER_BYTES: Final = 8
 
 Value = tuple[int, str, memoryview]
@@ -115,10 +116,14 @@ def _sample(line: int, values: list[Value], base: int, required: set[str]) -> St
 
 def _values(environment: Any, transaction: Any, name: str, database: bytes) -> Iterator[Value]:
     """Yields what a database holds, in the order of the lines."""
+    before = -1
     for key, value in transaction.cursor(environment.open_db(database, transaction, create=False)):
-        if len(key) != 8:
-            raise ValueError(f"database {database.decode()} has a key of {len(key)} bytes")
-        yield int.from_bytes(key, "big"), name, value
+        line = int.from_bytes(key, "big")
+        if len(key) != _KEY_BYTES or line <= before:
+            # A tree that is made to do harm may lead back to where it came from.
+            raise ValueError(f"database {database.decode()} has a key of {len(key)} bytes, or keys out of order")
+        before = line
+        yield line, name, value
 
 
 def _map_address(environment: Any, transaction: Any, database: bytes) -> int:

@@ -1,0 +1,139 @@
+"""The options of `packtrain pack` that say which columns of a list hold what."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from packtrain._core.errors import UsageError
+from packtrain._core.schema import IMAGE, MASK_ENCODINGS, check_name
+from packtrain._core.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from packtrain._packer.options import Columns, FieldColumn
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BY_PATH: Final = ":path"
+# Option, kind of the field, and how its value is written; fields are stored in this order.
+_FIELDS: Final = (
+    ("image_field", "image", "[NAME=]COL", "Paths of further images."),
+    ("mask", "mask", "[NAME=]COL", "Paths of masks: images of class indices."),
+    ("text", "text", "[NAME=]COL[:path]", "Texts, or paths of text files."),
+    ("json_field", "json", "[NAME=]COL[:path]", "JSON, or paths of JSON files."),
+    ("array", "array", "[NAME=]COL[:path]", "Lists of numbers, or paths of .npy files."),
+    ("bytes", "bytes", "[NAME=]COL", "Paths of other files, or binary values of Parquet."),
+)
+_ALWAYS_BY_PATH: Final = ("image", "mask", "bytes")
+
+
+def column_options(command: F) -> F:
+    """Adds the options to a command, whose function takes them as keyword arguments, for `columns_of`."""
+    options = [
+        click.option("--image", metavar="COL", help="Column of a list with a header: paths of the images."),
+        click.option("--label", metavar="COL", help="Column of the labels."),
+        *(
+            click.option(_spelled(option), option, metavar=form, multiple=True, help=f"{what} May be repeated.")
+            for option, _, form, what in _FIELDS
+        ),
+        click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may be without."),
+        click.option(
+            "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."
+        ),
+        click.option("--mask-store", type=click.Choice(MASK_ENCODINGS), help="How masks are stored.  [default: png]"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def columns_of(
+    *,
+    image: str | None,
+    label: str | None,
+    optional: Sequence[str],
+    mask_classes: Sequence[str],
+    mask_store: str | None,
+    **fields: Sequence[str],
+) -> Columns | None:
+    """Returns the columns that the options name, or None if they name none.
+
+    Raises:
+        UsageError: An option is not written as it should be, or names a field that there is not.
+    """
+    from packtrain._packer.options import Columns
+
+    named = [(kind, option, *_parse(option, kind, text)) for option, kind, *_ in _FIELDS for text in fields[option]]
+    names = [name for _, _, name, _, _ in named]
+    masks = [name for kind, _, name, _, _ in named if kind == "mask"]
+    for name in optional:
+        _require_known("--optional", name, names)
+    classes = dict(_class_file(text, masks) for text in mask_classes)
+    if mask_store is not None and not masks:
+        raise UsageError("--mask-store is for masks, but there is no --mask")
+    if image is None and label is None and not named:
+        return None
+    return Columns(
+        image,
+        label,
+        tuple(
+            _field(name, kind, column, by_path, name in optional, mask_store, classes.get(name))
+            for kind, _, name, column, by_path in named
+        ),
+    )
+
+
+def _field(
+    name: str, kind: str, column: str, by_path: bool, optional: bool, mask_store: str | None, classes: Path | None
+) -> FieldColumn:
+    from packtrain._packer.options import FieldColumn
+
+    encoding = mask_store if kind == "mask" and mask_store is not None else "png"
+    return FieldColumn(name, kind, column, by_path, optional=optional, encoding=encoding, classes=classes)
+
+
+def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
+    """Returns name, column and whether its cells are paths, of ``[NAME=]COL[:path]``."""
+    from packtrain._packer.suggested_columns import field_words
+
+    by_path = kind in _ALWAYS_BY_PATH
+    if not by_path and text.endswith(_BY_PATH):
+        text, by_path = text.removesuffix(_BY_PATH), True
+    name, separator, column = text.partition("=")
+    column = column if separator else text
+    if not column or not name:
+        raise UsageError(f"{_spelled(option)} {shlex.quote(text)}: no column is named")
+    try:
+        return check_name(name), column, by_path
+    except UsageError as error:
+        suffix = _BY_PATH if by_path and kind not in _ALWAYS_BY_PATH else ""
+        words = shlex.join([_spelled(option), field_words(column, kind) + suffix])
+        raise UsageError(f"{error}, for example: {words}") from None
+
+
+def _class_file(text: str, masks: Sequence[str]) -> tuple[str, Path]:
+    name, separator, path = text.partition("=")
+    if not separator or not path:
+        raise UsageError(
+            f"--mask-classes {shlex.quote(text)}: expected NAME=FILE, such as {(masks or ['mask'])[0]}=FILE"
+        )
+    _require_known("--mask-classes", name, masks)
+    return name, Path(path)
+
+
+def _require_known(option: str, name: str, names: Sequence[str]) -> None:
+    if name == IMAGE and name not in names:
+        raise UsageError(
+            f"{option} image: no sample can be without the image. Name its column with --image-field view=COL instead "
+            "of --image"
+        )
+    if name not in names:
+        there = f"the fields are {', '.join(names)}" if names else "there is none"
+        raise UsageError(f"{option} {name}: there is no such field; {there}{did_you_mean(name, names)}")
+
+
+def _spelled(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
