@@ -57,8 +57,8 @@ def record_encoder(schema: Schema) -> str | None:
         return None
     names = [encoder(store)]
     if rewrites_masks(store) and any(field.encoding == "png" for field in schema.fields):
-        names.append(f"masks by {png_writer()}")
-    return "; ".join(name for name in names if name is not None) or None
+        names.append(png_writer())
+    return ", ".join(name for name in names if name is not None) or None
 
 
 def encode_sample(schema: Schema, sample: ListedSample, resolve: Callable[[str], str]) -> tuple[Encoded | None, ...]:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from packtrain._codec.pillow import open_image, pillow_version, require_pillow, whole_images_only
+from packtrain._codec.geometry import Scale
+from packtrain._codec.masks import Mask, PngHeader, decode_png, map_mask, png_header
+from packtrain._codec.pillow import require_pillow, whole_images_only
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.schema import Field
 
 from .images import UPRIGHT, StoredImage, faults_of_the_image
 from .sources import Refused
 
-Indices = npt.NDArray[Any]
-_PNG: Final = b"\x89PNG\r\n\x1a\n"
-_DEPTH, _COLOUR = 24, 25
-"""Where a PNG says how many bits a value has, and what its values are."""
-_GREY, _PALETTE = 0, 3
-_COLOURS: Final = {2: "RGB", 4: "grey with transparency", 6: "RGB with transparency"}
 _JPEG: Final = b"\xff\xd8"
+_NEAREST: Final = 0
 
 
 class StoredMask(NamedTuple):
@@ -58,10 +54,6 @@ class Frame(NamedTuple):
         orientation = image.header.orientation if options.orientation == "apply" else 1
         return cls(image.source_size, orientation, options.resize and ResizeRule.parse(options.resize))
 
-    def size(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of what is stored, for upright pixels of `width` x `height`."""
-        return (width, height) if self.resize is None else self.resize.output_size(width, height)
-
 
 def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
     """Converts the bytes of a PNG to the mask that is stored. A PNG that need not change is stored as it is.
@@ -75,37 +67,35 @@ def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
         Refused: The file holds no class indices of the field's width, or is broken, or has another size than the image.
         MemoryError: There is not enough memory for this mask.
     """
-    depth = mask_depth(data)
+    depth = mask_header(data).depth
     if depth > 8 and field.dtype == "|u1":
         raise Refused(
             f"its class indices have {depth} bits, and those of the field 8. If all are to have 16, pack into another "
             f"folder with --dtype {field.name}=uint16"
         )
-    indices = _decode(data, depth)
+    indices = _decode(data)
     size = indices.shape[1], indices.shape[0]
     if frame.source_size not in (None, size):
         raise Refused(f"it has {_in_words(size)} pixels, and its image {_in_words(frame.source_size or size)}")
-    stored = _resized(_turned(indices, frame.orientation), frame)
+    stored = _resized(_turned(indices, frame.orientation), frame.resize)
     height, width = stored.shape
     if field.encoding == "raw":
         return StoredMask(np.ascontiguousarray(stored, field.dtype).tobytes(), width, height)
-    return StoredMask(data if stored is indices else _as_png(stored.astype(field.dtype)), width, height)
+    return StoredMask(data if stored is indices else _as_png(stored, field), width, height)
 
 
-def mask_depth(data: bytes) -> int:
-    """Returns the number of bits of a class index in a PNG, by its first bytes.
+def mask_header(data: bytes) -> PngHeader:
+    """Reads the header of a mask.
 
     Raises:
         Refused: It is not a PNG, or its pixels are colours.
     """
     if data.startswith(_JPEG):
         raise Refused("a JPEG, whose compression changes class indices: save masks as PNG, from their source")
-    if not data.startswith(_PNG) or len(data) <= _COLOUR:
-        raise Refused(f"not a PNG; it begins with {data[:16]!r}. Save masks as PNG, grey or with a palette")
-    if data[_COLOUR] not in (_GREY, _PALETTE):
-        what = _COLOURS.get(data[_COLOUR], f"of an unknown colour type {data[_COLOUR]}")
-        raise Refused(f"its pixels are {what}, not class indices: save the index of each pixel's class as a grey PNG")
-    return data[_DEPTH]
+    try:
+        return png_header(data)
+    except ValueError as error:
+        raise Refused(f"{error}. Save the index of each pixel's class as a PNG, grey or with a palette") from error
 
 
 def rewrites_masks(options: StoreOptions) -> bool:
@@ -114,28 +104,21 @@ def rewrites_masks(options: StoreOptions) -> bool:
 
 
 def png_writer() -> str:
-    """Names the libraries that decide the bytes of a PNG that has to be written."""
+    """Names the library that, beside Pillow, decides the bytes of a PNG that has to be written."""
     from PIL import features
 
     # zlib-ng compresses otherwise than zlib. A Pillow that does not know the difference has zlib.
     faster = features.version("zlib_ng") if "zlib_ng" in features.features else None
-    zlib = f"zlib-ng {faster}" if faster else f"zlib {features.version('zlib')}"
-    return f"{pillow_version()}, {zlib}"
+    return f"zlib-ng {faster}" if faster else f"zlib {features.version('zlib')}"
 
 
-def _decode(data: bytes, depth: int) -> Indices:
+def _decode(data: bytes) -> Mask:
     with warnings.catch_warnings(), whole_images_only(), faults_of_the_image("Pillow refuses it"):
         warnings.simplefilter("ignore")
-        image = open_image(data)
-        image.load()
-        values = np.asarray(image)
-    if image.mode == "L" and depth < 8:
-        # Pillow spreads the values of fewer bits over 0 to 255, apart from those of a palette.
-        return values >> (8 - depth)
-    return values.astype("<u2" if depth > 8 else "|u1", copy=False)
+        return decode_png(data)
 
 
-def _turned(indices: Indices, orientation: int) -> Indices:
+def _turned(indices: Mask, orientation: int) -> Mask:
     """What `PIL.Image.transpose` gives for `UPRIGHT`."""
     match UPRIGHT.get(orientation):
         case None:
@@ -156,27 +139,15 @@ def _turned(indices: Indices, orientation: int) -> Indices:
             return np.rot90(indices)
 
 
-def _resized(indices: Indices, frame: Frame) -> Indices:
+def _resized(indices: Mask, resize: ResizeRule | None) -> Mask:
     height, width = indices.shape
-    target = frame.size(width, height)
-    if target == (width, height):
-        return indices
-    return indices[nearest(height, target[1])[:, None], nearest(width, target[0])]
+    target = (width, height) if resize is None else resize.output_size(width, height)
+    return indices if target == (width, height) else map_mask(indices, [Scale(*target, resample=_NEAREST)])
 
 
-def nearest(source: int, target: int) -> npt.NDArray[np.int64]:
-    """Returns which of `source` pixels each of `target` pixels takes, int64 [target].
-
-    The arithmetic is that of torch's ``interpolate`` with mode nearest, in float32, by which torchvision resizes masks.
-    """
-    scale = np.float32(source) / np.float32(target)
-    taken = np.floor(np.arange(target, dtype=np.float32) * scale).astype(np.int64)
-    return np.minimum(taken, source - 1)
-
-
-def _as_png(indices: Indices) -> bytes:
+def _as_png(indices: Mask, field: Field) -> bytes:
     encoded = io.BytesIO()
-    require_pillow().fromarray(np.ascontiguousarray(indices)).save(encoded, "PNG")
+    require_pillow().fromarray(np.ascontiguousarray(indices, field.dtype)).save(encoded, "PNG")
     return encoded.getvalue()
 
 

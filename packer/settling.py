@@ -18,7 +18,7 @@ from packtrain._core.schema import Field, image_field
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
 from .class_names import read_class_names
 from .listing import Cell, ListedSample, Listing
-from .masks import mask_depth
+from .masks import mask_header
 from .options import FieldColumn, PackOptions
 from .sources import Refused
 
@@ -75,8 +75,8 @@ def _settled(column: FieldColumn, number: int, images: Listing, options: PackOpt
 
 
 def _mask_dtype(column: FieldColumn, number: int, images: Listing) -> str:
-    depths = _of_sample(column, number, images, lambda data, _: mask_depth(data))
-    return "<u2" if max(depths, default=8) > 8 else "|u1"
+    headers = _of_sample(column, number, images, lambda data, _: mask_header(data))
+    return max((header.dtype for header in headers), default="|u1", key=lambda dtype: dtype == "<u2")
 
 
 def _array_form(column: FieldColumn, number: int, images: Listing) -> tuple[str, tuple[int | None, ...]]:
