@@ -55,12 +55,12 @@ def field_set(folder: Path, count: int, *, bad: bool = True) -> Path:
     Of four samples, one has no side view and an empty caption, one no caption, and one no wave and no boxes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "list.csv").open("w", newline="") as file:
+    with (folder / "train.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["path", "class", *(field.column for field in COLUMNS.fields)])
         for line in range(count):
             writer.writerow(_row(folder, line, bad=bad and line == BAD))
-    return folder / "list.csv"
+    return folder / "train.csv"
 
 
 def _row(folder: Path, line: int, *, bad: bool) -> list[Any]:

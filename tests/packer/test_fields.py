@@ -150,7 +150,7 @@ def test_a_lost_shard_is_packed_again_with_the_same_bytes(
     datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
 ) -> None:
     out = packed_fields(listing, tmp_path / "out", format_name)
-    lost = next(path for path in sorted(out.glob("list-*1.*")) if path.suffix != ".idx")
+    lost = next(path for path in sorted(out.glob("train-*1.*")) if path.suffix != ".idx")
     lost.unlink()
     assert tree(packed_fields(listing, out, format_name)) == tree(datasets[format_name])
 

@@ -6,14 +6,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from helpers.faults.harness import Action, FaultServer, Outcome
+from helpers.fields import COLUMNS, field_set
 from helpers.support import image_set, tree
 
 from packtrain import PackOptions, PackReport, pack, verify
+from packtrain._packer.options import Columns
 
 DONE, CLEAN_ERROR = 0, 3
 """Exit codes of `PACK`; anything else is a crash or an error that packtrain did not mean to raise."""
@@ -21,8 +23,12 @@ DONE, CLEAN_ERROR = 0, 3
 PACK = f"""
 from packtrain._core.errors import PacktrainError
 from packtrain import PackOptions, pack
+from packtrain._packer.options import Columns, FieldColumn
 
-options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
+columns = args["columns"]
+if columns is not None:
+    columns = Columns(columns["image"], columns["label"], tuple(FieldColumn(**field) for field in columns["fields"]))
+options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"], columns=columns)
 try:
     pack(args["source"], args["out"], options, max_rejects="1", retry_rejects=args["retry_rejects"])
 except PacktrainError as error:
@@ -41,12 +47,21 @@ for format in ("tar", "hdf5", "lmdb"):
 
 @dataclass(frozen=True)
 class Job:
-    """A pack of six images into three shards, where line 2 is refused until its file is fixed."""
+    """A pack of six samples into three shards, of which the third is refused until its file is fixed.
+
+    Attributes:
+        source: The list.
+        shard_bytes: Size of a shard.
+        format: Container format.
+        retry_rejects: True to pack shards with refused lines again.
+        columns: The columns of the list; None for a list of images and labels.
+    """
 
     source: Path
     shard_bytes: int
     format: str = "tar"
     retry_rejects: bool = False
+    columns: Columns | None = None
 
     @classmethod
     def make(cls, folder: Path) -> Self:
@@ -56,13 +71,24 @@ class Job:
         mean = sum(path.stat().st_size for path in images) // len(images)
         return cls(source, 2 * mean + 1)
 
+    @classmethod
+    def of_fields(cls, folder: Path) -> Self:
+        """Samples with a further image, a mask, a text and boxes, some of which are missing; one mask is broken."""
+        source = field_set(folder, 6)
+        names = ("side", "seg", "caption", "boxes")
+        columns = replace(COLUMNS, fields=tuple(field for field in COLUMNS.fields if field.name in names))
+        files = [*folder.glob("?.jpg"), *folder.glob("* side.jpg"), *folder.glob("* seg.png")]
+        # A third record does not fit, whether the broken mask is mended or not.
+        return cls(source, 24 * sum(path.stat().st_size for path in files) // 60, columns=columns)
+
     def mended(self, folder: Path) -> Self:
-        """The same list with an image in line 2. Finished datasets of both have the same plan."""
-        return replace(self, source=image_set(folder, 6), retry_rejects=True)
+        """The same list without a broken file. Finished datasets of both have the same plan."""
+        source = image_set(folder, 6) if self.columns is None else field_set(folder, 6, bad=False)
+        return replace(self, source=source, retry_rejects=True)
 
     def run(self, out: Path) -> PackReport:
         """Packs in this process."""
-        options = PackOptions(format=self.format, shard_bytes=self.shard_bytes)
+        options = PackOptions(format=self.format, shard_bytes=self.shard_bytes, columns=self.columns)
         return pack(self.source, out, options, max_rejects="1", retry_rejects=self.retry_rejects)
 
     def args(self, out: Path) -> dict[str, Any]:
@@ -73,6 +99,7 @@ class Job:
             "format": self.format,
             "shard_bytes": self.shard_bytes,
             "retry_rejects": self.retry_rejects,
+            "columns": None if self.columns is None else asdict(self.columns),
         }
 
     def run_under(
