@@ -142,5 +142,5 @@ def test_py_lmdb_finds_a_database_for_each_field(shard: Path) -> None:
         assert list(transaction.cursor(captions)) == [((1).to_bytes(8), b""), ((2).to_bytes(8), "Zoë".encode())]
         stored = environment.open_db(b"fields/boxes", transaction, create=False)
         for i in range(COUNT):
-            array = np.load(io.BytesIO(transaction.get(i.to_bytes(8), db=stored)))
+            array = np.load(io.BytesIO(transaction.get(i.to_bytes(8), db=stored) or b""))
             np.testing.assert_array_equal(array, boxes(i), strict=True)
