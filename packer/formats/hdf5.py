@@ -191,27 +191,27 @@ class _Records:
         self._ends = array("q", [0])
         self._present = bytearray()
         self._shapes = array("i")
+        self._no_shape = (0,) * self._layout.sizes
+        self._array = field.kind == "array"
 
     def add(self, record: NewRecord | None) -> None:
         """Appends a record, or notes that it is missing."""
-        entries, crc32c, shape = 0, 0, (0,) * self._layout.sizes
-        if record is not None:
-            entries, crc32c = self._entries(record), record.crc32c
-            shape = record.shape[: self._layout.sizes]
+        if record is None:
+            entries, crc32c, shape = 0, 0, self._no_shape
+        else:
+            entries, crc32c, shape = self._entries(record), record.crc32c, record.shape
             self.sink.write(record.payload)
         self._ends.append(self._ends[-1] + entries)
         self.crc32c.append(crc32c)
         self._present.append(record is not None)
-        self._shapes.extend(shape)
+        if self._no_shape:
+            self._shapes.extend(shape[: len(self._no_shape)])
 
     def _entries(self, record: NewRecord) -> int:
         layout, size = self._layout, len(record.payload)
-        if layout.single:
-            entries = 1
-        elif self._field.kind == "array":
-            entries = record.shape[0]
-        else:
+        if not (layout.single or self._array):
             return size
+        entries = 1 if layout.single else record.shape[0]
         if entries * layout.entry_bytes != size:
             raise ValueError(f"field {self._field.name}: {size} bytes do not hold an array of {record.shape}")
         return entries

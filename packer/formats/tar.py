@@ -42,9 +42,10 @@ class Writer:
     def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         schema = spec.schema
-        self._label_suffix = label_extension(schema.labels) if schema.labels.kind != "none" else None
+        self._label_suffix = label_extension(schema.labels)
         self._prefixes = tuple("" if field.name == IMAGE else f"{field.name}." for field in schema.fields)
-        self._label_place = 0 if schema.image is None else 1
+        labelled = schema.labels.kind != "none"
+        self._label_place = (0 if schema.image is None else 1) if labelled else -1
         self._position = 0
         self._crc32c = 0
         self._offsets: list[tuple[int, ...]] = []
@@ -52,31 +53,36 @@ class Writer:
 
     def add(self, sample: NewSample) -> None:
         """Appends the members of the sample."""
-        members = [
-            None if record is None else (prefix + record.extension, record.payload)
-            for prefix, record in zip(self._prefixes, sample.records, strict=True)
-        ]
-        if self._label_suffix is not None:
-            members.insert(self._label_place, (self._label_suffix, json.dumps(sample.label).encode()))
-        position, key = self._position, f"{sample.line:0{KEY_DIGITS}d}"
-        offsets, buffers, entries = [], [], []
-        for member in members:
-            if member is None:
+        key = f"{sample.line:0{KEY_DIGITS}d}."
+        buffers: list[bytes] = []
+        entries: list[str] = []
+        offsets: list[int] = []
+        for place, record in enumerate(sample.records):
+            if place == self._label_place:
+                self._append_label(sample, key, buffers, entries)
+            if record is None:
                 offsets.append(0)
-                continue
-            suffix, payload = member
-            name, size = f"{key}.{suffix}", len(payload)
-            padding = _padding(size)
-            offsets.append(position + BLOCK)
-            entries.append(f"{suffix} {position + BLOCK} {size} {name}")
-            buffers += [ustar_header(name, size), payload, padding]
-            position += BLOCK + size + len(padding)
-        if self._label_suffix is not None:
-            del offsets[self._label_place]
+            else:
+                suffix = self._prefixes[place] + record.extension
+                offsets.append(self._append(key, suffix, record.payload, buffers, entries))
+        if self._label_place == len(sample.records):
+            self._append_label(sample, key, buffers, entries)
         self._offsets.append(tuple(offsets))
         if entries:
             self._lines.append(" ".join(entries))
             self._write(buffers)
+
+    def _append_label(self, sample: NewSample, key: str, buffers: list[bytes], entries: list[str]) -> None:
+        self._append(key, self._label_suffix, json.dumps(sample.label).encode(), buffers, entries)
+
+    def _append(self, key: str, suffix: str, payload: bytes, buffers: list[bytes], entries: list[str]) -> int:
+        """Appends a member to `buffers`, and what the index says about it to `entries`. Returns its offset."""
+        name, size, offset = key + suffix, len(payload), self._position + BLOCK
+        padding = -size % BLOCK
+        buffers += (ustar_header(name, size), payload, bytes(padding))
+        entries.append(f"{suffix} {offset} {size} {name}")
+        self._position = offset + size + padding
+        return offset
 
     def finish(self) -> WrittenShard:
         """Ends the archive."""
@@ -94,7 +100,7 @@ class Writer:
     def _write(self, buffers: list[bytes]) -> None:
         assert self._descriptor is not None, "the writer is closed"
         for first in range(0, len(buffers), _MOST_BUFFERS):
-            self._position += write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
+            write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
         for buffer in buffers:
             self._crc32c = crc32c(buffer, self._crc32c)
 
@@ -114,7 +120,3 @@ def ustar_header(name: str, size: int) -> bytes:
     header[_SIZE] = digits
     header[_CHECKSUM] = b"%06o\0 " % (_TEMPLATE_SUM + sum(encoded) + sum(digits))
     return bytes(header)
-
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % BLOCK)

@@ -132,7 +132,7 @@ def _map_address(environment: Any, transaction: Any, database: bytes) -> int:
     py-lmdb gives views of values but not their offsets in the file. The main database holds a short value for each
     named database, so it lies inside a page, and every page begins with its number.
     """
-    page_bytes = environment.stat()["psize"]
+    page_bytes = int(environment.stat()["psize"])
     value = transaction.get(database)
     if value is None:
         raise ValueError(f"it has no database {database.decode()}")

@@ -60,7 +60,7 @@ def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for member in archive:
         yield member
-        archive.members.clear()  # otherwise tarfile would keep them all
+        archive.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile would keep them all
 
 
 def _sample(archive: tarfile.TarFile, schema: Schema, key: str, members: Iterator[tarfile.TarInfo]) -> StoredSample:

@@ -23,6 +23,7 @@ from crc32c import crc32c
 from helpers.samples import SUFFIXES, Sample, value_of, write_shard
 from helpers.support import soon, tree
 
+from packtrain._core.files import write_all
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._packer.confined import Died, Limits, Send, run_confined
@@ -67,9 +68,7 @@ class TestDisk:
     def test_a_full_disk_ends_every_write_and_leaves_only_the_shard(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from packtrain._packer.formats import hdf5
-
-        real, failed = hdf5.write_all, 0
+        real, failed = write_all, 0
         for at in count():
             calls = iter(range(at))
 
@@ -78,7 +77,7 @@ class TestDisk:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return real(descriptor, buffers)
 
-            monkeypatch.setattr(hdf5, "write_all", failing)
+            monkeypatch.setattr("packtrain._packer.formats.hdf5.write_all", failing)
             descriptors = len(os.listdir("/proc/self/fd"))
             path = tmp_path / "shard.h5"
             try:
