@@ -21,7 +21,7 @@ def small_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
 
 @pytest.fixture(params=["images", pytest.param(MANY_FIELDS, marks=pytest.mark.complete)])
 def content(request: pytest.FixtureRequest) -> str:
-    """What samples hold: an image and a label, or many fields, of which the sample of the tests has only some."""
+    """What samples hold: an image and a label, or many fields. The latter are left out of the sample of most tests."""
     name: str = request.param
     return name
 
