@@ -79,14 +79,14 @@ def encode_sample(schema: Schema, sample: ListedSample, resolve: Callable[[str],
         MissingDependency: A package that a store mode needs is not installed.
     """
     records: list[Encoded | None] = []
-    frame = Frame()
-    if schema.image is not None:
-        store = _store(schema.image)
+    frame = None
+    image, others = schema.image, schema.others
+    if image is not None:
+        store = _store(image)
         stored = store_image(read_source(resolve(sample.path)), store)
         records.append(_image(stored, store))
-        if schema.others:
-            frame = Frame.of(stored, store)
-    for field, cell in zip(schema.others, sample.cells, strict=True):
+        frame = Frame.of(stored, store) if others else None
+    for field, cell in zip(others, sample.cells, strict=True):
         if cell is None:
             if not field.optional:
                 raise Refused(f"{field.kind} {field.name}: the sample is without it, and it is not optional")

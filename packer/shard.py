@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,6 +133,28 @@ class _Written(NamedTuple):
     rejects: list[Reject]
     remarks: Counter[str]
 
+    def take(
+        self, entry: ListedSample, encoded: Sequence[Encoded | None], *, bare: bool
+    ) -> tuple[NewRecord | None, ...]:
+        """Takes note of a sample, and returns its records as they are written."""
+        records: list[NewRecord | None] = []
+        values: list[Values | None] = []
+        for record in encoded:
+            if record is None:
+                records.append(None)
+                values.append(None)
+                continue
+            payload = record.stored(bare=bare)
+            checksum = crc32c(payload)
+            records.append(NewRecord(payload, record.extension, checksum, record.shape))
+            values.append((len(payload), checksum, *record.frame))
+            if record.remarks:
+                self.remarks.update(record.remarks)
+        self.lines.append(entry.line)
+        self.labels.append(entry.label)
+        self.values.append(tuple(values))
+        return tuple(records)
+
     def placed(self, offsets: Sequence[Values]) -> list[tuple[Values | None, ...]]:
         """The same as `values`, with each record's offset first."""
         return [
@@ -152,22 +173,13 @@ def _write(
     try:
         for done, entry in enumerate(task.entries, 1):
             try:
-                with _faults_of_the_machine(entry, resolve):
-                    encoded = encode_sample(schema, entry, resolve)
+                encoded = encode_sample(schema, entry, resolve)
             except Refused as refusal:
                 written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
+            except (OSError, MemoryError) as error:
+                raise _not_the_files_fault(error, entry, resolve) from error
             else:
-                records = tuple(None if record is None else _record(record, bare=writer.bare) for record in encoded)
-                writer.add(NewSample(entry.line, entry.label, records))
-                written.lines.append(entry.line)
-                written.labels.append(entry.label)
-                written.values.append(
-                    tuple(
-                        None if new is None or old is None else (len(new.payload), new.crc32c, *old.frame)
-                        for new, old in zip(records, encoded, strict=True)
-                    )
-                )
-                written.remarks.update(remark for record in encoded if record is not None for remark in record.remarks)
+                writer.add(NewSample(entry.line, entry.label, written.take(entry, encoded, bare=writer.bare)))
             if time.monotonic() - reported > _REPORT_SECONDS:
                 report(ShardProgress(task.number, done, tuple(written.rejects)))
                 reported = time.monotonic()
@@ -176,26 +188,18 @@ def _write(
         writer.close()
 
 
-def _record(encoded: Encoded, *, bare: bool) -> NewRecord:
-    payload = encoded.stored(bare=bare)
-    return NewRecord(payload, encoded.extension, crc32c(payload), encoded.shape)
-
-
-@contextmanager
-def _faults_of_the_machine(entry: ListedSample, resolve: Callable[[str], str]) -> Iterator[None]:
-    """Turns what is not the fault of an entry's files into an error that ends the shard."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename} (line {entry.line})"
-        raise ShardFailed(
-            f"cannot read {where}: {error.strerror}. The file is not at fault, so it is not refused. {way_out(error)}"
-        ) from error
-    except MemoryError as error:
-        raise ShardFailed(
+def _not_the_files_fault(
+    error: OSError | MemoryError, entry: ListedSample, resolve: Callable[[str], str]
+) -> ShardFailed:
+    if isinstance(error, MemoryError):
+        return ShardFailed(
             f"not enough memory for {resolve(entry.path)} (line {entry.line}): use fewer workers (--workers), or "
             "remove the line if its files are too large, then run the same command again"
-        ) from error
+        )
+    return ShardFailed(
+        f"cannot read {error.filename} (line {entry.line}): {error.strerror}. The file is not at fault, so it is not "
+        f"refused. {way_out(error)}"
+    )
 
 
 def _write_sidecar(path: Path, data: bytes) -> FileInfo:
