@@ -49,7 +49,7 @@ class ParquetRows:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             opened = _open(file, source.name)
             columns_of(opened.schema_arrow.names, columns.names, source.name)
-            self._kinds = _kinds(columns)
+            self._names, self._kinds = columns.names, _kinds(columns)
             for column, kind in zip(columns.names, self._kinds, strict=True):
                 _require_fitting(opened.schema_arrow.field(column).type, column, kind)
             try:
@@ -77,7 +77,13 @@ class ParquetRows:
         """
         number = bisect_right(self._starts, place) - 1
         index = place - self._starts[number]
-        return [_value(column[index], kind) for column, kind in zip(self._batches[number], self._kinds, strict=True)]
+        values = []
+        for name, column, kind in zip(self._names, self._batches[number], self._kinds, strict=True):
+            try:
+                values.append(_value(column[index], kind))
+            except BadLine as error:
+                raise BadLine(f"column {name!r}: {error}") from None
+        return values
 
 
 def heads_of(source: Path) -> tuple[list[str], list[str]]:
