@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
+    from packtrain._packer.problem import Problem as Problem
     from packtrain._packer.runner import PackProgress as PackProgress
     from packtrain._packer.runner import PackReport as PackReport
     from packtrain._packer.runner import pack as pack
-    from packtrain._packer.shard_check import Problem as Problem
     from packtrain._packer.shard_check import VerifyProgress as VerifyProgress
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
@@ -58,7 +58,8 @@ _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.runner": ("PackProgress", "PackReport", "pack"),
-    "_packer.shard_check": ("Problem", "VerifyProgress"),
+    "_packer.problem": ("Problem",),
+    "_packer.shard_check": ("VerifyProgress",),
     "_packer.verifier": ("VerifyReport", "verify"),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": ("BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"),

@@ -24,7 +24,8 @@ from benchmarks.measure import alternate, child, kind_of, medians, print_table, 
 from packtrain import LabelSpec, StoreOptions
 from packtrain._core.files import write_file
 from packtrain._core.index import IndexWriter
-from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FileInfo, Manifest, ShardInfo
+from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FieldInfo, FileInfo, Manifest, ShardInfo
+from packtrain._core.schema import image_field
 
 RECORDS: Final = 10_000_000
 SHARDS: Final = 2048
@@ -111,7 +112,7 @@ def make_dataset(folder: Path, records: int, shards: int) -> int:
     manifest = Manifest(
         name="synthetic",
         format="tar",
-        store=StoreOptions(),
+        fields=(FieldInfo.of(image_field(StoreOptions())),),
         labels=LabelSpec(),
         classes=None,
         records=records,

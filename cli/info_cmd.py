@@ -13,7 +13,8 @@ from .output import one_line, print_json, say
 from .paths import PATH
 
 if TYPE_CHECKING:
-    from packtrain._readers.dataset.summary import Spread, Summary
+    from packtrain._core.schema import Field
+    from packtrain._readers.dataset.summary import FieldSummary, Spread, Summary
 
 _SHOWN_LABELS: Final = 10
 _BAR: Final = 30
@@ -23,7 +24,7 @@ _BAR: Final = 30
 @click.argument("dataset", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path, as_json: bool) -> None:
-    """Show what is in DATASET: counts, bytes, store mode, labels, image sizes, and what wrote it."""
+    """Show what is in DATASET: counts, bytes, fields, labels, image sizes, and what wrote it."""
     from packtrain._readers.dataset.summary import summarise
 
     summary = summarise(dataset)
@@ -36,28 +37,63 @@ def command(dataset: Path, as_json: bool) -> None:
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
-    manifest, store = summary.manifest, summary.manifest.store
-    how = [store.store, store.resize or "", f"quality {store.quality}" if store.store == "jpeg" else "", store.mode]
+    manifest = summary.manifest
     facts = [
         ("dataset", f"{summary.dataset} ({manifest.format})"),
-        ("store", ", ".join(filter(None, how))),
         (
             "records",
             f"{manifest.records:,} of {manifest.lines:,} lines, {manifest.rejects} refused, "
             f"{manifest.duplicates} repeated",
         ),
         ("shards", f"{len(manifest.shards)}, {size(manifest.bytes)}; index {size(summary.index_bytes)}"),
-        ("record", _spread(summary.record_bytes, "bytes")),
-        ("width", _spread(summary.width, "pixels")),
-        ("height", _spread(summary.height, "pixels")),
-        ("sizes", ", ".join(f"{w} x {h} ({count:,})" for w, h, count in summary.commonest_sizes)),
         ("labels", str(manifest.labels)),
         ("written by", manifest.written_by),
     ]
-    if summary.orientations:
-        turned = ", ".join(f"{value} ({count:,})" for value, count in summary.orientations.items())
-        facts.insert(-2, ("orientation", f"{turned}; {'applied' if store.orientation == 'apply' else 'ignored'}"))
+    if manifest.base is not None:
+        facts.insert(3, ("base", f"{manifest.base} (the shards lie there)"))
+    for field in manifest.schema.fields:
+        facts += _field_facts(field, summary.fields[field.name])
     return facts
+
+
+def _field_facts(field: Field, found: FieldSummary) -> list[tuple[str, str]]:
+    facts = [(field.name, _nature(field))]
+    if found.record_bytes is not None:
+        facts.append(("  record", _spread(found.record_bytes, "bytes")))
+    if found.width is not None and found.height is not None:
+        facts += [
+            ("  width", _spread(found.width, "pixels")),
+            ("  height", _spread(found.height, "pixels")),
+            ("  sizes", ", ".join(f"{w} x {h} ({count:,})" for w, h, count in found.commonest_sizes)),
+        ]
+    if found.orientations and field.store is not None:
+        turned = ", ".join(f"{value} ({count:,})" for value, count in found.orientations.items())
+        what = "applied" if field.store.orientation == "apply" else "ignored"
+        facts.append(("  orientation", f"{turned}; {what}"))
+    if field.optional:
+        facts.append(("  missing", f"{found.missing:,}"))
+    return facts
+
+
+def _nature(field: Field) -> str:
+    """What a field is, in a few words."""
+    words = [] if field.name == field.kind else [field.kind]
+    if (store := field.store) is not None:
+        words += [
+            store.store,
+            store.resize or "",
+            f"quality {store.quality}" if store.store == "jpeg" else "",
+            store.mode,
+        ]
+    if field.encoding is not None:
+        words.append(field.encoding)
+    if field.dtype is not None:
+        words.append(field.dtype.lstrip("<|"))
+    if field.shape is not None:
+        words.append(" x ".join("any" if side is None else str(side) for side in field.shape) or "a single value")
+    if field.classes is not None:
+        words.append(f"{len(field.classes)} classes")
+    return ", ".join(filter(None, words))
 
 
 def _spread(spread: Spread, unit: str) -> str:

@@ -16,9 +16,10 @@ from crc32c import crc32c
 from .errors import CorruptFile, UnsupportedVersion
 from .opening import read_regular
 from .problems import reading
-from .typed import Mismatch, parse
+from .typed import Mismatch, UnknownKey, parse
 
 T = TypeVar("T")
+_ADDITION: Final = "x-"
 _END: Final = b"\n}\n"
 _CHECKSUM: Final = b',\n "checksum": "crc32c:%08x"'
 _TAIL_BYTES: Final = len(_CHECKSUM % 0 + _END)
@@ -80,10 +81,29 @@ def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
 def parse_document(kind: type[T], body: dict[str, Any], path: Path) -> T:
     """Makes a `kind`, a dataclass, of what `load_document` returned for `path`.
 
+    From version 2 on, keys that begin with ``x-`` are ignored: a later packtrain may add them, and whoever does not
+    know them misses nothing. Any other key that is unknown says something that has to be understood.
+
     Raises:
         CorruptFile: It does not have the form of a `kind`; the message names the key.
+        UnsupportedVersion: It has a key, from version 2 on, that this packtrain does not know.
     """
+    known = {key: value for key, value in body.items() if key != "version"}
+    extensible = body["version"] > 1
     try:
-        return parse(kind, {key: value for key, value in body.items() if key != "version"})
+        return parse(kind, _without_additions(known) if extensible else known)
     except Mismatch as error:
+        if extensible and isinstance(error, UnknownKey):
+            raise UnsupportedVersion(
+                f"{path}: {error}, so it was written by a newer packtrain. Upgrade: pip install -U packtrain",
+                file=path.name,
+            ) from error
         raise CorruptFile(f"{path} is damaged: {error}", file=path.name) from error
+    except RecursionError as error:
+        raise CorruptFile(f"{path} is damaged: it is nested too deeply", file=path.name) from error
+
+
+def _without_additions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_additions(item) for key, item in value.items() if not key.startswith(_ADDITION)}
+    return [_without_additions(item) for item in value] if isinstance(value, list) else value

@@ -8,13 +8,16 @@ of the bytes of its entries, concatenated over the columns in the order of the m
 a row column, entries [b * R, (b + 1) * R] of an offsets column, and for a bytes column the bytes between the first and
 the last of these offsets. A block is checked when one of its rows is first used, so that opening costs nothing per row
 and damage is never taken for data.
+
+From version 2 of the format on, each field other than the image has columns of its own, such as ``field.NAME.offset``,
+with checksums in ``field.NAME.blocks``. They are neither opened nor checked unless the field is asked for.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -28,6 +31,7 @@ from .manifest import INDEX, MANIFEST, ColumnInfo, Manifest
 from .npy import HEADER_BYTES, npy_header
 from .opening import open_regular
 from .problems import reading
+from .schema import IMAGE, Field
 
 ROWS_PER_BLOCK: Final = 1024
 _ROWS_AT_ONCE: Final = 1 << 20
@@ -35,18 +39,11 @@ BLOCKS: Final = "blocks"
 _OFFSETS: Final = "_offsets"
 _BYTES: Final = "_bytes"
 
-ROW_COLUMNS: Final = {
-    "line": "<i8",
-    "shard": "<u4",
-    "offset": "<i8",
-    "length": "<i8",
-    "crc32c": "<u4",
-    "width": "<i4",
-    "height": "<i4",
-    "orientation": "|u1",
-    "by_place": "<i8",
-}
-"""Columns of every index and their dtypes. There are also the text column ``path`` and, with labels, ``label``."""
+FIELD: Final = "field."
+
+ROW_COLUMNS: Final = {"line": "<i8", "shard": "<u4", "by_place": "<i8"}
+"""Columns of every index and their dtypes. There are also the text column ``path``, with labels ``label``, and the
+columns of the fields, see `packtrain._core.schema.Field.columns`."""
 
 Array = npt.NDArray[Any]
 
@@ -63,33 +60,34 @@ class IndexWriter:
         self._folder = folder
         self._rows = rows
         self._columns: list[ColumnInfo] = []
-        self._blocks = np.zeros(_block_count(rows), "<u4")
+        self._blocks: dict[str, Array] = {"": np.zeros(_block_count(rows), "<u4")}
 
     def add(self, name: str, values: Array) -> None:
         """Writes a row column: `values` [rows, ...]."""
         self._write(name, values)
-        flat = _byte_view(values)
+        blocks, flat = self._blocks_of(name), _byte_view(values)
         stride = ROWS_PER_BLOCK * (flat.nbytes // max(1, self._rows))
-        for block in range(len(self._blocks)):
-            self._chain(block, flat[block * stride : (block + 1) * stride])
+        for block in range(len(blocks)):
+            _chain(blocks, block, flat[block * stride : (block + 1) * stride])
 
     def add_text(self, name: str, offsets: Array, texts: Array) -> None:
         """Writes a text column: `offsets` int64 [rows + 1] into `texts` uint8."""
         self._write(name + _OFFSETS, offsets)
         self._write(name + _BYTES, texts)
-        flat, data = _byte_view(offsets), _byte_view(texts)
-        for block in range(len(self._blocks)):
+        blocks, flat, data = self._blocks_of(name), _byte_view(offsets), _byte_view(texts)
+        for block in range(len(blocks)):
             start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
-            self._chain(block, flat[start * 8 : (stop + 1) * 8])
-            self._chain(block, data[int(offsets[start]) : int(offsets[stop])])
+            _chain(blocks, block, flat[start * 8 : (stop + 1) * 8])
+            _chain(blocks, block, data[int(offsets[start]) : int(offsets[stop])])
 
     def finish(self) -> tuple[ColumnInfo, ...]:
         """Writes the checksums of the blocks. Returns what the manifest has to say about the columns."""
-        self._write(BLOCKS, self._blocks)
+        for prefix, blocks in self._blocks.items():
+            self._write(prefix + BLOCKS, blocks)
         return tuple(self._columns)
 
-    def _chain(self, block: int, data: memoryview) -> None:
-        self._blocks[block] = crc32c(data, int(self._blocks[block]))
+    def _blocks_of(self, name: str) -> Array:
+        return self._blocks.setdefault(_prefix(name), np.zeros(_block_count(self._rows), "<u4"))
 
     def _write(self, name: str, values: Array) -> None:
         header, data = npy_header(values.dtype.str, values.shape), _byte_view(values)
@@ -98,56 +96,52 @@ class IndexWriter:
         self._columns.append(ColumnInfo(name, len(header) + data.nbytes, checksum, values.dtype.str, values.shape))
 
 
-class Index:
-    """The columns of a dataset, memory-mapped and checked as they are used.
+class Columns:
+    """Columns that are checked together, memory-mapped and checked as they are used.
 
     Args:
         folder: The ``index`` folder.
-        columns: What the manifest says about the columns.
+        columns: What the manifest says about them.
         rows: Number of rows.
+        dtypes: Types of the row columns that must be there.
+        prefix: What their names begin with; it is left out wherever a name is given.
 
     Raises:
         CorruptFile: A column is missing, or its size or header differs from what the manifest says.
         UnreadableFile: A column cannot be read.
     """
 
-    @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> Self:
-        """Opens the index of the dataset in `folder`; raises what the class raises."""
-        if not manifest.records:
-            raise CorruptFile(f"{folder}: a dataset without a record", file=MANIFEST)
-        index = cls(folder / INDEX, manifest.columns, manifest.records)
-        index.require("path" + _OFFSETS)
-        if manifest.labels.kind != "none":
-            label, shape = index["label"], manifest.labels.shape(manifest.records)
-            if (label.dtype.str, label.shape) != (manifest.labels.dtype, shape):
-                path, what = folder / INDEX / "label.npy", f"{manifest.labels.dtype} {shape}"
-                raise _damaged(path, f"it holds {label.dtype.str} {label.shape}, not {what}")
-        return index
-
-    def __init__(self, folder: Path, columns: Sequence[ColumnInfo], rows: int) -> None:
+    def __init__(
+        self, folder: Path, columns: Sequence[ColumnInfo], rows: int, dtypes: Mapping[str, str], prefix: str = ""
+    ) -> None:
         self._folder = folder
         self._rows = rows
-        self._arrays = {column.name: _map_column(folder, column) for column in columns}
+        self._prefix = prefix
+        self._dtypes = dtypes
+        self._arrays = {column.name.removeprefix(prefix): _map_column(folder, column) for column in columns}
         blocks = self._arrays.pop(BLOCKS, None)
-        described = next((column for column in columns if column.name == BLOCKS), None)
+        described = next((column for column in columns if column.name == prefix + BLOCKS), None)
         form = None if blocks is None else (blocks.dtype.str, blocks.shape)
         if blocks is None or described is None or form != ("<u4", (_block_count(rows),)):
             raise CorruptFile(
-                f"{folder}: the manifest describes no usable column {BLOCKS!r}", file=f"index/{BLOCKS}.npy"
+                f"{folder}: the manifest describes no usable column {prefix + BLOCKS!r}",
+                file=f"index/{prefix}{BLOCKS}.npy",
             )
         header = npy_header(described.dtype, described.shape)
         if crc32c(_byte_view(blocks), crc32c(header)) != described.crc32c:
-            raise _damaged(folder / f"{BLOCKS}.npy", "its checksum differs from the manifest's")
+            raise _damaged(self._file(BLOCKS), "its checksum differs from the manifest's")
         for name, array in self._arrays.items():
             self._check_form(name, array)
-        self.require(*ROW_COLUMNS)
+        self.require(*dtypes)
         self._blocks = blocks
         self._unchecked = bytearray(b"\1") * len(blocks)
 
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{self._prefix}{name}.npy"
+
     def _check_form(self, name: str, array: Array) -> None:
-        path, text = self._folder / f"{name}.npy", name.endswith((_OFFSETS, _BYTES))
-        known = "<i8" if name.endswith(_OFFSETS) else "|u1" if text else ROW_COLUMNS.get(name)
+        path, text = self._file(name), name.endswith((_OFFSETS, _BYTES))
+        known = "<i8" if name.endswith(_OFFSETS) else "|u1" if text else self._dtypes.get(name)
         if known is not None and (array.dtype.str != known or array.ndim != 1):
             raise _damaged(path, f"it holds {array.dtype.str} {array.shape}, not {known} in one dimension")
         if name.endswith(_BYTES):
@@ -178,7 +172,9 @@ class Index:
         """
         for name in names:
             if name not in self._arrays:
-                raise CorruptFile(f"{self._folder} has no column {name!r}", file=f"index/{name}.npy")
+                raise CorruptFile(
+                    f"{self._folder} has no column {self._prefix + name!r}", file=f"index/{self._prefix}{name}.npy"
+                )
 
     def check(self, row: int) -> None:
         """Checks the block that holds `row`, unless it has been checked before.
@@ -214,9 +210,89 @@ class Index:
         offsets, texts = self[name + _OFFSETS], self[name + _BYTES]
         start, stop = int(offsets[row]), int(offsets[row + 1])
         if not 0 <= start <= stop <= len(texts):
-            path = self._folder / f"{name}{_OFFSETS}.npy"
+            path = self._file(name + _OFFSETS)
             raise _damaged(path, f"row {row} is said to be bytes {start} to {stop} of {len(texts)}")
         return os.fsdecode(texts[start:stop].tobytes())
+
+    def _check_block(self, block: int) -> None:
+        checksum = 0
+        for piece in self._pieces(block):
+            checksum = crc32c(piece, checksum)
+        if checksum != int(self._blocks[block]):
+            first, of = block * ROWS_PER_BLOCK, f" (field {self._prefix[len(FIELD) : -1]})" if self._prefix else ""
+            raise CorruptFile(
+                f"{self._folder}{of} is damaged in rows {first} to {min(self._rows, first + ROWS_PER_BLOCK) - 1}: "
+                "checksum mismatch. `packtrain verify` names the file",
+                file="index",
+            )
+        self._unchecked[block] = 0
+
+    def _pieces(self, block: int) -> Iterable[memoryview]:
+        start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
+        for name, array in self._arrays.items():
+            if name.endswith(_OFFSETS):
+                yield _byte_view(array[start : stop + 1])
+            elif name.endswith(_BYTES):
+                offsets = self[name.removesuffix(_BYTES) + _OFFSETS]
+                # The offsets may be damaged. If they are, the slice is cut at the end of the array or empty.
+                yield _byte_view(array[max(0, int(offsets[start])) : max(0, int(offsets[stop]))])
+            else:
+                yield _byte_view(array[start:stop])
+
+
+class Index(Columns):
+    """The index of a dataset: the columns of all rows, and those of fields as they are asked for.
+
+    Args:
+        folder: The ``index`` folder.
+        columns: What the manifest says about the columns.
+        rows: Number of rows.
+        fields: The stored fields.
+
+    Raises:
+        CorruptFile: A column is missing, or its size or header differs from what the manifest says.
+        UnreadableFile: A column cannot be read.
+    """
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest) -> Self:
+        """Opens the index of the dataset in `folder`; raises what the class raises."""
+        if not manifest.records:
+            raise CorruptFile(f"{folder}: a dataset without a record", file=MANIFEST)
+        index = cls(folder / INDEX, manifest.columns, manifest.records, manifest.schema.fields)
+        index.require("path" + _OFFSETS)
+        if manifest.labels.kind != "none":
+            label, shape = index["label"], manifest.labels.shape(manifest.records)
+            if (label.dtype.str, label.shape) != (manifest.labels.dtype, shape):
+                path, what = folder / INDEX / "label.npy", f"{manifest.labels.dtype} {shape}"
+                raise _damaged(path, f"it holds {label.dtype.str} {label.shape}, not {what}")
+        return index
+
+    def __init__(self, folder: Path, columns: Sequence[ColumnInfo], rows: int, fields: Sequence[Field] = ()) -> None:
+        self._fields = {field.name: field for field in fields}
+        self._described: dict[str, list[ColumnInfo]] = {"": []}
+        self._opened: dict[str, Columns] = {}
+        for column in columns:
+            self._described.setdefault(_prefix(column.name), []).append(column)
+        image = self._fields[IMAGE].columns() if IMAGE in self._fields else {}
+        super().__init__(folder, self._described[""], rows, ROW_COLUMNS | image)
+
+    def field(self, name: str) -> Columns:
+        """Returns the columns of a field, called ``offset``, ``length`` and so on; opens them if they are not open.
+
+        Raises:
+            KeyError: There is no such field.
+            CorruptFile: A column is missing, or its size or header differs from what the manifest says.
+            UnreadableFile: A column cannot be read.
+        """
+        field = self._fields[name]
+        if name == IMAGE:
+            return self
+        if name not in self._opened:
+            dtypes = {column.removeprefix(field.prefix): dtype for column, dtype in field.columns().items()}
+            described = self._described.get(field.prefix, [])
+            self._opened[name] = Columns(self._folder, described, self._rows, dtypes, field.prefix)
+        return self._opened[name]
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the rows whose records lie at these places, both int64 [n].
@@ -237,21 +313,23 @@ class Index:
         result = np.full(self._rows, -1, np.int64)
         result[self._inside(self["by_place"])] = np.arange(self._rows)
         if result.min(initial=0) < 0:
-            raise _damaged(self._folder / "by_place.npy", "it names a row twice")
+            raise _damaged(self._file("by_place"), "it names a row twice")
         return result
 
     def check_content(self) -> None:
-        """Checks every block, and what readers check row by row: ``by_place`` and the offsets of texts.
+        """Checks every block of all fields, and what readers check row by row: ``by_place`` and the offsets of texts.
 
         Raises:
             CorruptFile: The index is damaged, or was never sound.
         """
+        for name in self._fields:
+            self.field(name).check_all()
         self.check_all()
         seen = np.zeros(self._rows, bool)
         for start in range(0, self._rows, _ROWS_AT_ONCE):
             seen[self._inside(self["by_place"][start : start + _ROWS_AT_ONCE])] = True
         if not seen.all():
-            raise _damaged(self._folder / "by_place.npy", "it names a row twice")
+            raise _damaged(self._file("by_place"), "it names a row twice")
         for name in [name for name in self._arrays if name.endswith(_OFFSETS)]:
             offsets, size = self[name], len(self[name.removesuffix(_OFFSETS) + _BYTES])
             ascending = all(
@@ -259,37 +337,22 @@ class Index:
                 for start in range(0, self._rows, _ROWS_AT_ONCE)
             )
             if not ascending or offsets[0] < 0 or offsets[-1] > size:
-                raise _damaged(self._folder / f"{name}.npy", f"its offsets do not ascend from 0 to {size}")
+                raise _damaged(self._file(name), f"its offsets do not ascend from 0 to {size}")
 
     def _inside(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if len(rows) and not (rows.min() >= 0 and rows.max() < self._rows):
-            raise _damaged(self._folder / "by_place.npy", f"it names a row outside the {self._rows} rows")
+            raise _damaged(self._file("by_place"), f"it names a row outside the {self._rows} rows")
         return rows
 
-    def _check_block(self, block: int) -> None:
-        checksum = 0
-        for piece in self._pieces(block):
-            checksum = crc32c(piece, checksum)
-        if checksum != int(self._blocks[block]):
-            first = block * ROWS_PER_BLOCK
-            raise CorruptFile(
-                f"{self._folder} is damaged in rows {first} to {min(self._rows, first + ROWS_PER_BLOCK) - 1}: "
-                "checksum mismatch. `packtrain verify` names the file",
-                file="index",
-            )
-        self._unchecked[block] = 0
 
-    def _pieces(self, block: int) -> Iterable[memoryview]:
-        start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
-        for name, array in self._arrays.items():
-            if name.endswith(_OFFSETS):
-                yield _byte_view(array[start : stop + 1])
-            elif name.endswith(_BYTES):
-                offsets = self[name.removesuffix(_BYTES) + _OFFSETS]
-                # The offsets may be damaged. If they are, the slice is cut at the end of the array or empty.
-                yield _byte_view(array[max(0, int(offsets[start])) : max(0, int(offsets[stop]))])
-            else:
-                yield _byte_view(array[start:stop])
+def _chain(blocks: Array, block: int, data: memoryview) -> None:
+    blocks[block] = crc32c(data, int(blocks[block]))
+
+
+def _prefix(name: str) -> str:
+    """What the names of all columns of a column's field begin with; empty for the columns of all rows."""
+    parts = name.split(".", 2)
+    return f"{FIELD}{parts[1]}." if len(parts) == 3 and name.startswith(FIELD) else ""
 
 
 def _block_count(rows: int) -> int:

@@ -19,14 +19,22 @@ def postponed_ctrl_c() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     # A thread that does not block the signal may still receive it; Python then raises KeyboardInterrupt in this one.
     handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if handler is not None:
-            signal.signal(signal.SIGINT, lambda number, _: received.append(number))
-        yield
-    finally:
+
+    def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
+
+    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            if handler is not None:
+                signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+            yield
+        finally:
+            restore()
+    finally:
+        # Again: the handler of another signal, such as one that exits on SIGTERM, may have raised before that was done.
+        restore()
         if received:
             signal.raise_signal(signal.SIGINT)

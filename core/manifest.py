@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from .document import dump_document, load_document, parse_document
-from .errors import CorruptFile, NotADataset
+from .errors import CorruptFile, NotADataset, UsageError
 from .options import FORMATS, LabelSpec, StoreOptions
+from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest version of plan and manifest. Datasets of an image and a label are still written as version 1."""
 MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
@@ -26,6 +30,10 @@ FileName = Annotated[str, Form("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", "the plain 
 Format = Annotated[str, OneOf(FORMATS)]
 Labels = Annotated[LabelSpec, Spelled(LabelSpec.parse)]
 DType = Annotated[str, Form("[<|](b1|[iu][1248]|f[248])", "the type of a column, such as <i8")]
+LinkPath = Annotated[
+    str, Form(r"(?!\.{1,2}(/|$))[^/\0]+(/(?!\.{1,2}(/|$))[^/\0]+)*", "a relative path without . and ..")
+]
+Time = Annotated[int, Between(-MOST, MOST)]
 
 
 @dataclass(frozen=True)
@@ -44,16 +52,53 @@ class FileInfo:
 
 
 @dataclass(frozen=True)
+class Link:
+    """Where a shard lies that somebody else wrote, and what it was like when it was indexed.
+
+    Attributes:
+        path: Its path, relative to the manifest's `base`, with ``/`` between the parts.
+        modified_ns: Time of its last change, in nanoseconds since 1970.
+        etag: The entity tag that an object store gave for it, or None.
+    """
+
+    path: LinkPath
+    modified_ns: Time
+    etag: str | None = None
+
+
+@dataclass(frozen=True)
 class ShardInfo(FileInfo):
     """A shard and the files that belong to it.
 
     Attributes:
         records: Number of records in the shard.
         sidecars: Files beside the shard for other tools: DALI's index of a tar shard.
+        link: Where it lies, if that is not the dataset's folder; a staged copy has it there all the same.
     """
 
     records: Count
     sidecars: tuple[FileInfo, ...] = ()
+    link: Link | None = None
+
+
+@dataclass(frozen=True)
+class FieldInfo(Field):
+    """A field, and what its records amount to.
+
+    Attributes:
+        bytes: Size of all its records; None if it was not recorded, as in version 1.
+        maximum: Size of its largest record; None if it was not recorded.
+        missing: Number of rows without it.
+    """
+
+    bytes: Count | None = None
+    maximum: Count | None = None
+    missing: Count = 0
+
+    @classmethod
+    def of(cls, field: Field, bytes: int | None = None, maximum: int | None = None, missing: int = 0) -> Self:
+        """A field with its figures."""
+        return cls(**vars(field), bytes=bytes, maximum=maximum, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -76,10 +121,10 @@ class Manifest:
     Attributes:
         name: Prefix of the shard names.
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
-        store: How pixels are stored.
+        fields: The stored fields; the image, if there is one, comes first.
         labels: Type of the labels.
         classes: Class names by label, or None.
-        records: Number of records, and so of rows.
+        records: Number of samples, and so of rows.
         lines: Number of lines of the list that are not blank.
         rejects: Number of refused lines.
         duplicates: Number of lines that repeat an earlier line exactly; they are packed as well.
@@ -88,11 +133,13 @@ class Manifest:
         rejects_file: The file rejects.jsonl.
         columns: The columns of the index.
         shards: The shards, by number.
+        base: Folder that the paths of linked shards start from, absolute or relative to the dataset's; None if no shard
+            is linked.
     """
 
     name: Prefix
     format: Format
-    store: StoreOptions
+    fields: tuple[FieldInfo, ...]
     labels: Labels
     classes: tuple[str, ...] | None
     records: Count
@@ -104,10 +151,36 @@ class Manifest:
     rejects_file: FileInfo
     columns: tuple[ColumnInfo, ...]
     shards: tuple[ShardInfo, ...]
+    base: str | None = None
+
+    @cached_property
+    def schema(self) -> Schema:
+        """What a sample holds."""
+        names = Field.__dataclass_fields__
+        fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
+        return Schema(tuple(fields), self.labels, self.classes)
+
+    @property
+    def store(self) -> StoreOptions:
+        """How the pixels of the image are stored.
+
+        Raises:
+            UsageError: The samples have no image.
+        """
+        image = self.schema.image
+        if image is None or image.store is None:
+            raise UsageError(f"samples of this dataset have no image, but {', '.join(self.schema.names)}")
+        return image.store
+
+    @property
+    def version(self) -> int:
+        """Version of the document: 1 if that can say everything."""
+        return 1 if self.schema.plain and self.base is None else VERSION
 
     def dump(self) -> bytes:
         """The bytes of manifest.json."""
-        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+        body = {"version": self.version, **asdict(self), "labels": str(self.labels)}
+        return dump_document(body if self.version > 1 else _as_version_1(body))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -124,26 +197,51 @@ class Manifest:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotADataset(_why_no_dataset(folder), file=MANIFEST) from error
-        manifest = parse_document(cls, body, path)
+        if body["version"] > 1:
+            manifest = parse_document(cls, body, path)
+        else:
+            old = parse_document(_Manifest1, body, path)
+            shards = tuple(ShardInfo(**vars(shard)) for shard in old.shards)
+            image = FieldInfo.of(image_field(old.store))
+            rest = {name: value for name, value in vars(old).items() if name not in ("store", "shards")}
+            manifest = cls(**rest, fields=(image,), shards=shards)
         try:
             manifest._check()
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             raise CorruptFile(f"{path} is damaged: {error}", file=MANIFEST) from error
         return manifest
 
     def _check(self) -> None:
         """Checks what concerns several values."""
+        Schema(self.fields, self.labels, self.classes)
         if self.rejects_file.name != REJECTS:
             raise ValueError(f"rejects_file.name: expected {REJECTS}, found {self.rejects_file.name}")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise ValueError("two columns have the same name")
         for number, shard in enumerate(self.shards):
-            check_shard_names(self.name, number, shard)
+            if shard.link is None:
+                check_shard_names(self.name, number, shard)
+            elif self.base is None or shard.sidecars:
+                raise ValueError(f"shards[{number}]: a link {'with sidecars' if shard.sidecars else 'without a base'}")
+        if len({shard.name for shard in self.shards}) < len(self.shards):
+            raise ValueError("two shards have the same name")
+        if any(field.missing > (self.records if field.optional else 0) for field in self.fields):
+            raise ValueError("more samples are without a field than can be")
+        if self.base is not None and (not self.base or "\0" in self.base):
+            raise ValueError("base is not a path")
         if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
             raise ValueError("the counts of records, rejects and lines do not add up")
 
+    def shard_path(self, folder: Path, number: int) -> Path:
+        """Where shard `number` of the dataset in `folder` lies: there, or elsewhere if it is linked and not there."""
+        shard = self.shards[number]
+        path = folder / shard.name
+        if shard.link is None or self.base is None or os.path.lexists(path):
+            return path
+        return folder / self.base / shard.link.path
+
     def files(self) -> Iterable[FileInfo]:
-        """Every file directly in the dataset's folder, other than plan and manifest."""
+        """Every file of the dataset other than plan, manifest and index, by the name it has in the dataset's folder."""
         yield self.rejects_file
         for shard in self.shards:
             yield shard
@@ -153,6 +251,47 @@ class Manifest:
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
+
+
+@dataclass(frozen=True)
+class _Shard1(FileInfo):
+    """A shard in version 1."""
+
+    records: Count
+    sidecars: tuple[FileInfo, ...]
+
+
+@dataclass(frozen=True)
+class _Manifest1:
+    """manifest.json in version 1."""
+
+    name: Prefix
+    format: Format
+    store: StoreOptions
+    labels: Labels
+    classes: tuple[str, ...] | None
+    records: Count
+    lines: Count
+    rejects: Count
+    duplicates: Count
+    plan_sha256: Sha256
+    written_by: str
+    rejects_file: FileInfo
+    columns: tuple[ColumnInfo, ...]
+    shards: tuple[_Shard1, ...]
+
+
+def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
+    """The same document in version 1, whose keys are in the same order."""
+    old: dict[str, Any] = {}
+    for name, value in body.items():
+        if name == "fields":
+            old["store"] = value[0]["store"]
+        elif name != "base":
+            old[name] = value
+    for shard in old["shards"]:
+        del shard["link"]
+    return old
 
 
 def _why_no_dataset(folder: Path) -> str:

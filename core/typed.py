@@ -44,10 +44,14 @@ class Mismatch(ValueError):
 
     def inside(self, part: str) -> Mismatch:
         """The same, seen from the value around it: `part` is ``.key`` or ``[number]``."""
-        return Mismatch(self.problem, part + self.path)
+        return type(self)(self.problem, part + self.path)
 
     def __str__(self) -> str:
         return f"{self.path.removeprefix('.')}: {self.problem}" if self.path else self.problem
+
+
+class UnknownKey(Mismatch):
+    """An object has a key that its dataclass does not know."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +206,9 @@ def _dataclass(kind: type[Any]) -> Parser:
             raise _mismatch("an object", value)
         if value.keys() != names:
             lacking, unknown = sorted(names - value.keys()), sorted(value.keys() - names)
-            raise Mismatch(
-                f"has no key {_shown(lacking[0])}" if lacking else f"has an unknown key {_shown(unknown[0])}"
-            )
+            if lacking:
+                raise Mismatch(f"has no key {_shown(lacking[0])}")
+            raise UnknownKey(f"has an unknown key {_shown(unknown[0])}")
         found = {}
         for name, read_field in parsers:
             try:

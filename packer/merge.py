@@ -16,9 +16,10 @@ from crc32c import crc32c
 from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.files import fsync_folder, make_folder, write_file
 from packtrain._core.index import IndexWriter
-from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FileInfo, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FieldInfo, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
+from packtrain._core.schema import image_field
 from packtrain._core.typed import Mismatch, parse_json
 
 from .listing import Listing, Reject
@@ -45,7 +46,7 @@ def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
     manifest = Manifest(
         name=plan.name,
         format=plan.format,
-        store=plan.store,
+        fields=(FieldInfo.of(image_field(plan.store)),),
         labels=plan.labels,
         classes=plan.classes,
         records=records,

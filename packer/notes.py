@@ -26,6 +26,7 @@ from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
 from packtrain._core.manifest import Sha256, ShardInfo, check_shard_names
 from packtrain._core.opening import read_regular
+from packtrain._core.schema import image_field
 from packtrain._core.typed import parse_json
 
 from .listing import Reject
@@ -151,7 +152,8 @@ def note_columns(plan: Plan, rows: Sequence[tuple[Any, ...]], labels: Sequence[A
         labels: One label per record; ignored if the dataset has no labels.
     """
     transposed = zip(*rows, strict=True) if rows else ((),) * len(NOTE_COLUMNS)
-    columns = {name: np.array(values, ROW_COLUMNS[name]) for name, values in zip(NOTE_COLUMNS, transposed, strict=True)}
+    dtypes = ROW_COLUMNS | image_field(plan.store).columns()
+    columns = {name: np.array(values, dtypes[name]) for name, values in zip(NOTE_COLUMNS, transposed, strict=True)}
     if plan.labels.kind != "none":
         columns["label"] = np.array(labels, plan.labels.dtype).reshape(plan.labels.shape(len(rows)))
     return columns

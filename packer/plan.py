@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import CorruptFile, ListError, OutputConflict
-from packtrain._core.manifest import PLAN, VERSION, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
+from packtrain._core.manifest import PLAN, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
 from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._readers.formats import container
@@ -86,7 +86,7 @@ class Plan:
 
     def dump(self) -> bytes:
         """Returns the content of plan.json."""
-        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+        return dump_document({"version": 1, **asdict(self), "labels": str(self.labels)})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -99,7 +99,7 @@ class Plan:
             CorruptFile: The plan is damaged, or says what no packer would.
         """
         path = folder / PLAN
-        plan = parse_document(cls, load_document(path, newest=VERSION), path)
+        plan = parse_document(cls, load_document(path, newest=1), path)
         place = 0
         suffix = container(plan.format).SUFFIX
         for number, shard in enumerate(plan.shards):

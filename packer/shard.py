@@ -25,8 +25,9 @@ from packtrain._core.files import (
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import way_out
+from packtrain._core.schema import Schema
 
-from .formats import NewRecord, RecordSpec, ShardWriter, WrittenShard, shard_writer
+from .formats import NewRecord, NewSample, RecordSpec, ShardWriter, WrittenShard, shard_writer
 from .images import Refused, StoredImage, as_npy, encoder, read_source, store_image
 from .listing import ListedSample, Reject
 from .notes import ShardNote, note_columns
@@ -90,7 +91,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     _require_encoder(plan, task.folder)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
-    spec = RecordSpec(plan.labels, plan.store.store == "raw", plan.store.fixed_shape)
+    spec = RecordSpec(Schema.of_images(plan.store, plan.labels, plan.classes))
     with file_errors(task.folder, ShardFailed):
         try:
             # The free space that a message gives is measured before the file is removed.
@@ -106,7 +107,9 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
                 publish(temporary, final)
         finally:
             temporary.unlink(missing_ok=True)
-        placed = [(line, offset, *rest) for (line, *rest), offset in zip(written.rows, finished.offsets, strict=True)]
+        placed = [
+            (line, offset, *rest) for (line, *rest), (offset,) in zip(written.rows, finished.offsets, strict=True)
+        ]
         shard = ShardInfo(info.name, info.bytes, info.crc32c, len(placed), sidecars)
         columns = note_columns(plan, placed, written.labels)
         ShardNote(plan.sha256, shard, tuple(written.rejects), columns).save(task.folder)
@@ -139,7 +142,8 @@ def _write(
                 header, payload = image.header, _payload(image, writer, store.store == "raw", channels)
                 checksum = crc32c(payload)
                 shape = (header.height, header.width, channels)
-                writer.add(NewRecord(entry.line, entry.label, payload, header.extension, checksum, shape))
+                record = NewRecord(payload, header.extension, checksum, shape)
+                writer.add(NewSample(entry.line, entry.label, (record,)))
                 row = (entry.line, len(payload), checksum, header.width, header.height, header.orientation)
                 written.rows.append(row)
                 written.labels.append(entry.label)
@@ -168,7 +172,7 @@ def _image(path: str, entry: ListedSample, store: StoreOptions) -> StoredImage:
 
 
 def _payload(image: StoredImage, writer: ShardWriter, raw: bool, channels: int) -> bytes:
-    return as_npy(image, channels) if raw and writer.raw_as_npy else image.payload
+    return as_npy(image, channels) if raw and not writer.bare else image.payload
 
 
 def _write_sidecar(path: Path, data: bytes) -> FileInfo:

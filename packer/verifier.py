@@ -19,7 +19,8 @@ from packtrain._core.problems import reason
 from packtrain._staging.locks import lease_on
 
 from .engine import run_tasks
-from .shard_check import Problem, ShardCheck, VerifyProgress, check_file, check_shard
+from .problem import Problem, check_file
+from .shard_check import ShardCheck, VerifyProgress, check_shard
 from .verify_journal import Journal
 
 

@@ -75,22 +75,22 @@ class Backing:
                 # Nothing is lost with a link, or with a file that is damaged.
                 if ours is None or not _is_whole(ours, file):
                     continue
-                theirs = os.stat(source.path / file.name)
+                theirs = os.stat(file.at(source.path))
                 if not _is_whole(theirs, file):
-                    return f"{source.path / file.name} is not what was copied"
+                    return f"{file.at(source.path)} is not what was copied"
                 if os.path.samestat(ours, theirs):
-                    return f"{source.path / file.name} is the same file as in the copy"
+                    return f"{file.at(source.path)} is the same file as in the copy"
                 if note.stamps.get(file.name) != stamp_of(theirs):
                     changed.append(file)
         except (DatasetError, StagingError, OSError) as error:
             return f"{lost} ({error})"
         if changed and not read:
             return (
-                f"{source.path / changed[0].name} was changed since it was copied; `{entry.command('evict')}` compares "
+                f"{changed[0].at(source.path)} was changed since it was copied; `{entry.command('evict')}` compares "
                 "the contents"
             )
         if damaged := check_files(source.path, changed, on_progress=on_progress):
-            return f"{source.path / damaged[0].name} is not what was copied"
+            return f"{damaged[0].at(source.path)} is not what was copied"
         return None
 
 

@@ -187,9 +187,9 @@ def _link_missing(entry: Folder, source: Source, origin: Path) -> None:
     _remove_temporaries(entry)
     for file in source.files:
         target = entry.link_target(file.name)
-        if (target is not None and target != origin / file.name) or entry.status(file.name) is None:
+        if (target is not None and target != file.at(origin)) or entry.status(file.name) is None:
             _make_subfolder(entry, file)
-            entry.link(file.name, origin / file.name)
+            entry.link(file.name, file.at(origin))
 
 
 def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:

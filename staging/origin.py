@@ -72,7 +72,7 @@ def open_file(folder: Path, file: SourceFile) -> Iterator[int]:
         SourceChanged: The file is missing, is not a regular file, or has another size than when it was packed.
         StagingError: The file cannot be opened.
     """
-    path = folder / file.name
+    path = file.at(folder)
     with file_errors(path, StagingError, verb="read"):
         try:
             descriptor = open_regular(path)
@@ -106,7 +106,7 @@ def open_piece(folder: Path, piece: Piece) -> Iterator[tuple[Reader, str]]:
 def source_changed(folder: Path, file: SourceFile, what: str) -> SourceChanged:
     """The error for a file that is not what was packed; `what` describes the difference."""
     return SourceChanged(
-        f"{folder / file.name} is not what was packed: {what}. Either it was changed, or its disk returns wrong data. "
+        f"{file.at(folder)} is not what was packed: {what}. Either it was changed, or its disk returns wrong data. "
         f"Run `packtrain verify {folder}` for details, then pack it again or stage another copy",
         file=file.name,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
@@ -75,8 +75,12 @@ def _repair(root: Root, entry: Folder, key: str, options: StageOptions, report: 
     source = load_origin(entry, key)
     # The links of a partial copy are the source's affair.
     local = [file for file in source.files if entry.link_target(file.name) is None]
-    damaged = check_files(entry.path, local, threads=options.threads, on_progress=relay(report, "check"))
-    names = [file.name for file in damaged]
+    copies = [replace(file, elsewhere=None) for file in local]
+    names = [
+        file.name
+        for file in check_files(entry.path, copies, threads=options.threads, on_progress=relay(report, "check"))
+    ]
+    damaged = [file for file in local if file.name in names]
     if damaged:
         copy_missing(root, source, entry, damaged, options, report, lambda warning: None)
     manifest = source.manifest.dump()

@@ -33,12 +33,20 @@ class SourceFile:
         bytes: Size of the file in bytes.
         crc32c: Checksum of the whole file.
         shard: Number of the shard that the file is or belongs to; None for files that every reader needs.
+        elsewhere: Where a linked shard lies, absolute or relative to the dataset's folder; None for all other files,
+            and for those of a copy.
     """
 
     name: str
     bytes: int
     crc32c: int
     shard: int | None = None
+    elsewhere: Path | None = None
+
+    def at(self, dataset: Path) -> Path:
+        """Where the file of the dataset in this folder lies."""
+        path = dataset / self.name
+        return path if self.elsewhere is None or os.path.lexists(path) else dataset / self.elsewhere
 
     @property
     def folder(self) -> str:
@@ -116,5 +124,7 @@ def _files(manifest: Manifest) -> Iterator[SourceFile]:
     for column in manifest.columns:
         yield SourceFile(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
     for number, shard in enumerate(manifest.shards):
-        for info in (shard, *shard.sidecars):
+        elsewhere = None if shard.link is None or manifest.base is None else Path(manifest.base, shard.link.path)
+        yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere)
+        for info in shard.sidecars:
             yield SourceFile(info.name, info.bytes, info.crc32c, number)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
+from helpers.sampling import covering
 from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -41,18 +42,42 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
+    receive_ctrl_c()
+
+
+def receive_ctrl_c() -> None:
+    """Lets this process, and the programs that it starts, receive Ctrl-C and every other signal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+@pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves tests marked `complete` out, unless ``--complete`` is given."""
+    """Leaves tests marked `complete` out, and most combinations of those marked `sampled`, without ``--complete``."""
     if config.getoption("complete"):
         return
-    left_out = [item for item in items if item.get_closest_marker("complete")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("complete")]
+    matrices: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for item in items if not item.get_closest_marker("complete")}
+    for matrix in matrices.values():
+        cases = [item for item in matrix if item in kept]
+        chosen = covering([item.callspec.params for item in cases])
+        kept -= {item for number, item in enumerate(cases) if number not in chosen}
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fails a test that leaves Ctrl-C blocked or handled otherwise: programs started later would never receive it."""
+    yield
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if handler is not signal.default_int_handler or mask:
+        receive_ctrl_c()
+        pytest.fail(f"{item.nodeid} left these signals blocked: {mask or 'none'}; and SIGINT to {handler}")
 
 
 def pytest_collection_finish() -> None:

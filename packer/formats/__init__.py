@@ -7,43 +7,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from packtrain._core.options import LabelSpec
+from packtrain._core.schema import Schema
 from packtrain._readers.formats import StoredLabel, container
 
 
 class NewRecord(NamedTuple):
-    """A record to be written to a shard.
+    """One field of a sample, to be written to a shard.
 
     Attributes:
-        line: Key of the record: the 0-based number of its line in the list.
-        label: Label of the record; None if the dataset has no labels.
         payload: Bytes of the record.
         extension: File extension that names the encoding, without the dot: ``"jpg"``, ``"npy"``, ...
         crc32c: crc32c of `payload`.
-        shape: Height, width and channels of the image.
+        shape: Shape of the values, or height, width and channels of the image; () where it means nothing, as for text.
+    """
+
+    payload: bytes
+    extension: str
+    crc32c: int
+    shape: tuple[int, ...]
+
+
+class NewSample(NamedTuple):
+    """A sample to be written to a shard.
+
+    Attributes:
+        line: Key of the sample: the 0-based number of its line in the list.
+        label: Its label; None if the dataset has no labels.
+        records: Its fields, in the order of the schema; None where the sample has no such field.
     """
 
     line: int
     label: StoredLabel
-    payload: bytes
-    extension: str
-    crc32c: int
-    shape: tuple[int, int, int]
+    records: tuple[NewRecord | None, ...]
 
 
 @dataclass(frozen=True)
 class RecordSpec:
-    """What all records of a dataset have in common; a writer needs to know it beforehand.
+    """What all samples of a dataset have in common; a writer needs to know it beforehand.
 
     Attributes:
-        labels: Type of the labels.
-        raw: True if records are raw pixels.
-        fixed_shape: (height, width, channels) if all raw records have the same shape, else None.
+        schema: The fields and the labels.
     """
 
-    labels: LabelSpec
-    raw: bool
-    fixed_shape: tuple[int, int, int] | None
+    schema: Schema
 
 
 @dataclass(frozen=True)
@@ -51,12 +57,13 @@ class WrittenShard:
     """What a writer returns when its shard is complete.
 
     Attributes:
-        offsets: Byte offset of each record in the file, in the order in which the records were added.
+        offsets: Byte offsets in the file of each sample's records, in the order in which samples were added: one offset
+            per field, in the order of the schema, and 0 for a field that is missing.
         sidecars: Content of the files that belong beside the shard, by the suffix that replaces the shard's own.
         crc32c: crc32c of the whole file; None if the writer does not know it, so that the file has to be read again.
     """
 
-    offsets: list[int]
+    offsets: list[tuple[int, ...]]
     sidecars: dict[str, bytes] = field(default_factory=dict)
     crc32c: int | None = None
 
@@ -64,14 +71,14 @@ class WrittenShard:
 class ShardWriter(Protocol):
     """Writes one container file. Apart from a few bytes per record, its memory does not grow with the file."""
 
-    raw_as_npy: bool
-    """True if raw records are stored as `.npy` files, False if only their pixels are stored."""
+    bare: bool
+    """True if the payload of arrays, raw masks and raw images is their values alone, False if it is an `.npy` file."""
 
     def __init__(self, path: Path, spec: RecordSpec) -> None:
         """Creates the file at `path`, which must not exist yet."""
 
-    def add(self, record: NewRecord) -> None:
-        """Appends a record."""
+    def add(self, sample: NewSample) -> None:
+        """Appends a sample."""
 
     def finish(self) -> WrittenShard:
         """Completes and closes the file. The caller fsyncs it."""

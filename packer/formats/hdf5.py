@@ -1,92 +1,239 @@
 """Writes HDF5 shards, as `packtrain._readers.formats.hdf5` specifies them.
 
 A contiguous dataset needs its size before its first byte is written, but the size is known only after the last record.
-So records are streamed into a plain file. Then libhdf5 writes an HDF5 file in memory, in which space for `images` is
-allocated but never filled, and everything libhdf5 wrote is copied into the plain file around the records. The offset of
-`images` is asked of libhdf5 beforehand; with everything aligned, it does not depend on the size of `images`. libhdf5
-never writes to the disk itself, because it crashes if the disk is full while it closes a file.
+So images are streamed into a plain file, and the records of each other field into a file of its own that has no name.
+Then libhdf5 writes an HDF5 file in memory, in which space for the records is allocated but never filled, and everything
+libhdf5 wrote is copied into the plain file around the images, and the other records behind them. The offset of `images`
+is asked of libhdf5 beforehand; with everything aligned, it does not depend on the size of `images`. libhdf5 never
+writes to the disk itself, because it crashes if the disk is full while it closes a file.
 """
 
 from __future__ import annotations
 
 import io
 import os
+from array import array
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import h5py
 import numpy as np
 
-from packtrain._core.files import write_all
-from packtrain._readers.formats.hdf5 import ALIGNMENT
+from packtrain._core.files import MiB, write_all
+from packtrain._core.schema import Field
+from packtrain._readers.formats.hdf5 import ALIGNMENT, layout, place
 
-from . import NewRecord, RecordSpec, WrittenShard
+from . import NewRecord, NewSample, RecordSpec, WrittenShard
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
+_PIECE_BYTES: Final = MiB
 
 
 class Writer:
-    """Streams records into what becomes the dataset `images` of an HDF5 file."""
+    """Streams images into what becomes the dataset `images` of an HDF5 file, and puts the other fields behind them."""
 
-    raw_as_npy: Final = False
+    bare: Final = True
 
     def __init__(self, path: Path, spec: RecordSpec) -> None:
-        self._path = path
-        self._spec = spec
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._start = _data_start()
-        os.lseek(self._descriptor, self._start, os.SEEK_SET)
-        self._offsets = [0]
-        self._lines: list[int] = []
-        self._crc32c: list[int] = []
-        self._shapes: list[tuple[int, int, int]] = []
+        self._labels_spec = spec.schema.labels
+        self._lines = array("q")
         self._labels: list[Any] = []
+        self._fields: list[_Records] = []
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            self._image = None
+            if spec.schema.image is not None:
+                self._image = _Records(spec.schema.image, _Stream(self._descriptor, _data_start()))
+                self._fields.append(self._image)
+            for field in spec.schema.others:
+                self._fields.append(_Records(field, _Spool(path)))
+        except BaseException:
+            self.close()
+            raise
 
-    def add(self, record: NewRecord) -> None:
-        """Appends the record's bytes."""
-        assert self._descriptor is not None, "the writer is closed"
-        write_all(self._descriptor, [record.payload])
-        self._offsets.append(self._offsets[-1] + len(record.payload))
-        self._lines.append(record.line)
-        self._crc32c.append(record.crc32c)
-        self._shapes.append(record.shape)
-        self._labels.append(record.label)
+    def add(self, sample: NewSample) -> None:
+        """Appends the sample's records, each to those of its field."""
+        for field, record in zip(self._fields, sample.records, strict=True):
+            field.add(record)
+        self._lines.append(sample.line)
+        self._labels.append(sample.label)
 
     def finish(self) -> WrittenShard:
-        """Writes libhdf5's structures around the records."""
+        """Writes libhdf5's structures around the images, and the other fields behind them."""
         assert self._descriptor is not None, "the writer is closed"
         writes = _Writes()
-        self._describe_records(writes)
+        starts = self._describe(writes)
         for offset, data in writes.pieces:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             write_all(self._descriptor, [data])
         os.ftruncate(self._descriptor, writes.size)
+        for field, start in zip(self._fields, starts, strict=True):
+            field.sink.copy(self._descriptor, start)
         self.close()
-        return WrittenShard([self._start + offset for offset in self._offsets[:-1]])
+        offsets = [field.offsets(start) for field, start in zip(self._fields, starts, strict=True)]
+        return WrittenShard(list(zip(*offsets, strict=True)))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file and those of the fields."""
+        for field in self._fields:
+            field.sink.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _describe_records(self, target: io.RawIOBase) -> None:
-        count, labels = len(self._lines), self._spec.labels
-        shape = (self._offsets[-1],) if self._spec.fixed_shape is None else (count, *self._spec.fixed_shape)
+    def _describe(self, target: io.RawIOBase) -> list[int]:
+        """Writes an HDF5 file without the records. Returns where those of each field begin."""
+        count, labels = len(self._lines), self._labels_spec
         with h5py.File(target, "w", **_FILE_OPTIONS) as file:
-            start = _allocate(file, shape)
-            if start not in (self._start, None):
-                raise RuntimeError(
-                    f"libhdf5 {h5py.version.hdf5_version} placed the data at {start}, not at {self._start}"
-                )
+            image, starts = self._image, []
+            if image is not None:
+                starts.append(image.allocate(file))
             file["lines"] = np.array(self._lines, "<i8")
-            file["crc32c"] = np.array(self._crc32c, "<u4")
+            if image is not None:
+                file["crc32c"] = np.array(image.crc32c, "<u4")
             if labels.kind != "none":
                 file["labels"] = np.array(self._labels, labels.dtype).reshape(labels.shape(count))
-            if self._spec.fixed_shape is None:
-                file["offsets"] = np.array(self._offsets, "<i8")
-                if self._spec.raw:
-                    file["shapes"] = np.array(self._shapes, "<i4").reshape(count, 3)
+            if image is not None:
+                image.describe(file)
+            for field in self._fields[len(starts) :]:
+                group = file.create_group(field.group)
+                starts.append(field.allocate(group))
+                group["crc32c"] = np.array(field.crc32c, "<u4")
+                field.describe(group)
+        return starts
+
+
+class _Sink(Protocol):
+    """Where the records of a field are written, one after the other."""
+
+    def write(self, data: bytes) -> None:
+        """Appends bytes."""
+
+    def copy(self, descriptor: int, start: int) -> None:
+        """Sees to it that what was written begins at offset `start` of the shard."""
+
+    def close(self) -> None:
+        """Gives back what belongs to it."""
+
+
+class _Stream:
+    """Writes to the shard itself, from an offset on."""
+
+    def __init__(self, descriptor: int, start: int) -> None:
+        self._descriptor = descriptor
+        self._start = start
+        os.lseek(descriptor, start, os.SEEK_SET)
+
+    def write(self, data: bytes) -> None:
+        """Appends bytes."""
+        write_all(self._descriptor, [data])
+
+    def copy(self, descriptor: int, start: int) -> None:
+        """Makes sure that the place is that which was foreseen."""
+        if start not in (self._start, 0):
+            raise RuntimeError(f"libhdf5 {h5py.version.hdf5_version} placed the data at {start}, not at {self._start}")
+
+    def close(self) -> None:
+        """The file is the writer's."""
+
+
+class _Spool:
+    """Writes to a file without a name, beside the shard. What is left of it after a crash is what the shard leaves."""
+
+    def __init__(self, path: Path) -> None:
+        name = path.with_name(f"{path.name}.field")
+        self._descriptor: int | None = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(name)
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Appends bytes."""
+        self._waiting += data
+        if len(self._waiting) >= _PIECE_BYTES:
+            self._flush()
+
+    def copy(self, descriptor: int, start: int) -> None:
+        """Copies everything to offset `start` of another file."""
+        assert self._descriptor is not None, "the writer is closed"
+        self._flush()
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        while piece := os.read(self._descriptor, _PIECE_BYTES):
+            write_all(descriptor, [piece])
+
+    def close(self) -> None:
+        """Closes the file, which ends it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _flush(self) -> None:
+        assert self._descriptor is not None, "the writer is closed"
+        write_all(self._descriptor, [bytes(self._waiting)])
+        self._waiting.clear()
+
+
+class _Records:
+    """The records of a field: their bytes in a sink, and what is to be known about each.
+
+    Attributes:
+        group: Group of the field in the file.
+        sink: Where the bytes are.
+        crc32c: Checksum of each record, 0 where it is missing.
+    """
+
+    def __init__(self, field: Field, sink: _Sink) -> None:
+        self.group, self._name = place(field)
+        self.sink = sink
+        self.crc32c = array("I")
+        self._field = field
+        self._layout = layout(field)
+        self._ends = array("q", [0])
+        self._present = bytearray()
+        self._shapes = array("i")
+        self._no_shape = (0,) * self._layout.sizes
+        self._array = field.kind == "array"
+
+    def add(self, record: NewRecord | None) -> None:
+        """Appends a record, or notes that it is missing."""
+        if record is None:
+            entries, crc32c, shape = 0, 0, self._no_shape
+        else:
+            entries, crc32c, shape = self._entries(record), record.crc32c, record.shape
+            self.sink.write(record.payload)
+        self._ends.append(self._ends[-1] + entries)
+        self.crc32c.append(crc32c)
+        self._present.append(record is not None)
+        if self._no_shape:
+            self._shapes.extend(shape[: len(self._no_shape)])
+
+    def _entries(self, record: NewRecord) -> int:
+        layout, size = self._layout, len(record.payload)
+        if not (layout.single or self._array):
+            return size
+        entries = 1 if layout.single else record.shape[0]
+        if entries * layout.entry_bytes != size:
+            raise ValueError(f"field {self._field.name}: {size} bytes do not hold an array of {record.shape}")
+        return entries
+
+    def allocate(self, group: Any) -> int:
+        """Makes room for the records. Returns its offset in the file, 0 if it is empty."""
+        return _allocate(group, self._name, self._layout.dtype, (self._ends[-1], *self._layout.entry)) or 0
+
+    def describe(self, group: Any) -> None:
+        """Writes what delimits the records."""
+        layout, count = self._layout, len(self._present)
+        if layout.delimited:
+            group["offsets"] = np.array(self._ends, "<i8")
+        if layout.sizes:
+            group["shapes"] = np.array(self._shapes, "<i4").reshape(count, layout.sizes)
+        if self._field.optional:
+            group["present"] = np.frombuffer(self._present, np.uint8)
+
+    def offsets(self, start: int) -> list[int]:
+        """Returns the offset in the file of each record, 0 where it is missing, if the first one is at `start`."""
+        entry = self._layout.entry_bytes
+        return [start + end * entry if present else 0 for end, present in zip(self._ends, self._present, strict=False)]
 
 
 class _Writes(io.RawIOBase):
@@ -137,18 +284,19 @@ class _Writes(io.RawIOBase):
 
 def _data_start() -> int:
     with h5py.File("probe", "w", driver="core", backing_store=False, **_FILE_OPTIONS) as file:
-        start = _allocate(file, (1,))
+        start = _allocate(file, "images", "|u1", (1,))
         assert start is not None, "libhdf5 places a dataset with early allocation at once"
         return start
 
 
-def _allocate(file: Any, shape: tuple[int, ...]) -> int | None:
-    """Creates the contiguous dataset `images`, allocated but never filled. Returns its offset in the file."""
+def _allocate(group: Any, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
+    """Creates a contiguous dataset, allocated but never filled. Returns its offset in the file, if it has bytes."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     creation.set_obj_track_times(False)  # otherwise the bytes would depend on the time
-    dataset = h5py.h5d.create(file.id, b"images", h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation)
+    values = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    dataset = h5py.h5d.create(group.id, name.encode(), values, h5py.h5s.create_simple(shape), creation)
     offset: int | None = dataset.get_offset()
     return offset

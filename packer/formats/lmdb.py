@@ -11,42 +11,54 @@ from typing import Any, Final
 import lmdb
 
 from packtrain._core.files import FULL, MiB
-from packtrain._readers.formats.lmdb import IMAGES, LABELS, walk
+from packtrain._readers.formats.lmdb import LABELS, database, databases, places
 
-from . import NewRecord, RecordSpec, WrittenShard
+from . import NewSample, RecordSpec, WrittenShard
 
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB
+_SAMPLE_BYTES: Final = 1024
+"""What a sample takes in memory, roughly, apart from its bytes."""
 _LEAST_ROOM: Final = MiB // 16
 
 
 class Writer:
-    """Writes records to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
+    """Writes samples to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
 
-    raw_as_npy: Final = True
+    bare: Final = False
 
     def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._path = path
-        self._spec = spec
+        self._schema = schema = spec.schema
         try:
             # meminit stays on: without it, stale heap content would end up in the file.
             self._environment: Any = lmdb.open(
-                os.fspath(path), _FIRST_MAP_BYTES, subdir=False, lock=False, sync=False, max_dbs=2, meminit=True
+                os.fspath(path),
+                _FIRST_MAP_BYTES,
+                subdir=False,
+                lock=False,
+                sync=False,
+                max_dbs=databases(schema),
+                meminit=True,
             )
-            self._images = self._environment.open_db(IMAGES)
-            self._labels = self._environment.open_db(LABELS) if spec.labels.kind != "none" else None
+            self._fields = [self._environment.open_db(database(field)) for field in schema.fields]
+            self._labels = self._environment.open_db(LABELS) if schema.labels.kind != "none" else None
         except lmdb.Error as error:
             raise _as_os_error(error, path, _LEAST_ROOM) from error
         self._map_bytes = _FIRST_MAP_BYTES
-        self._batch: list[NewRecord] = []
+        self._batch: list[NewSample] = []
         self._batch_bytes = 0
         self._lines: list[int] = []
 
-    def add(self, record: NewRecord) -> None:
-        """Appends a record; it is written together with its batch."""
-        self._batch.append(record)
-        self._batch_bytes += len(record.payload)
-        self._lines.append(record.line)
+    def add(self, sample: NewSample) -> None:
+        """Appends a sample; it is written together with its batch."""
+        self._batch.append(sample)
+        # Where there is an image, the batches are those of version 1: LMDB's pages depend on them.
+        self._batch_bytes += 0 if self._schema.image is not None else _SAMPLE_BYTES
+        for record in sample.records:
+            if record is not None:
+                self._batch_bytes += len(record.payload)
+        self._lines.append(sample.line)
         if self._batch_bytes >= _BATCH_BYTES:
             self._write_batch()
 
@@ -54,8 +66,8 @@ class Writer:
         """Writes the last batch and looks up where LMDB has put each value."""
         self._write_batch()
         self.close()
-        offsets = {record.line: record.offset for record in walk(self._path, self._spec.labels)}
-        return WrittenShard([offsets[line] for line in self._lines])
+        found = places(self._path, self._schema)
+        return WrittenShard([tuple(offsets.get(line, 0) for offsets in found) for line in self._lines])
 
     def close(self) -> None:
         """Closes the environment."""
@@ -65,11 +77,13 @@ class Writer:
         while True:
             try:
                 with self._environment.begin(write=True) as transaction:
-                    for record in self._batch:
-                        key = record.line.to_bytes(8, "big")
-                        transaction.put(key, record.payload, db=self._images)
+                    for sample in self._batch:
+                        key = sample.line.to_bytes(8, "big")
+                        for database, record in zip(self._fields, sample.records, strict=True):
+                            if record is not None:
+                                transaction.put(key, record.payload, db=database)
                         if self._labels is not None:
-                            transaction.put(key, json.dumps(record.label).encode(), db=self._labels)
+                            transaction.put(key, json.dumps(sample.label).encode(), db=self._labels)
                 break
             except lmdb.MapFullError:
                 self._map_bytes *= 2

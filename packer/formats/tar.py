@@ -10,9 +10,10 @@ from typing import Final
 from crc32c import crc32c
 
 from packtrain._core.files import write_all
+from packtrain._core.schema import IMAGE
 from packtrain._readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
-from . import NewRecord, RecordSpec, WrittenShard
+from . import NewSample, RecordSpec, WrittenShard
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
 _SIZE: Final = slice(124, 135)
@@ -29,35 +30,59 @@ _TEMPLATE: Final = (
     + b"ustar\x0000"
 ).ljust(BLOCK, b"\0")
 _TEMPLATE_SUM: Final = sum(_TEMPLATE)
+_MOST_BUFFERS: Final = 1024
+"""The most buffers that one system call writes (IOV_MAX of Linux)."""
 
 
 class Writer:
     """Streams members into a tar archive."""
 
-    raw_as_npy: Final = True
+    bare: Final = False
 
     def __init__(self, path: Path, spec: RecordSpec) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._label_suffix = label_extension(spec.labels) if spec.labels.kind != "none" else None
+        schema = spec.schema
+        self._label_suffix = label_extension(schema.labels)
+        self._prefixes = tuple("" if field.name == IMAGE else f"{field.name}." for field in schema.fields)
+        labelled = schema.labels.kind != "none"
+        self._label_place = (0 if schema.image is None else 1) if labelled else -1
         self._position = 0
         self._crc32c = 0
-        self._offsets: list[int] = []
+        self._offsets: list[tuple[int, ...]] = []
         self._lines: list[str] = []
 
-    def add(self, record: NewRecord) -> None:
-        """Appends the member of the record and that of its label."""
-        name, size = f"{record.line:0{KEY_DIGITS}d}.{record.extension}", len(record.payload)
-        offset = self._position + BLOCK
-        buffers = [ustar_header(name, size), record.payload, _padding(size)]
-        line = f"{record.extension} {offset} {size} {name}"
-        if self._label_suffix is not None:
-            text = json.dumps(record.label).encode()
-            name = f"{record.line:0{KEY_DIGITS}d}.{self._label_suffix}"
-            line += f" {self._label_suffix} {offset + size + len(buffers[2]) + BLOCK} {len(text)} {name}"
-            buffers += [ustar_header(name, len(text)), text, _padding(len(text))]
-        self._offsets.append(offset)
-        self._lines.append(line)
-        self._write(buffers)
+    def add(self, sample: NewSample) -> None:
+        """Appends the members of the sample."""
+        key = f"{sample.line:0{KEY_DIGITS}d}."
+        buffers: list[bytes] = []
+        entries: list[str] = []
+        offsets: list[int] = []
+        for place, record in enumerate(sample.records):
+            if place == self._label_place:
+                self._append_label(sample, key, buffers, entries)
+            if record is None:
+                offsets.append(0)
+            else:
+                suffix = self._prefixes[place] + record.extension
+                offsets.append(self._append(key, suffix, record.payload, buffers, entries))
+        if self._label_place == len(sample.records):
+            self._append_label(sample, key, buffers, entries)
+        self._offsets.append(tuple(offsets))
+        if entries:
+            self._lines.append(" ".join(entries))
+            self._write(buffers)
+
+    def _append_label(self, sample: NewSample, key: str, buffers: list[bytes], entries: list[str]) -> None:
+        self._append(key, self._label_suffix, json.dumps(sample.label).encode(), buffers, entries)
+
+    def _append(self, key: str, suffix: str, payload: bytes, buffers: list[bytes], entries: list[str]) -> int:
+        """Appends a member to `buffers`, and what the index says about it to `entries`. Returns its offset."""
+        name, size, offset = key + suffix, len(payload), self._position + BLOCK
+        padding = -size % BLOCK
+        buffers += (ustar_header(name, size), payload, bytes(padding))
+        entries.append(f"{suffix} {offset} {size} {name}")
+        self._position = offset + size + padding
+        return offset
 
     def finish(self) -> WrittenShard:
         """Ends the archive."""
@@ -74,7 +99,8 @@ class Writer:
 
     def _write(self, buffers: list[bytes]) -> None:
         assert self._descriptor is not None, "the writer is closed"
-        self._position += write_all(self._descriptor, buffers)
+        for first in range(0, len(buffers), _MOST_BUFFERS):
+            write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
         for buffer in buffers:
             self._crc32c = crc32c(buffer, self._crc32c)
 
@@ -94,7 +120,3 @@ def ustar_header(name: str, size: int) -> bytes:
     header[_SIZE] = digits
     header[_CHECKSUM] = b"%06o\0 " % (_TEMPLATE_SUM + sum(encoded) + sum(digits))
     return bytes(header)
-
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % BLOCK)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.index import Index
+from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
+from packtrain._core.schema import Field
 
 
 @dataclass(frozen=True)
@@ -25,30 +27,45 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class FieldSummary:
+    """What is in one field.
+
+    Attributes:
+        kind: Kind of the field.
+        record_bytes: Sizes of the records in bytes; None if all are missing.
+        missing: Number of rows without it.
+        width: Widths of images or masks in pixels, as stored; None for other kinds, or if all are missing.
+        height: Heights of images or masks in pixels, as stored; None as for `width`.
+        commonest_sizes: The five most common sizes, each as (width, height, number of rows).
+        orientations: Number of rows by EXIF orientation of the source, without 1 (upright or unknown).
+    """
+
+    kind: str
+    record_bytes: Spread | None
+    missing: int
+    width: Spread | None = None
+    height: Spread | None = None
+    commonest_sizes: tuple[tuple[int, int, int], ...] = ()
+    orientations: dict[int, int] = dataclass_field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Summary:
     """What is in a dataset.
 
     Attributes:
         dataset: The folder.
-        manifest: Manifest of the dataset: format, store mode, counts, shards, what wrote it.
+        manifest: Manifest of the dataset: format, fields, counts, shards, what wrote it.
         index_bytes: Size of the index in bytes.
         label_counts: Number of rows by label for scalar integer labels; None for other labels.
-        record_bytes: Sizes of the records in bytes.
-        width: Widths of images in pixels, as stored.
-        height: Heights of images in pixels, as stored.
-        commonest_sizes: The five most common sizes, each as (width, height, number of rows).
-        orientations: Number of rows by EXIF orientation of the source, without 1 (upright or unknown).
+        fields: The fields by name, the image first.
     """
 
     dataset: Path
     manifest: Manifest
     index_bytes: int
     label_counts: dict[int, int] | None
-    record_bytes: Spread
-    width: Spread
-    height: Spread
-    commonest_sizes: tuple[tuple[int, int, int], ...]
-    orientations: dict[int, int]
+    fields: dict[str, FieldSummary]
 
 
 def summarise(path: str | os.PathLike[str]) -> Summary:
@@ -61,20 +78,36 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
     manifest = Manifest.load(folder)
     index = Index.of(folder, manifest)
     index.check_all()
-    sizes = index["width"].astype(np.int64) << 32 | index["height"]
     labels = str(manifest.labels) == "int"
-    commonest = sorted(_counts(sizes).items(), key=lambda item: -item[1])[:5]
     return Summary(
         dataset=folder,
         manifest=manifest,
         index_bytes=sum(column.bytes for column in manifest.columns),
         label_counts=_counts(index["label"]) if labels else None,
-        record_bytes=_spread(index["length"]),
-        width=_spread(index["width"]),
-        height=_spread(index["height"]),
-        commonest_sizes=tuple((size >> 32, size & 0xFFFFFFFF, count) for size, count in commonest),
-        orientations={value: count for value, count in _counts(index["orientation"]).items() if value != 1},
+        fields={field.name: _summarise_field(field, index.field(field.name)) for field in manifest.schema.fields},
     )
+
+
+def _summarise_field(field: Field, columns: Columns) -> FieldSummary:
+    columns.check_all()
+    present = columns["length"] >= 0
+    missing = len(present) - int(np.count_nonzero(present))
+    if missing == len(present):
+        return FieldSummary(field.kind, None, missing)
+    summary = FieldSummary(field.kind, _spread(columns["length"][present]), missing)
+    if "width" in columns:
+        width, height = columns["width"][present], columns["height"][present]
+        commonest = sorted(_counts(width.astype(np.int64) << 32 | height).items(), key=lambda item: -item[1])[:5]
+        summary = replace(
+            summary,
+            width=_spread(width),
+            height=_spread(height),
+            commonest_sizes=tuple((size >> 32, size & 0xFFFFFFFF, count) for size, count in commonest),
+        )
+    if "orientation" in columns:
+        turned = _counts(columns["orientation"][present])
+        summary = replace(summary, orientations={value: count for value, count in turned.items() if value != 1})
+    return summary
 
 
 def _spread(values: npt.NDArray[Any]) -> Spread:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, cast
 
 from packtrain._core.arguments import choice
-from packtrain._core.options import FORMATS, LabelSpec
+from packtrain._core.options import FORMATS
+from packtrain._core.schema import Schema
 
 StoredLabel = int | float | tuple[int, ...] | tuple[float, ...] | None
 
@@ -42,19 +43,18 @@ def read_label(text: bytes) -> StoredLabel:
     return tuple(values) if isinstance(value, list) else values[0]
 
 
-class StoredRecord(NamedTuple):
-    """A record as found by the container's own library.
+class StoredSample(NamedTuple):
+    """A sample as found by the container's own library.
 
     Attributes:
-        line: Key of the record: the 0-based number of its line in the list.
-        offset: Offset of the record in the file, in bytes.
-        length: Size of the record in bytes.
+        line: Key of the sample: the 0-based number of its line in the list.
+        places: Offset in the file and length of the record of each field, both in bytes, by the field's name. A field
+            that is missing is not there.
         label: Label stored in the container; None if the dataset has no labels.
     """
 
     line: int
-    offset: int
-    length: int
+    places: dict[str, tuple[int, int]]
     label: StoredLabel
 
 
@@ -64,11 +64,13 @@ class Container(Protocol):
     SUFFIX: str
     """File name suffix of a shard, with the dot."""
 
-    def walk(self, path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
-        """Yields every record of the shard at `path`, in any order.
+    def walk(self, path: Path, schema: Schema) -> Iterator[StoredSample]:
+        """Yields every sample of the shard at `path`, in any order.
+
+        A sample without a label, all of whose fields are missing, need not be found.
 
         Raises:
-            CorruptFile: The container's library cannot read the shard.
+            CorruptFile: The container's library cannot read the shard, or a sample lacks what the schema demands.
         """
 
 

@@ -1,22 +1,29 @@
 """LMDB shards, which any binding of LMDB can read.
 
-A shard is an LMDB data file (``MDB_NOSUBDIR``, suffix ``.mdb``) with two named databases:
+A shard is an LMDB data file (``MDB_NOSUBDIR``, suffix ``.mdb``) with these named databases:
 
-- ``images``: key -> the bytes of the record.
+- ``images``: key -> the bytes of the image; absent if the dataset has no field called image.
 - ``labels``: key -> the label as JSON text (a number or a list of numbers); absent if the dataset has no labels.
+- ``fields/NAME``: key -> the bytes of the field; one database for each field that is not the image.
 
-A key is the line number as an 8-byte big-endian unsigned integer. Open a shard read-only and without a lock file::
+A key is the line number as an 8-byte big-endian unsigned integer. A field that is missing has no key in its database;
+one that is empty has a value of no bytes. Open a shard read-only and without a lock file, with room for as many
+databases as there are::
 
     env = lmdb.open("train-000000.mdb", subdir=False, readonly=True, lock=False, max_dbs=2)
 
 The bytes of a value are contiguous in the file: LMDB stores a large value in consecutive pages and a small one inside a
-page. Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
+page. Raw images are `.npy` files: a 128-byte header and H x W x C uint8 pixels. Arrays and raw masks are `.npy` files
+too, in C order and little-endian; a header that does not fit 128 bytes has 64 bytes more, as often as it takes.
 """
 
 from __future__ import annotations
 
+import ctypes
+import heapq
+import itertools
+import operator
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,64 +33,114 @@ import lmdb
 import numpy as np
 
 from packtrain._core.errors import CorruptFile
-from packtrain._core.opening import open_regular
-from packtrain._core.options import LabelSpec
+from packtrain._core.schema import IMAGE, Field, Schema
 
-from . import MOST_LABEL_BYTES, StoredLabel, StoredRecord, read_label
+from . import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
 SUFFIX: Final = ".mdb"
-IMAGES: Final = b"images"
 LABELS: Final = b"labels"
+_KEY_BYTES: Final = 8
+_PAGE_NUMBER_BYTES: Final = 8
+
+Value = tuple[int, str, memoryview]
+"""A value of a database: the line number, the name of the field or "" for the label, and the bytes."""
 
 
-def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
-    """Yields every record of the environment, found by py-lmdb."""
+def database(field: Field) -> bytes:
+    """Returns the name of the database that holds a field."""
+    return b"images" if field.name == IMAGE else b"fields/" + field.name.encode()
+
+
+def databases(schema: Schema) -> int:
+    """Returns the number of databases of a shard, or one more: what LMDB wants to know beforehand."""
+    return len(schema.fields) + 1
+
+
+def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
+    """Yields every sample of the environment, found by py-lmdb."""
+    required = {field.name for field in schema.fields if not field.optional}
     try:
-        with open_shard(path) as environment, environment.begin(buffers=True) as transaction:
-            images = environment.open_db(IMAGES, transaction, create=False)
-            values = None
-            if labels.kind != "none":
-                values = environment.open_db(LABELS, transaction, create=False)
-            base = _map_address(path, environment, transaction)
-            for key, record in transaction.cursor(images):
-                address = _address(record)
-                label: StoredLabel = None
-                if values is not None:
-                    label = read_label(bytes(transaction.get(key, b"", db=values)[: MOST_LABEL_BYTES + 1]))
-                yield StoredRecord(int.from_bytes(key, "big"), address - base, len(record), label)
-    except (lmdb.Error, ValueError, OSError, struct.error, StopIteration) as error:
+        with open_shard(path, schema) as (environment, transaction):
+            base = _map_address(environment, transaction, database(schema.fields[0]))
+            found = [_values(environment, transaction, field.name, database(field)) for field in schema.fields]
+            if schema.labels.kind != "none":
+                found.append(_values(environment, transaction, "", LABELS))
+                required.add("")
+            line = operator.itemgetter(0)
+            for number, values in itertools.groupby(heapq.merge(*found, key=line), line):
+                yield _sample(number, list(values), base, required)
+    except (lmdb.Error, ValueError, OSError) as error:
         raise CorruptFile(f"{path} is not a sound LMDB shard: {error}", file=path.name) from error
 
 
-# The page header of 16 bytes; magic number, version, address, map size; 48 bytes about the free pages and 40 about the
-# main database, whose root comes next; the last page; the number of the transaction. https://www.openldap.org, mdb.c
-_META: Final = struct.Struct("=16xI20x48x40xQ8xQ")
-_MAGIC: Final = 0xBEEFC0DE
+def places(path: Path, schema: Schema) -> list[dict[int, int]]:
+    """Returns the offset of every value, by line, for each field of the schema."""
+    with open_shard(path, schema) as (environment, transaction):
+        base = _map_address(environment, transaction, database(schema.fields[0]))
+        return [
+            {
+                line: _address(value) - base
+                for line, _, value in _values(environment, transaction, field.name, database(field))
+            }
+            for field in schema.fields
+        ]
 
 
 @contextmanager
-def open_shard(path: Path) -> Iterator[Any]:
-    """Opens the shard at `path` as a read-only environment."""
-    environment = lmdb.open(os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=2, create=False)
+def open_shard(path: Path, schema: Schema) -> Iterator[tuple[Any, Any]]:
+    """Opens the shard at `path`. Gives a read-only environment and a transaction."""
+    environment = lmdb.open(
+        os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=databases(schema), create=False
+    )
     try:
-        yield environment
+        with environment.begin(buffers=True) as transaction:
+            yield environment, transaction
     finally:
         environment.close()
 
 
-def _map_address(path: Path, environment: Any, transaction: Any) -> int:
-    """Returns the address at which liblmdb has mapped the first byte of `path`.
+def _sample(line: int, values: list[Value], base: int, required: set[str]) -> StoredSample:
+    """Puts together what the databases hold for a line.
 
-    py-lmdb gives views of values but not their offsets in the file. The names of the databases lie in the root page of
-    the main database, whose number stands in the newer one of the two meta pages.
+    Raises:
+        ValueError: It lacks one of the `required` values.
     """
-    page_bytes, newest = environment.stat()["psize"], environment.info()["last_txnid"]
-    with os.fdopen(open_regular(path), "rb") as file:
-        metas = [_META.unpack(os.pread(file.fileno(), _META.size, page_bytes * number)) for number in (0, 1)]
-    root = next(root for magic, root, transaction_number in metas if (magic, transaction_number) == (_MAGIC, newest))
-    inside = _address(transaction.get(IMAGES))
-    return int(inside - inside % page_bytes - root * page_bytes)
+    by_name = {name: value for _, name, value in values}
+    if lacking := required - by_name.keys():
+        raise ValueError(f"line {line} has no {min(lacking) or 'label'}")
+    text = by_name.pop("", None)
+    label: StoredLabel = None if text is None else read_label(bytes(text[: MOST_LABEL_BYTES + 1]))
+    places = {name: (_address(value) - base, len(value)) for name, value in by_name.items()}
+    return StoredSample(line, places, label)
+
+
+def _values(environment: Any, transaction: Any, name: str, database: bytes) -> Iterator[Value]:
+    """Yields what a database holds, in the order of the lines."""
+    before = -1
+    for key, value in transaction.cursor(environment.open_db(database, transaction, create=False)):
+        line = int.from_bytes(key, "big")
+        if len(key) != _KEY_BYTES or line <= before:
+            # A tree that is made to do harm may lead back to where it came from.
+            raise ValueError(f"database {database.decode()} has a key of {len(key)} bytes, or keys out of order")
+        before = line
+        yield line, name, value
+
+
+def _map_address(environment: Any, transaction: Any, database: bytes) -> int:
+    """Returns the address at which liblmdb has mapped the first byte of the file.
+
+    py-lmdb gives views of values but not their offsets in the file. The main database holds a short value for each
+    named database, so it lies inside a page, and every page begins with its number.
+    """
+    page_bytes = int(environment.stat()["psize"])
+    value = transaction.get(database)
+    if value is None:
+        raise ValueError(f"it has no database {database.decode()}")
+    address = _address(value)
+    page = address - address % page_bytes
+    number = int.from_bytes(ctypes.string_at(page, _PAGE_NUMBER_BYTES), "little")
+    return page - number * page_bytes
 
 
 def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).ctypes.data
+    return int(np.frombuffer(view, np.uint8).ctypes.data)

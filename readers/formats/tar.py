@@ -1,23 +1,30 @@
 """Tar shards, which `tar`, `webdataset` and DALI can read.
 
-A shard is a POSIX ustar archive with the suffix ``.tar``. Each record is one or two consecutive members:
+A shard is a POSIX ustar archive with the suffix ``.tar``. Each sample is consecutive members, in this order:
 
-- ``KEY.EXT``: the bytes of the record. KEY is the line number, in decimal, padded with zeros to nine digits. EXT names
+- ``KEY.EXT``: the bytes of the image. KEY is the line number, in decimal, padded with zeros to nine digits. EXT names
   the encoding in lower case (``jpg``, ``png``, ``npy``, ...).
 - The label, unless the dataset has none: ``KEY.cls``, in decimal, for a scalar int; ``KEY.json``, a number or a list of
   numbers, for any other label.
+- ``KEY.FIELD.EXT``: the bytes of each other field, in the order of the schema. EXT is that of the image for kind
+  ``image``; ``png`` or ``npy`` (raw) for ``mask``; ``txt`` for ``text``; ``json`` for ``json``; ``npy`` for ``array``;
+  ``bin`` for ``bytes``.
+
+A field that is missing has no member; one that is empty has a member of no bytes.
 
 Headers are ustar with mode 0644; uid, gid and mtime are 0, and there are no user or group names. So the same records
 give the same bytes. The archive ends with two blocks of zeros, without further padding. Beside each shard is
-``NAME.idx``, the index for DALI's webdataset reader, version v1.2: a line ``v1.2 COUNT``, then one line per record with
-``EXT OFFSET SIZE NAME`` for each of its members. OFFSET is the offset of the member's data and SIZE its size, both in
-bytes.
+``NAME.idx``, the index for DALI's webdataset reader, version v1.2: a line ``v1.2 COUNT``, then one line per sample with
+``EXT OFFSET SIZE NAME`` for each of its members. EXT is here all that follows KEY and the dot, such as ``boxes.npy``.
+OFFSET is the offset of the member's data and SIZE its size, both in bytes. A sample without any member has no line.
 
-Raw records are `.npy` files: a 128-byte header and H x W x C uint8 pixels.
+Raw images are `.npy` files: a 128-byte header and H x W x C uint8 pixels. Arrays and raw masks are `.npy` files too, in
+C order and little-endian; a header that does not fit 128 bytes has 64 bytes more, as often as it takes.
 """
 
 from __future__ import annotations
 
+import itertools
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +32,14 @@ from typing import Final
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
+from packtrain._core.schema import IMAGE, Schema
 
-from . import MOST_LABEL_BYTES, StoredLabel, StoredRecord, read_label
+from . import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
 BLOCK: Final = 512
+_LABEL: Final = "label"
 
 
 def label_extension(labels: LabelSpec) -> str:
@@ -38,25 +47,68 @@ def label_extension(labels: LabelSpec) -> str:
     return "cls" if labels == LabelSpec("int") else "json"
 
 
-def walk(path: Path, labels: LabelSpec) -> Iterator[StoredRecord]:
-    """Yields every record of the archive, found by Python's `tarfile`."""
-    suffix = label_extension(labels)
+def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
+    """Yields every sample of the archive, found by Python's `tarfile`."""
     try:
         with tarfile.open(path, "r:") as archive:
-            members = iter(archive)
-            for member in members:
-                if not member.isreg() or member.issparse():
-                    raise ValueError(f"member {member.name!r} is not a plain file")
-                key, _, _ = member.name.partition(".")
-                label: StoredLabel = None
-                if labels.kind != "none":
-                    partner = next(members, None)
-                    if partner is None or partner.name != f"{key}.{suffix}" or not partner.isreg():
-                        raise ValueError(f"member {member.name!r} is not followed by {key}.{suffix}")
-                    label = read_label(_content(archive, partner))
-                yield StoredRecord(int(key), member.offset_data, member.size, label)
+            for key, members in itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0]):
+                yield _sample(archive, schema, key, members)
     except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
         raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        yield member
+        archive.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile would keep them all
+
+
+def _sample(archive: tarfile.TarFile, schema: Schema, key: str, members: Iterator[tarfile.TarInfo]) -> StoredSample:
+    """Reads the members of a sample, each of which has to be one that may come next.
+
+    Raises:
+        ValueError: There is another one, or one is missing.
+    """
+    places: dict[str, tuple[int, int]] = {}
+    label: StoredLabel = None
+    expected = _parts(schema)
+    for member in members:
+        if not member.isreg() or member.issparse():
+            raise ValueError(f"member {member.name!r} is not a plain file")
+        name = _part(schema, member.name[len(key) + 1 :])
+        for part, optional in expected:
+            if part == name:
+                break
+            if not optional:
+                raise ValueError(f"member {member.name!r} is where {part} of {key!r} should be")
+        else:
+            raise ValueError(f"member {member.name!r} has no place in sample {key!r}")
+        if name == _LABEL:
+            label = read_label(_content(archive, member))
+        else:
+            places[name] = member.offset_data, member.size
+    lacking = next((part for part, optional in expected if not optional), None)
+    if lacking is not None:
+        raise ValueError(f"sample {key!r} has no {lacking}")
+    return StoredSample(int(key), places, label)
+
+
+def _parts(schema: Schema) -> Iterator[tuple[str, bool]]:
+    """Yields what a sample consists of, in order, each with whether it may be missing."""
+    if schema.image is not None:
+        yield IMAGE, schema.image.optional
+    if schema.labels.kind != "none":
+        yield _LABEL, False
+    for field in schema.others:
+        yield field.name, field.optional
+
+
+def _part(schema: Schema, suffix: str) -> str:
+    """Returns which part of a sample a member is, by what follows its key."""
+    if schema.labels.kind != "none" and suffix == label_extension(schema.labels):
+        return _LABEL
+    name, dot, _ = suffix.partition(".")
+    return name if dot else IMAGE
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.support import SUFFIXES, flip, packed, shard_bytes, sources
+from helpers.support import ONE_FORMAT, SUFFIXES, flip, packed, shard_bytes, sources
 from PIL import Image
 
 from packtrain import verify
@@ -26,6 +26,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> Path:
 
 
 class TestVerify:
+    @ONE_FORMAT
     def test_a_sound_dataset_is_exit_code_0(self, run: Run, dataset: Path) -> None:
         outcome = run("verify", dataset)
         assert (outcome.code, outcome.err) == (0, "")
@@ -46,6 +47,7 @@ class TestVerify:
         (problem,) = [problem for problem in report.json["problems"] if problem["row"] is not None]
         assert (problem["file"], problem["row"], problem["line"]) == (shard, 4, 4)
 
+    @ONE_FORMAT
     def test_a_shard_that_may_be_sound_is_not_to_be_removed(
         self, run: Run, dataset: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -62,6 +64,7 @@ class TestVerify:
         assert f"{shard}: cannot be read: Permission denied" in outcome.out
         assert "remove" not in outcome.out
 
+    @ONE_FORMAT
     def test_the_json_report_is_the_librarys(self, run: Run, dataset: Path) -> None:
         report = verify(dataset)
         assert run("verify", dataset, "--json").json == {
@@ -104,7 +107,7 @@ class TestInfo:
         by_name = dict(line.split(maxsplit=1) for line in facts.splitlines())
         sizes = [len(source.data) for source in sources(images)]
         assert by_name["dataset"] == f"{dataset} ({format_name})"
-        assert by_name["store"] == "verbatim, RGB"
+        assert by_name["image"] == "verbatim, RGB"
         assert by_name["records"] == "12 of 12 lines, 0 refused, 0 repeated"
         assert by_name["record"].startswith(f"{min(sizes):,} to {max(sizes):,} bytes, median ")
         assert by_name["width"] == "40 to 73 pixels, median 56"
@@ -117,7 +120,8 @@ class TestInfo:
         widths = [Image.open(io.BytesIO(source.data)).width for source in sources(images)]
         assert body["dataset"] == str(dataset)
         assert body["label_counts"] == {str(k): n for k, n in Counter(s.label for s in sources(images)).items()}
-        assert body["width"] == {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        spread = {"min": min(widths), "median": int(np.median(widths)), "max": max(widths)}
+        assert body["fields"]["image"]["width"] == spread
         assert body["manifest"]["records"] == 12
         assert body["index_bytes"] == sum(path.stat().st_size for path in (dataset / "index").iterdir())
 
@@ -135,7 +139,7 @@ class TestInfo:
         (tmp_path / "classes").write_text("cat\ndog\neel\n")
         store = StoreOptions("jpeg", resize="long=20", quality=77, mode="L")
         outcome = run("info", packed(images, tmp_path / "out", "tar", store=store, classes=tmp_path / "classes"))
-        assert "\nstore        jpeg, long=20, quality 77, L\n" in outcome.out
+        assert "\nimage        jpeg, long=20, quality 77, L\n" in outcome.out
         assert "\nwritten by   packtrain " in outcome.out
         assert outcome.out.endswith(" eel\n")
 

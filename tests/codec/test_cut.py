@@ -111,12 +111,10 @@ def check_handmade(seed: int, most: int, count: int) -> None:
 class TestPixels:
     @needs_transcoder
     @given(SEEDS)
-    @settings(max_examples=120)
     def test_any_record(self, seed: int) -> None:
         check_transcoded(seed, 150, 6)
 
     @given(SEEDS)
-    @settings(max_examples=120)
     def test_any_interval(self, seed: int) -> None:
         check_handmade(seed, 90, 6)
 
@@ -157,6 +155,7 @@ class TestPixels:
             for left in range(source.width - last - 2, source.width):
                 check(record, Box(left, 3, source.width - left, 9), whole)
 
+    @pytest.mark.sampled
     @needs_transcoder
     @pytest.mark.parametrize("size", [(65500, 24), (24, 65500)])
     @pytest.mark.parametrize("mode", ["RGB", "L"])

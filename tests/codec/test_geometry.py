@@ -55,7 +55,7 @@ def test_crops_are_torchvisions(torchvision: Any, crop: Crop, width: int, height
 
 
 @given(st.data(), st.sampled_from(sorted(FILTERS)), SIDES, SIDES, MODES, SEEDS)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_scales_and_scaled_crops_are_torchvisions(
     torchvision: Any, data: st.DataObject, name: str, width: int, height: int, mode: str, seed: int
 ) -> None:
@@ -137,7 +137,7 @@ def inside(box: Box, width: int, height: int) -> npt.NDArray[np.bool_]:
 
 
 @given(CHAINS, SIDES, SIDES, MODES, SEEDS)
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples)
 @example([Scale(5, 5, 1), Crop(Box(2, 2, 1, 1))], 40, 40, "RGB", 1)
 @example([Scale(40, 40, 0), Crop(Box(13, 13, 1, 1)), Scale(3, 3, 2)], 48, 7, "L", 1)
 @example([Scale(44, 1, 0), Crop(Box(5, 0, 1, 1))], 112, 1, "L", 1)  # the nearest filter's sum ends short of pixel 14
@@ -156,7 +156,7 @@ def test_no_pixel_outside_of_what_is_needed_matters(
 
 
 @given(st.lists(CROPS | FLIPS | EMPTY_PADS, max_size=5), SIDES, SIDES)
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 def test_without_scales_exactly_what_is_seen_is_needed(chain: list[Operation], width: int, height: int) -> None:
     numbers = np.arange(1, width * height + 1, dtype=np.int32).reshape(height, width)
     seen = np.asarray(apply(Image.fromarray(numbers), chain))
@@ -171,7 +171,7 @@ def test_without_scales_exactly_what_is_seen_is_needed(chain: list[Operation], w
 
 
 @given(st.data(), st.sampled_from(sorted(FILTERS)), st.integers(1, 60), st.integers(1, 60))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_scales_need_little_more_than_what_shows(data: st.DataObject, name: str, source: int, target: int) -> None:
     first = data.draw(st.integers(0, target - 1))
     length = data.draw(st.integers(1, target - first))

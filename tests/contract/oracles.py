@@ -33,17 +33,37 @@ class Found:
     pixels: npt.NDArray[np.uint8] | None = None
 
 
+Value = bytes | npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FoundSample:
+    """A sample of many fields in a container.
+
+    Attributes:
+        line: Its key.
+        label: A number, a list of numbers, or None.
+        fields: The fields that it has: an array where the container has a type, else bytes.
+    """
+
+    line: int
+    label: Any
+    fields: dict[str, Value]
+
+
 @dataclass(frozen=True)
 class Oracle:
     """A format, and how its shards are read without packtrain.
 
     Attributes:
         format: Its name.
-        records: Yields what is in a shard: in the order of the file, or of the keys.
+        records: Yields what is in a shard of images: in the order of the file, or of the keys.
+        samples: Yields what is in a shard of any fields.
     """
 
     format: str
     records: Callable[[Path], Iterator[Found]]
+    samples: Callable[[Path], Iterator[FoundSample]]
 
 
 def _tar(shard: Path) -> Iterator[Found]:
@@ -86,11 +106,70 @@ def _lmdb(shard: Path) -> Iterator[Found]:
             yield Found(int.from_bytes(key, "big"), payload, label, pixels)
 
 
+def _tar_samples(shard: Path) -> Iterator[FoundSample]:
+    samples: dict[str, dict[str, bytes]] = {}
+    with tarfile.open(shard, "r:") as archive:
+        for member in archive:
+            key, _, extension = member.name.partition(".")
+            parts = samples.setdefault(key, {})
+            assert samples[key] is list(samples.values())[-1], "the members of a sample are adjacent"
+            assert extension not in parts
+            parts[extension] = archive.extractfile(member).read()  # type: ignore[union-attr]
+    for key, parts in samples.items():
+        label = next((parts.pop(kind) for kind in ("cls", "json") if kind in parts), b"null")
+        named = {name.partition(".")[0] if "." in name else "image": payload for name, payload in parts.items()}
+        yield FoundSample(int(key), json.loads(label), dict(named))
+
+
+def _hdf5_samples(shard: Path) -> Iterator[FoundSample]:
+    with h5py.File(shard, "r") as file:
+        groups: dict[str, Any] = {name: {key: group[key][()] for key in group} for name, group in _groups(file)}
+        lines, labels = file["lines"][()].tolist(), file["labels"][()].tolist() if "labels" in file else None
+    for i, line in enumerate(lines):
+        fields = {
+            name: _record(group, i) for name, group in groups.items() if "present" not in group or group["present"][i]
+        }
+        yield FoundSample(line, None if labels is None else labels[i], fields)
+
+
+def _groups(file: Any) -> Iterator[tuple[str, Any]]:
+    if "images" in file:
+        yield "image", {"data": file["images"], **{key: file[key] for key in file if key not in ("images", "fields")}}
+    for name in file.get("fields", ()):
+        yield name, file["fields"][name]
+
+
+def _record(group: dict[str, npt.NDArray[Any]], i: int) -> Value:
+    data, offsets = group["data"], group.get("offsets")
+    record = data[i] if offsets is None else data[offsets[i] : offsets[i + 1]]
+    if "shapes" in group:
+        return np.asarray(record.view(f"<u{len(record) // np.prod(group['shapes'][i])}").reshape(group["shapes"][i]))
+    return np.asarray(record)
+
+
+def _lmdb_samples(shard: Path) -> Iterator[FoundSample]:
+    found: dict[int, dict[str, bytes]] = {}
+    with (
+        lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=100) as environment,
+        environment.begin() as transaction,
+    ):
+        for name in list(transaction.cursor().iternext(values=False)):
+            for key, payload in transaction.cursor(environment.open_db(name, transaction, create=False)):
+                found.setdefault(int.from_bytes(key, "big"), {})[name.decode()] = payload
+    for line, values in found.items():
+        label = json.loads(values.pop("labels", b"null"))
+        yield FoundSample(line, label, {_field_of(name): payload for name, payload in values.items()})
+
+
+def _field_of(database: str) -> str:
+    return "image" if database == "images" else database.removeprefix("fields/")
+
+
 def _npy(payload: bytes) -> npt.NDArray[np.uint8]:
     array: npt.NDArray[np.uint8] = np.load(io.BytesIO(payload))
     return array
 
 
-TAR = Oracle("tar", _tar)
-HDF5 = Oracle("hdf5", _hdf5)
-LMDB = Oracle("lmdb", _lmdb)
+TAR = Oracle("tar", _tar, _tar_samples)
+HDF5 = Oracle("hdf5", _hdf5, _hdf5_samples)
+LMDB = Oracle("lmdb", _lmdb, _lmdb_samples)

@@ -19,8 +19,18 @@ from hypothesis.extra import numpy as hnp
 from packtrain._core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter
 from packtrain._core.manifest import ColumnInfo
 from packtrain._core.npy import npy_header
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.schema import Field, Schema, image_field
 from packtrain.errors import CorruptFile
 
+SCHEMA = Schema(
+    (
+        image_field(StoreOptions()),
+        Field("seg", "mask", encoding="png", dtype="|u1"),
+        Field("boxes", "array", optional=True, dtype="<f4", shape=(None, 4)),
+    ),
+    LabelSpec("float", 3),
+)
 Arrays = dict[str, npt.NDArray[Any]]
 SIZES = [1, 2, ROWS_PER_BLOCK - 1, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 3 * ROWS_PER_BLOCK + 7]
 
@@ -28,7 +38,9 @@ SIZES = [1, 2, ROWS_PER_BLOCK - 1, ROWS_PER_BLOCK, ROWS_PER_BLOCK + 1, 3 * ROWS_
 def contents(rows: int) -> tuple[Arrays, list[str]]:
     """Random columns and paths for so many rows."""
     random = np.random.default_rng(rows)
-    columns: Arrays = {name: random.integers(0, 200, rows).astype(dtype) for name, dtype in ROW_COLUMNS.items()}
+    columns: Arrays = {
+        name: random.integers(0, 200, rows).astype(dtype) for name, dtype in (ROW_COLUMNS | SCHEMA.columns()).items()
+    }
     columns["label"] = random.normal(size=(rows, 3)).astype("<f4")
     return columns, [f"päth {row} " + "x" * int(random.integers(0, 9)) for row in range(rows)]
 
@@ -49,20 +61,51 @@ def write(folder: Path, rows: int) -> tuple[ColumnInfo, ...]:
 def test_what_was_written_is_read_by_us_and_by_numpy(tmp_path: Path, rows: int) -> None:
     columns, paths = contents(rows)
     infos = write(tmp_path / "index", rows)
-    index = Index(tmp_path / "index", infos, rows)
+    index = Index(tmp_path / "index", infos, rows, SCHEMA.fields)
     for name, values in columns.items():
-        np.testing.assert_array_equal(index[name], values, strict=True)
+        found = index.field(name.split(".")[1])[name.split(".")[2]] if name.startswith("field.") else index[name]
+        np.testing.assert_array_equal(found, values, strict=True)
         np.testing.assert_array_equal(np.load(tmp_path / "index" / f"{name}.npy"), values, strict=True)
-        assert not index[name].flags.writeable
+        assert not found.flags.writeable
     assert [index.text("path", row) for row in range(rows)] == paths
     index.check_all()
 
 
+@pytest.mark.parametrize("lost", ["field.seg.offset", "field.boxes.blocks"])
+def test_a_field_is_neither_opened_nor_checked_before_it_is_asked_for(tmp_path: Path, lost: str) -> None:
+    infos = write(tmp_path / "index", 5)
+    (tmp_path / "index" / f"{lost}.npy").unlink()
+    index = Index(tmp_path / "index", infos, 5, SCHEMA.fields)
+    index.check_all()
+    field, other = lost.split(".")[1], {"seg", "boxes"} - {lost.split(".")[1]}
+    index.field(*other).check_all()
+    with pytest.raises(CorruptFile, match=f"{lost}.npy"):
+        index.field(field)
+
+
+def test_damage_to_the_columns_of_a_field_names_the_field(tmp_path: Path) -> None:
+    infos = write(tmp_path / "index", 5)
+    flip(tmp_path / "index" / "field.seg.width.npy", 128 + 4)
+    index = Index(tmp_path / "index", infos, 5, SCHEMA.fields)
+    index.check(0)
+    with pytest.raises(CorruptFile, match="field seg"):
+        index.field("seg").check(0)
+    with pytest.raises(CorruptFile, match="field seg"):
+        index.check_content()
+
+
 @pytest.mark.parametrize("rows", SIZES)
-def test_the_checksums_of_blocks_are_those_of_the_specification(tmp_path: Path, rows: int) -> None:
+@pytest.mark.parametrize("prefix", ["", "field.seg.", "field.boxes."])
+def test_the_checksums_of_blocks_are_those_of_the_specification(tmp_path: Path, rows: int, prefix: str) -> None:
     infos = write(tmp_path / "index", rows)
     arrays = {info.name: np.load(tmp_path / "index" / f"{info.name}.npy") for info in infos}
-    blocks = arrays.pop("blocks")
+    others = tuple(f"field.{field.name}." for field in SCHEMA.others)
+    arrays = {
+        name: array
+        for name, array in arrays.items()
+        if (name.startswith(prefix) if prefix else not name.startswith(others))
+    }
+    blocks = arrays.pop(f"{prefix}blocks")
     assert (blocks.dtype, len(blocks)) == (np.uint32, -(-rows // ROWS_PER_BLOCK))
     for block, checksum in enumerate(blocks):
         start, stop = block * ROWS_PER_BLOCK, min(rows, (block + 1) * ROWS_PER_BLOCK)
@@ -97,13 +140,13 @@ def test_damage_is_found_where_it_is_used_and_nowhere_else(tmp_path: Path) -> No
     rows = 3 * ROWS_PER_BLOCK
     infos = write(tmp_path / "index", rows)
     for info in infos:
-        if info.name == "blocks":
+        if "blocks" in info.name or info.name.startswith("field."):
             continue
         path = tmp_path / "index" / f"{info.name}.npy"
         sound = path.read_bytes()
         middle = (128 + len(sound)) // 2  # in the second of three blocks, whatever the column
         flip(path, middle)
-        index = Index(tmp_path / "index", infos, rows)
+        index = Index(tmp_path / "index", infos, rows, SCHEMA.fields)
         index.check(0)
         index.check(rows - 1)
         for use in (
@@ -114,7 +157,7 @@ def test_damage_is_found_where_it_is_used_and_nowhere_else(tmp_path: Path) -> No
             with pytest.raises(CorruptFile, match="damaged in rows 1024 to 2047: checksum mismatch"):
                 use(rows // 2)
         path.write_bytes(sound)
-    Index(tmp_path / "index", infos, rows).check_all()
+    Index(tmp_path / "index", infos, rows, SCHEMA.fields).check_all()
 
 
 def remove(path: Path) -> None:
@@ -149,7 +192,7 @@ def test_an_index_of_other_rows_is_refused(tmp_path: Path) -> None:
     infos = write(tmp_path / "index", 5)
     for rows in (4, 6, 5000):
         with pytest.raises(CorruptFile):
-            Index(tmp_path / "index", infos, rows)
+            Index(tmp_path / "index", infos, rows, SCHEMA.fields)
 
 
 def rewritten(folder: Path, infos: tuple[ColumnInfo, ...], name: str, values: npt.NDArray[Any]) -> list[ColumnInfo]:
@@ -194,7 +237,7 @@ def test_a_column_of_another_type_or_shape_is_refused_though_its_sums_are_right(
     else:
         described = rewritten(tmp_path / "index", infos, name, values)
     with pytest.raises(CorruptFile, match=name):
-        Index(tmp_path / "index", described, 5)
+        Index(tmp_path / "index", described, 5, SCHEMA.fields)
 
 
 @pytest.mark.parametrize("forged", [[0, 1, 2, 3, 5], [0, 1, 2, 3, -1], [0, 1, 2, 3, 3]])

@@ -27,7 +27,7 @@ from helpers.faults.cases import (
     written,
 )
 from helpers.faults.harness import Action, Call, FaultPoints, FaultServer, Outcome
-from helpers.support import tree
+from helpers.support import ONE_FORMAT, tree
 
 from packtrain._core.files import is_temporary, temporary_path
 
@@ -72,6 +72,7 @@ def assert_completed(job: Job, out: Path, expected: dict[str, bytes], case: obje
     assert_same(out, expected, case)
 
 
+@ONE_FORMAT
 def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
     cases = fault_points(calls, Action.FAIL_FROM)
@@ -86,6 +87,7 @@ def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path,
         assert_completed(job, out, expected, at)
 
 
+@ONE_FORMAT
 def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     """A shard is tried once more; whatever fails outside of shards ends the run."""
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
@@ -135,6 +137,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@ONE_FORMAT
 def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount: Mount, complete: bool) -> None:
     """Every size from one page up to what the dataset needs; in a sample, every fifth."""
     step = 1 if complete else 5
@@ -184,11 +187,12 @@ def test_the_room_that_a_dead_packer_took_is_free_again(
     assert_completed(job, out, expected, "a disk full of nothing")
 
 
-def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path) -> None:
+@ONE_FORMAT
+def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path, complete: bool) -> None:
     expected, _ = undisturbed(packer, job, memory_path / "undisturbed")
     largest = max(map(len, expected.values()))
     (memory_path / "elsewhere").mkdir()
-    for limit in (100, 500, 1000, 2500, 5000, *range(6000, largest, 3000), largest - 1, largest):
+    for limit in (100, 500, 1000, 2500, 5000, *range(6000, largest, 3000 if complete else 9000), largest - 1, largest):
         out = renewed(memory_path / "out")
         # The harness watches another folder: its log of calls would be cut by the limit, too.
         outcome = packer.run(LIMITED, {**job.args(out), "limit": limit}, memory_path / "elsewhere")

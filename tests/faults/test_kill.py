@@ -25,7 +25,7 @@ from helpers.faults.cases import (
     written,
 )
 from helpers.faults.harness import Action, Call, FaultPoints, FaultServer
-from helpers.support import tree
+from helpers.support import ONE_FORMAT, tree
 
 KILLED = -signal.SIGKILL
 FROM_FINISHED = [
@@ -43,6 +43,7 @@ def calls_of(packer: FaultServer, job: Job, out: Path, model: Path | None = None
     return outcome.calls
 
 
+@ONE_FORMAT
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:

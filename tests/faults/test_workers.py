@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 import pytest
 from helpers.faults.cases import assert_same, finished_shards, renewed, written
-from helpers.support import encoded, packed, picture, shard_bytes, tree
+from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 
 from packtrain import PackOptions, PackProgress, pack
 from packtrain._core.files import is_temporary
@@ -34,9 +34,6 @@ DEADLINE = 60.0
 """Seconds after which a test gives up waiting; what is waited for takes a second or two."""
 
 Found = TypeVar("Found")
-ONE_FORMAT = pytest.mark.parametrize(
-    "format_name", ["hdf5", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tar", "lmdb"))]
-)
 
 
 def wait_until(look: Callable[[], Found | None], what: str) -> Found:
@@ -261,7 +258,7 @@ def test_a_shard_that_kills_twice_is_named(
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.complete)],
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.complete) for number in (signal.SIGHUP, signal.SIGTERM))],
     ids=lambda number: number.name,
 )
 def test_no_worker_outlives_its_parent(

@@ -36,8 +36,10 @@ ENDS: dict[str, Callable[[], object]] = {
 
 
 def main(method: str, workers: int = 2, deed: str = "", second: bool = False, end: str = "", **rest: Any) -> None:
-    # A program that is started in the background ignores Ctrl-C.
+    # A program that is started in the background ignores Ctrl-C. A signal mask is inherited, too: a parent that blocks
+    # Ctrl-C would keep it from this program for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if rest.get("handler"):
         signal.signal(signal.SIGTERM, lambda number, frame: print("not now", file=sys.stderr))
     dataset = Numbered(64, {16: deed} if deed else None)

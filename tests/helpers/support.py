@@ -24,9 +24,17 @@ from packtrain._core.options import StoreOptions
 
 FORMATS = ("tar", "hdf5", "lmdb")
 START_METHODS = pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.complete) for name in ("forkserver", "spawn"))]
+)
+"""Every way to start workers; the sample has the one under which workers need not import torch, which takes seconds."""
+FORK_AND_FORKSERVER = pytest.mark.parametrize(
     "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.complete)]
 )
-"""Every way to start workers; the sample has one of the two under which each worker imports torch."""
+"""The same, where the sample also has one of the other two."""
+ONE_FORMAT = pytest.mark.parametrize(
+    "format_name", ["hdf5", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tar", "lmdb"))]
+)
+"""Every format; the sample has one. For laws that hardly depend on it."""
 SUFFIXES = {"tar": ".tar", "hdf5": ".h5", "lmdb": ".mdb"}
 
 

@@ -22,7 +22,7 @@ from helpers.support import flip, image_set, packed, shard_bytes, soon
 from packtrain import Problem, verify
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._core.manifest import Manifest
-from packtrain._packer import shard_check
+from packtrain._packer import shard_check, shard_contents
 
 Craft = Callable[[Path], None]
 
@@ -99,6 +99,7 @@ def short(file: h5py.File, name: str) -> None:
     file[name] = np.zeros(2, "<i8")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["images", "lines", "offsets", "labels"])
 @pytest.mark.parametrize(
     "make",
@@ -248,7 +249,7 @@ class TestDecoding:
         def failing(*_: object) -> None:
             raise struct.error("unpack requires a buffer of 28 bytes")
 
-        monkeypatch.setattr(shard_check, "misfit", failing)
+        monkeypatch.setattr(shard_contents, "misfit", failing)
         found = verify(dataset, decode_images=True).problems
         assert [problem.row for problem in found] == list(range(6))
         assert all("it cannot be decoded (error: unpack requires" in problem.message for problem in found)
@@ -256,7 +257,7 @@ class TestDecoding:
     def test_the_records_are_read_where_a_bus_error_costs_no_more_than_a_process(
         self, dataset: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(shard_check, "crc32c", lambda data: os.kill(os.getpid(), signal.SIGBUS))
+        monkeypatch.setattr(shard_contents, "crc32c", lambda data: os.kill(os.getpid(), signal.SIGBUS))
         (problem,) = verify(dataset).problems
         assert problem.message.startswith("the process that read its records crashed with SIGBUS: the disk failed")
 

@@ -131,7 +131,7 @@ def made_root(place: Path) -> Path:
 
 
 @needs_root
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_strays_are_left_alone_and_block_nothing(dataset: Path, data: st.DataObject) -> None:
     source = Source.load(dataset)
@@ -288,6 +288,7 @@ class TestForeignRoots:
 class TestInACopy:
     """What is in the folder of an interrupted copy, or of an entry, has names that packtrain gave."""
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", OWN_KINDS)
     @pytest.mark.parametrize("name", ["data", "journal", "reservation.json"])
     def test_instead_of_its_parts(self, dataset: Path, place: Path, stranger: Stranger, kind: str, name: str) -> None:
@@ -302,6 +303,7 @@ class TestInACopy:
         assert stranger.file.read_text() == "years of work"
         assert (stranger.file.stat().st_nlink, stranger.file.stat().st_mtime) == (1, 1000)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", OWN_KINDS)
     @pytest.mark.parametrize("name", ["staged.json", "manifest.json", "index", "index/label.npy", "rejects.jsonl"])
     def test_instead_of_files_of_an_entry(

@@ -42,8 +42,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        *range(4),
-        *(pytest.param(n, marks=pytest.mark.complete) for n in range(4, 10)),
+        *range(2),
+        *(pytest.param(n, marks=pytest.mark.complete) for n in range(2, 10)),
         *(pytest.param(n, marks=pytest.mark.stress) for n in range(10, 200)),
     ],
 )

@@ -67,7 +67,7 @@ def check_any(seed: int, most: int, count: int) -> None:
 
 class TestPixels:
     @given(SEEDS)
-    @settings(max_examples=150)
+    @settings(max_examples=2 * settings().max_examples)
     def test_any_jpeg(self, seed: int) -> None:
         check_any(seed, 120, 4)
 

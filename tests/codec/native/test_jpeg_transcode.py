@@ -118,7 +118,7 @@ def parsed_head(data: bytes) -> list[Segment]:
 
 class TestLossless:
     @given(SEEDS)
-    @settings(max_examples=400)
+    @settings(max_examples=4 * settings().max_examples)
     def test_any_jpeg(self, seed: int) -> None:
         check_one(seed, 90)
 

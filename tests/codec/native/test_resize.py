@@ -98,7 +98,7 @@ def cropped(pixels: Pixels, box: tuple[int, int, int, int]) -> Pixels:
 
 @pytest.mark.skipif(resizing.style() is None, reason="nothing is resized by packtrain itself here")
 @pytest.mark.parametrize("resample", [BILINEAR, BICUBIC])
-@settings(max_examples=150)
+@settings(max_examples=2 * settings().max_examples)
 @given(cases(), st.booleans())
 def test_the_pixels_are_those_of_pillow(resample: int, case: Any, mirrored: bool) -> None:
     pixels, box, size = case

@@ -84,10 +84,10 @@ def points(calls: Sequence[Call], *actions: Action) -> Iterator[tuple[Action, in
                 yield action, at
 
 
-def sample(calls: Sequence[Call], cases: Sequence[tuple[Action, int]], every: int = 8) -> list[tuple[Action, int]]:
+def sample(calls: Sequence[Call], cases: Sequence[tuple[Action, int]], every: int = 16) -> list[tuple[Action, int]]:
     """A part of `cases` in which every kind of call occurs.
 
-    A kind is the action, the call's name, and the folder and suffix of the file. Of each kind it takes every eighth
+    A kind is the action, the call's name, and the folder and suffix of the file. Of each kind it takes every sixteenth
     case; the first one taken differs from kind to kind, so that the sample also spreads over the run.
 
     Args:

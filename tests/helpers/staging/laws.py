@@ -16,8 +16,9 @@ from crc32c import crc32c
 from helpers.staging.children import until
 from helpers.support import encoded, packed, picture, shard_bytes, tree
 
-from packtrain._core.manifest import FileInfo, Manifest, ShardInfo
+from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.schema import image_field
 
 RECORDS = 16
 SHARDS = 4
@@ -111,7 +112,7 @@ def big_dataset(out: Path, sizes: Sequence[int]) -> Path:
     manifest = Manifest(
         name="big",
         format="tar",
-        store=StoreOptions("verbatim"),
+        fields=(FieldInfo.of(image_field(StoreOptions("verbatim"))),),
         labels=LabelSpec(),
         classes=None,
         records=0,

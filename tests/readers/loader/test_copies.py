@@ -115,6 +115,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     "options",

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
-from helpers.support import START_METHODS
+from helpers.support import FORK_AND_FORKSERVER, START_METHODS
 
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
@@ -70,7 +70,7 @@ class Consumer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for pid in self.processes():
             if error is not None:
-                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"))
+                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), *signals_of(pid))
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
         if error is not None:
@@ -128,13 +128,18 @@ def read_proc(pid: int, name: str) -> bytes:
         return b""
 
 
+def signals_of(pid: int) -> list[str]:
+    """Which signals wait for a process, and which it blocks, ignores and catches, as hexadecimal masks."""
+    return re.findall(r"^(?:S[ih][gd]Pnd|Sig(?:Blk|Ign|Cgt)):\s*\w+", read_proc(pid, "status").decode(), re.MULTILINE)
+
+
 def shared_files() -> set[str]:
     """What lies in /dev/shm, without what living processes of other programs may have there."""
     owners = [re.fullmatch(r"(?:torch_|packtrain-arena)(\d*).*", name) for name in os.listdir(SHARED)]
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
-@START_METHODS
+@FORK_AND_FORKSERVER
 def test_no_worker_outlives_a_killed_parent(method: str) -> None:
     with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
         run.at_work()
@@ -185,9 +190,8 @@ def test_workers_outlive_the_thread_that_started_them(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "deed"),
     [
-        *(pytest.param(method, "", marks=pytest.mark.complete) for method in ("fork", "spawn")),
+        *(pytest.param(method, "", marks=pytest.mark.complete) for method in ("fork", "spawn", "forkserver")),
         ("fork", "sleep"),
-        ("forkserver", ""),
     ],
 )
 def test_ctrl_c_ends_everything(method: str, deed: str) -> None:

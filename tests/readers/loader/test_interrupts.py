@@ -140,7 +140,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.complete)])
 @pytest.mark.parametrize(
     "delay",
     [0.05, pytest.param(0.3, marks=pytest.mark.complete), pytest.param(1.0, marks=pytest.mark.stress)],

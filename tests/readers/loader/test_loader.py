@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 import torch
 from helpers.batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
-from helpers.support import FORMATS, START_METHODS, encoded, items, packed, param_id, picture, shard_bytes, sources
+from helpers.support import (
+    FORK_AND_FORKSERVER,
+    FORMATS,
+    encoded,
+    items,
+    packed,
+    param_id,
+    picture,
+    shard_bytes,
+    sources,
+)
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
@@ -152,6 +162,7 @@ class TestBatches:
                 expected = dataset[position]
             assert torch.equal(image, tensor(expected[0])) and label.tolist() == expected[1].tolist()
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize(
         ("transform", "target"),
@@ -260,6 +271,7 @@ class TestWhoMakesIt:
             for other in others:
                 assert_same(other, first)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("prefetch", [1, 2, 3])
     @pytest.mark.parametrize("workers", [1, 2, 3])
     def test_any_number_of_workers_and_batches_ahead(
@@ -268,7 +280,7 @@ class TestWhoMakesIt:
         options = {"num_workers": workers, "prefetch_factor": prefetch}
         assert_same(epoch(everything, 16, seed=4, fields=ALL_FIELDS, **options), expected)
 
-    @START_METHODS
+    @FORK_AND_FORKSERVER
     def test_any_start_method(self, everything: ImageDataset, expected: list[Any], method: str) -> None:
         options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
         with loader_of(everything, 16, seed=4, fields=ALL_FIELDS, **options) as loader:
@@ -354,7 +366,7 @@ class TestCollate:
         expected = epoch(dataset, 16, fields=("row", "position"))
         assert_same([tuple(batch) for batch in found], expected)
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.complete)])
     def test_fields_and_dictionaries(self, folder: Path, method: str) -> None:
         dataset = open_dataset(folder)
         options: dict[str, Any] = {"collate_fn": padded, "fields": ALL_FIELDS}
@@ -386,6 +398,7 @@ class TestCollate:
 
 
 class TestEnds:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("rows", [0, 1, 4, 5, 11])
     @pytest.mark.parametrize("drop_last", [True, False])

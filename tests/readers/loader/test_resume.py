@@ -71,7 +71,6 @@ def test_any_schedule_of_steps_saves_and_restarts(
         run.do("take", length + 8)
 
 
-@settings(max_examples=40)
 @given(st.sampled_from(LENGTHS), st.sampled_from(sorted(ORDERS)), topologies(1, 2), schedules(0, 1, 2, size=5))
 def test_the_same_with_worker_processes(length: int, order: str, first: Topology, schedule: list[Any]) -> None:
     with Run(numbers(length), order, first) as run:
@@ -80,7 +79,7 @@ def test_the_same_with_worker_processes(length: int, order: str, first: Topology
         run.do("take", 3)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(["fused", "foreign", "subset", "concat"]),
     order=st.sampled_from(sorted(ORDERS)),
@@ -411,6 +410,7 @@ SAMPLERS: dict[str, Any] = {
 
 
 class TestForeignSamplers:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("name", SAMPLERS)
     @pytest.mark.parametrize("world", [1, 3])
     def test_they_go_on_where_they_were(self, name: str, world: int) -> None:

@@ -101,7 +101,7 @@ def test_a_death_is_told_with_its_cause_and_record(dataset: PackedDataset, deed:
         list(batches)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.complete)])
 def test_so_is_one_of_a_worker_that_was_not_forked(dataset: PackedDataset, method: str) -> None:
     batches = iter(trapped(dataset, "SIGKILL", num_workers=1, multiprocessing_context=method))
     next(batches)
@@ -215,6 +215,7 @@ def test_a_damaged_record_is_raised(damaged: Callable[..., PackedDataset], worke
                 next(batches)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", [None, together])
 def test_damaged_records_are_left_out_on_request(

@@ -384,7 +384,7 @@ def require_sound(found: Stats) -> None:
     [
         {"num_workers": 0},
         *(
-            pytest.param({"multiprocessing_context": name}, marks=pytest.mark.complete if name == "spawn" else ())
+            pytest.param({"multiprocessing_context": name}, marks=() if name == "fork" else pytest.mark.complete)
             for name in METHODS
         ),
     ],

@@ -94,6 +94,7 @@ CASES = [*importable(), "extension, RGBX"]
 USUAL = CASES[:2]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "decoder", [name if name in USUAL else pytest.param(name, marks=pytest.mark.complete) for name in CASES]
 )
@@ -156,9 +157,9 @@ def test_grey_of_colour_is_that_of_the_whole_image(torchvision: Any, tmp_path: P
                     np.testing.assert_array_equal(pixels[0], whole[:3, left : left + width])
 
 
-def test_photographs(torchvision: Any, tmp_path: Path) -> None:
+def test_photographs(torchvision: Any, tmp_path: Path, complete: bool) -> None:
     listing = real_list()
-    photographs = listed(listing)[::12]
+    photographs = listed(listing)[:: 12 if complete else 48]
     (tmp_path / "train.txt").write_text("".join(f"{listing.parent / each.name} 0\n" for each in photographs))
     for store in ("crop-ready", "verbatim"):
         folder = packed(tmp_path / "train.txt", tmp_path / store, "tar", store=StoreOptions(store))
@@ -180,6 +181,7 @@ class TestOutput:
             assert tensor.ndim == 3 and tensor.shape[0] == opened.store.manifest.store.channels
             assert tensor.permute(1, 2, 0).is_contiguous()
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", ["resize", "centre", "mirrored", "nothing"])
     def test_it_is_the_callers_own(self, folder: Path, kind: str) -> None:
         opened = open_dataset(folder, TRANSFORMS[kind]())
@@ -194,6 +196,7 @@ class TestOutput:
 class TestForeign:
     """Callables of others behind, before or around ours."""
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", ["random resized crop and flip", "crop", "nothing", "large centre"])
     def test_they_get_an_ordinary_image_with_torchvisions_pixels(
         self, torchvision: Any, folder: Path, whole: list[Image.Image], kind: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,168 @@
+"""Decodes the records of fields other than images: from stored bytes to a value. Nothing in a record is executed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.schema import Field
+
+from .masks import Mask, decode_png
+
+MOST_NESTED: Final = 256
+"""How deep JSON objects and lists may be nested; Python's parser uses its stack for each level."""
+_NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
+_NPY: Final = b"\x93NUMPY"
+# Width in bytes of the field that says how long the header is, by the version of the format.
+_LENGTHS: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
+_MOST_HEADER: Final = 4096
+_DESCRIPTION: Final = re.compile(
+    r"\{'descr': '([<|][a-z][0-9]{1,2})', 'fortran_order': (True|False), "
+    r"'shape': \(((?:[0-9]{1,19}, ?)*[0-9]{0,19})\), ?\} *\n"
+)
+
+
+def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: tuple[int, int] | None = None) -> Any:
+    """The value in a record of any field but an image.
+
+    Args:
+        field: The field.
+        record: The bytes of the record.
+        bare: True if arrays and raw masks are stored without the header of an `.npy` file, as in HDF5.
+        size: (width, height) that a mask must have, in pixels; None: any, unless it is raw and `bare`.
+
+    Returns:
+        ``str`` for a text; what ``json.loads`` returns for JSON; ``bytes``; for an array a read-only array, a view of
+        the record if the values are aligned there; for a mask [height, width], uint8 or int32.
+
+    Raises:
+        ValueError: The record holds something else.
+        Exception: Whatever Pillow raises on a damaged PNG file.
+    """
+    match field.kind:
+        case "text":
+            return str(record, "utf-8")
+        case "json":
+            return decode_json(record)
+        case "bytes":
+            return bytes(record)
+        case "array":
+            assert field.dtype is not None and field.shape is not None
+            return _array(record, field.dtype, field.shape, bare=bare)
+        case "mask":
+            return _mask(field, record, bare=bare, size=size)
+    raise AssertionError(f"a record of kind {field.kind} is decoded elsewhere")
+
+
+def decode_json(record: memoryview | bytes) -> Any:
+    """What a JSON text in UTF-8 holds.
+
+    Raises:
+        ValueError: It is no JSON text, or its objects and lists are nested more than `MOST_NESTED` deep.
+    """
+    text = str(record, "utf-8")
+    # Nearly all records have fewer brackets than that, whatever they enclose.
+    if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
+        raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
+    return json.loads(text)
+
+
+def parse_npy(record: memoryview) -> tuple[str, tuple[int, ...], int]:
+    """Type string and shape of the C-ordered array in an `.npy` file, and where its values begin.
+
+    Raises:
+        ValueError: It is no `.npy` file that is allowed here, or has another size than its header says.
+    """
+    width = _LENGTHS.get(bytes(record[6:8])) if bytes(record[:6]) == _NPY else None
+    if width is None:
+        raise ValueError(f"it is no .npy file; it begins with {bytes(record[:16])!r}")
+    start = 8 + width
+    end = start + int.from_bytes(record[8:start], "little")
+    if end > min(len(record), _MOST_HEADER):
+        raise ValueError(f"its .npy header is said to end at byte {end}")
+    dtype, shape = _described(bytes(record[start:end]))
+    size = np.dtype(dtype).itemsize * math.prod(shape)
+    if len(record) - end != size:
+        raise ValueError(f"it has {len(record) - end} bytes of values, where {dtype} {list(shape)} has {size}")
+    return dtype, shape, end
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(header: bytes) -> tuple[str, tuple[int, ...]]:
+    found = _DESCRIPTION.fullmatch(header.decode("latin-1"))
+    if found is None:
+        raise ValueError(f"its .npy header is {header[:200]!r}")
+    dtype, fortran, sizes = found.groups()
+    if fortran == "True":
+        raise ValueError("its values are in Fortran order; write it again with numpy.ascontiguousarray")
+    try:
+        return np.dtype(dtype).str, tuple(int(size) for size in sizes.split(",") if size.strip())
+    except TypeError as error:
+        raise ValueError(f"its .npy header names the type {dtype!r}") from error
+
+
+def _array(record: memoryview, dtype: str, shape: tuple[int | None, ...], *, bare: bool) -> npt.NDArray[Any]:
+    if bare:
+        found, start = _bare_shape(len(record), dtype, shape), 0
+    else:
+        stored, found, start = parse_npy(record)
+        fits = len(found) == len(shape) and all(want in (None, size) for want, size in zip(shape, found, strict=True))
+        if stored != dtype or not fits:
+            raise ValueError(f"it is an array {stored} {list(found)}, where the field has {_shown(dtype, shape)}")
+    values = np.ndarray(found, dtype, record, start)
+    if values.flags.aligned:
+        return values
+    values = values.copy()
+    values.flags.writeable = False
+    return values
+
+
+def _bare_shape(size: int, dtype: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    rest = tuple(side for side in shape if side is not None)
+    step = np.dtype(dtype).itemsize * math.prod(rest)
+    if len(rest) == len(shape):
+        fits, found = size == step, rest
+    else:
+        # Entries without a byte do not tell how many there are.
+        count, left = divmod(size, step) if step else (0, size)
+        fits, found = not left, (count, *rest)
+    if not fits:
+        raise ValueError(f"it has {size} bytes, which is no array {_shown(dtype, shape)}")
+    return found
+
+
+def _mask(field: Field, record: memoryview, *, bare: bool, size: tuple[int, int] | None) -> Mask:
+    assert field.dtype is not None
+    if field.encoding == "png":
+        mask = decode_png(record)
+        if field.dtype == "|u1" and mask.dtype != np.uint8:
+            raise ValueError("its values have 16 bits, where the field has 8")
+        mask = mask if field.dtype == "|u1" else mask.astype(np.int32, copy=False)
+    else:
+        values = _array(record, field.dtype, (None, None) if size is None else size[::-1], bare=bare)
+        mask = values if field.dtype == "|u1" else values.astype(np.int32)
+    if size is not None and mask.shape != size[::-1]:
+        raise ValueError(f"it has {mask.shape[1]} x {mask.shape[0]} pixels, not {size[0]} x {size[1]}")
+    return mask
+
+
+def _shown(dtype: str, shape: tuple[int | None, ...]) -> str:
+    return f"{dtype} [{', '.join('any' if side is None else str(side) for side in shape)}]"
+
+
+def _depth(text: str) -> int:
+    """How deep the objects and lists of a JSON text are nested."""
+    depth = deepest = 0
+    for bracket in _NESTING.findall(text):
+        if bracket in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in "]}":
+            depth -= 1
+    return deepest

@@ -1,0 +1,217 @@
+"""What is in one shard, compared with the index: each record of each field, and the container as its library sees it.
+
+It parses bytes that somebody else may have made, so it runs in a process of its own (`confined`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain._codec.cut import has_table, has_true_table
+from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec.decoders import decoder
+from packtrain._codec.pillow import misfit, open_image, whole_images_only
+from packtrain._codec.values import decode_value
+from packtrain._core.errors import DatasetError, MissingDependency
+from packtrain._core.index import Columns, Index
+from packtrain._core.manifest import Manifest
+from packtrain._core.opening import open_regular
+from packtrain._core.problems import reading
+from packtrain._core.schema import IMAGE, Field
+from packtrain._readers.formats import StoredSample, container
+
+from .problem import Problem, other_bytes
+
+_REPORT_RECORDS: Final = 256
+Rows = npt.NDArray[np.int64]
+
+
+class ShardContents:
+    """The rows of one shard, according to the index.
+
+    Args:
+        folder: Folder of the dataset.
+        manifest: Its manifest.
+        number: Number of the shard.
+
+    Raises:
+        DatasetError: The index is damaged.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, number: int) -> None:
+        self._number = number
+        self._info = manifest.shards[number]
+        self._path = manifest.shard_path(folder, number)
+        self._manifest = manifest
+        # Imported here, once: every process that is forked has it.
+        self._container = container(manifest.format)
+        self._index = Index.of(folder, manifest)
+        first = sum(shard.records for shard in manifest.shards[:number])
+        self._rows = self._index.rows_at(np.arange(first, first + self._info.records))
+        self._fields = [
+            _FieldRecords(field, self._index.field(field.name), manifest) for field in manifest.schema.fields
+        ]
+        for field in manifest.schema.others:
+            self._index.field(field.name).check_rows(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def check_records(self, start: int, decode: bool, say: Callable[[int], None]) -> Iterator[tuple[int, Problem]]:
+        """Yields what is wrong with samples, and how many are done.
+
+        Args:
+            start: How many need not be checked.
+            decode: Whether records are decoded.
+            say: Told from time to time how many are done; before each, if they are decoded.
+        """
+        rows = self._rows[start:]
+        with reading(self._path), os.fdopen(open_regular(self._path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        entries = zip(*(field.entries(rows) for field in self._fields), strict=True)
+        shards = self._index["shard"][rows].tolist()
+        for done, (row, shard, places) in enumerate(zip(rows.tolist(), shards, entries, strict=True), start):
+            if decode or done % _REPORT_RECORDS == 0:
+                say(done)
+            if shard != self._number:
+                how = f"the index has it in shard {shard}, and its place in shard {self._number}"
+                yield done + 1, self.problem(row, how)
+                continue
+            for field, entry in zip(self._fields, places, strict=True):
+                if (wrong := field.wrong(data, *entry, decode=decode)) is not None:
+                    yield done + 1, self.problem(row, wrong, field.name)
+
+    def check_container(self) -> Iterator[Problem]:
+        """Compares what the container's own library finds with the index."""
+        manifest, name = self._manifest, self._info.name
+        schema = manifest.schema
+        found: dict[int, StoredSample] = {}
+        try:
+            for item in self._container.walk(self._path, schema):
+                found[item.line] = item
+                if len(found) > len(self._rows):
+                    yield Problem(name, f"the container holds more than its {len(self._rows)} records")
+                    break
+        except MemoryError:
+            raise
+        except Exception as error:
+            # What parses a container may raise anything about one that was made to do harm.
+            known = isinstance(error, DatasetError)
+            yield Problem(name, str(error) if known else f"{type(error).__name__} while it was read: {error}")
+            return
+        labels: list[Any] = [None] * len(self._rows)
+        if manifest.labels.kind != "none":
+            labels = self._index["label"][self._rows].tolist()
+        for row, line, label, *places in zip(
+            self._rows.tolist(), self._index["line"][self._rows].tolist(), labels, *self._places(), strict=True
+        ):
+            indexed = {part: place for part, place in zip(schema.names, places, strict=True) if place[1] >= 0}
+            stored = found.pop(line, StoredSample(line, {}, None))
+            if (indexed or label is not None) and not stored.places and stored.label is None:
+                yield self.problem(row, f"the {manifest.format} container has no such key")
+                continue
+            for part in schema.names:
+                there, here = stored.places.get(part), indexed.get(part)
+                if there != here:
+                    how = f"the container has it {_where(there)}, the index {_where(here)}"
+                    yield self.problem(row, how, part)
+            if label is not None and not _same_label(stored.label, label, manifest.labels.dtype):
+                yield self.problem(row, f"its label is {stored.label} in the container, {label} in the index")
+        for unknown in found:
+            yield Problem(name, f"the container holds line {unknown}, which the index does not know", line=unknown)
+
+    def _places(self) -> Iterator[Iterator[tuple[int, int]]]:
+        """Yields, for each field, offset and length of its records by the index."""
+        for name in self._manifest.schema.names:
+            columns = self._index.field(name)
+            offsets, lengths = (columns[column][self._rows].tolist() for column in ("offset", "length"))
+            yield zip(offsets, lengths, strict=True)
+
+    def problem(self, row: int, message: str, field: str = IMAGE) -> Problem:
+        """A problem with the sample of a row."""
+        line = int(self._index["line"][row])
+        of = "" if field == IMAGE else f"field {field}: "
+        where = f"row {row} (line {line}, {self._index.text('path', row)!r})"
+        return Problem(self._info.name, f"{where}: {of}{message}", row, line)
+
+    def problem_at(self, done: int, message: str) -> Problem:
+        """A problem with the sample after so many."""
+        return self.problem(int(self._rows[done]), message)
+
+
+class _FieldRecords:
+    """The records of one field."""
+
+    def __init__(self, field: Field, columns: Columns, manifest: Manifest) -> None:
+        self.name: Final = field.name
+        self._field = field
+        self._columns = columns
+        self._bare = manifest.format == "hdf5"
+        self._sized = "width" in columns
+        self._decoder = None if field.store is None else RecordDecoder(field.store, decoder("pillow"))
+
+    def entries(self, rows: Rows) -> Iterator[tuple[int, ...]]:
+        """Offset, length, checksum, width and height of the records of some rows."""
+        names = ("offset", "length", "crc32c", *(("width", "height") if self._sized else ()))
+        columns = [self._columns[name][rows].tolist() for name in names]
+        return zip(*columns, *(() if self._sized else ([0] * len(rows),) * 2), strict=True)
+
+    def wrong(
+        self, data: memoryview, offset: int, length: int, checksum: int, width: int, height: int, *, decode: bool
+    ) -> str | None:
+        """Says what is wrong with a record."""
+        if length == -1 and self._field.optional:
+            return None if (offset, checksum, width, height) == (0, 0, 0, 0) else "it is missing, but has a place"
+        if offset < 0 or length < 0:
+            return f"its index entry points outside the shard ({offset} + {length})"
+        if self._sized and (width < 1 or height < 1):
+            return f"its index entry says {width} x {height} pixels"
+        record = data[offset : offset + length]
+        if len(record) < length:
+            return f"{length - len(record)} of its {length} bytes are cut off"
+        if (found := crc32c(record)) != checksum:
+            return other_bytes(found, checksum)
+        return self._undecodable(record, width, height) if decode else None
+
+    def _undecodable(self, record: memoryview, width: int, height: int) -> str | None:
+        try:
+            if self._decoder is None:
+                decode_value(self._field, record, bare=self._bare, size=(width, height) if self._sized else None)
+                return None
+            return self._not_an_image(self._decoder, EncodedImage(record, width, height))
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            # As in packing: Pillow's plugins raise any kind of error.
+            return f"it cannot be decoded ({type(error).__name__}: {error})"
+
+    def _not_an_image(self, images: RecordDecoder, image: EncodedImage) -> str | None:
+        with whole_images_only():
+            images.image(image)
+        if images.store.store != "raw" and (problem := misfit(open_image(image.data))):
+            return problem
+        # Nobody cuts verbatim records, whatever table a file brought along.
+        if images.store.store != "verbatim" and has_table(image.data) and not has_true_table(image.data):
+            return "its table of restart intervals does not fit it"
+        return None
+
+
+def _where(place: tuple[int, int] | None) -> str:
+    """Names a place, which is offset and length."""
+    return "nowhere" if place is None else f"at {place[0]} + {place[1]}"
+
+
+def _same_label(found: Any, label: Any, dtype: str) -> bool:
+    try:
+        return np.array_equal(np.array(found, dtype), np.array(label, dtype))
+    except (TypeError, ValueError, OverflowError):
+        return False

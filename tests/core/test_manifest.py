@@ -1,0 +1,159 @@
+"""Manifests of version 2: what they hold survives, and what they may not hold is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packtrain._core.document import dump_document
+from packtrain._core.manifest import FieldInfo, FileInfo, Link, Manifest, ShardInfo
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.schema import RESERVED, Field, Schema, check_name, image_field
+from packtrain.errors import CorruptFile, UnsupportedVersion, UsageError
+
+IMAGE = FieldInfo.of(image_field(StoreOptions()))
+FIELDS = (
+    IMAGE,
+    FieldInfo.of(Field("seg", "mask", encoding="png", dtype="<u2", classes=("sky", "road")), bytes=9, maximum=9),
+    FieldInfo.of(Field("boxes", "array", optional=True, dtype="<f4", shape=(None, 4)), bytes=0, maximum=0, missing=3),
+)
+ALONE = Manifest(
+    name="t",
+    format="tar",
+    fields=(IMAGE,),
+    labels=LabelSpec(),
+    classes=None,
+    records=3,
+    lines=3,
+    rejects=0,
+    duplicates=0,
+    plan_sha256="0" * 64,
+    written_by="a test",
+    rejects_file=FileInfo("rejects.jsonl", 0, 0),
+    columns=(),
+    shards=(ShardInfo("t-000000.tar", 4, 5, 3),),
+)
+LINKED = replace(ALONE, base="../shards", shards=(ShardInfo("a-b.tar", 4, 5, 3, (), Link("x/a b.tar", -7)),))
+
+
+def loaded(folder: Path, manifest: Manifest) -> Manifest:
+    (folder / "manifest.json").write_bytes(manifest.dump())
+    return Manifest.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "version"),
+    [
+        pytest.param(ALONE, 1, id="image"),
+        pytest.param(replace(ALONE, fields=FIELDS), 2, id="more"),
+        pytest.param(replace(ALONE, fields=FIELDS[1:]), 2, id="no image"),
+        pytest.param(replace(ALONE, fields=(replace(IMAGE, optional=True),)), 2, id="optional image"),
+        pytest.param(LINKED, 2, id="linked"),
+    ],
+)
+def test_it_is_loaded_as_it_was_dumped_in_the_lowest_version_that_can_say_it(
+    tmp_path: Path, manifest: Manifest, version: int
+) -> None:
+    assert loaded(tmp_path, manifest) == manifest
+    assert json.loads((tmp_path / "manifest.json").read_bytes())["version"] == version
+
+
+def test_a_linked_shard_is_found_by_its_base_unless_a_copy_lies_in_the_folder(tmp_path: Path) -> None:
+    assert LINKED.shard_path(tmp_path, 0) == tmp_path / "../shards/x/a b.tar"
+    assert replace(LINKED, base="/data").shard_path(tmp_path, 0) == Path("/data/x/a b.tar")
+    (tmp_path / "a-b.tar").touch()
+    assert LINKED.shard_path(tmp_path, 0) == tmp_path / "a-b.tar"
+
+
+def test_keys_of_later_packtrains_are_ignored_if_their_names_say_so(tmp_path: Path) -> None:
+    body = json.loads(LINKED.dump())
+    del body["checksum"]
+    for place in (body, body["fields"][0], body["shards"][0], body["shards"][0]["link"], body["rejects_file"]):
+        place["x-later"] = {"any": ["thing"]}
+    (tmp_path / "manifest.json").write_bytes(dump_document(body))
+    assert Manifest.load(tmp_path) == LINKED
+    body["shards"][0]["link"]["region"] = "eu"
+    (tmp_path / "manifest.json").write_bytes(dump_document(body))
+    with pytest.raises(UnsupportedVersion, match=r"shards\[0\]\.link: has an unknown key \"region\".*newer packtrain"):
+        Manifest.load(tmp_path)
+
+
+def test_version_1_knows_no_such_keys(tmp_path: Path) -> None:
+    body = json.loads(ALONE.dump())
+    del body["checksum"]
+    (tmp_path / "manifest.json").write_bytes(dump_document({**body, "x-later": 1}))
+    with pytest.raises(CorruptFile, match="unknown key"):
+        Manifest.load(tmp_path)
+
+
+WRONG: dict[str, Callable[[Any], None]] = {
+    "a field twice": lambda body: body["fields"].append(body["fields"][0]),
+    "no field": lambda body: body.update(fields=[]),
+    "an image without a store mode": lambda body: body["fields"][0].update(store=None),
+    "samples without a field that all have": lambda body: body["fields"][0].update(missing=1),
+    "a reserved name": lambda body: body["fields"][0].update(name="class"),
+    "links without a base": lambda body: body.update(base=None),
+    "an empty base": lambda body: body.update(base=""),
+    "a shard outside": lambda body: body["shards"][0].update(name="../a.tar"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_what_no_writer_writes_is_refused(tmp_path: Path, change: str) -> None:
+    body = json.loads(LINKED.dump())
+    del body["checksum"]
+    WRONG[change](body)
+    (tmp_path / "manifest.json").write_bytes(dump_document(body))
+    with pytest.raises(CorruptFile):
+        Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../a", "a/../b", "a/..", "", ".", "./a", "a/./b", "a//b", "a/", "a\0b"]
+)
+def test_a_link_leads_nowhere_but_down(tmp_path: Path, path: str) -> None:
+    body = json.loads(LINKED.dump())
+    del body["checksum"]
+    body["shards"][0]["link"]["path"] = path
+    (tmp_path / "manifest.json").write_bytes(dump_document(body))
+    with pytest.raises(CorruptFile, match="path"):
+        Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "", "A", "1a", "_a", "a-b", "a.b", "ä", "a" * 65])
+def test_names_that_samples_or_python_take_are_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_name(name)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"kind": "array", "dtype": "|O", "shape": ()},
+        {"kind": "array", "dtype": ">f4", "shape": ()},
+        {"kind": "array", "dtype": "<f4", "shape": (2, None)},
+        {"kind": "array", "dtype": "<f4", "shape": (1,) * 9},
+        {"kind": "array", "dtype": "<f4"},
+        {"kind": "mask", "encoding": "jpeg", "dtype": "|u1"},
+        {"kind": "mask", "encoding": "png", "dtype": "<i4"},
+        {"kind": "text", "dtype": "<f4"},
+        {"kind": "image"},
+        {"kind": "film"},
+    ],
+    ids=str,
+)
+def test_fields_that_cannot_be_stored_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Field("a", **field)
+
+
+def test_a_schema_names_each_field_once_and_the_image_first() -> None:
+    text = Field("a", "text")
+    for fields in ((), (text, text), (text, image_field(StoreOptions()))):
+        with pytest.raises(UsageError):
+            Schema(fields, LabelSpec())
