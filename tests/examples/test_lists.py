@@ -33,7 +33,7 @@ COCO: dict[str, Any] = {
 @pytest.mark.parametrize("name", ["train.jsonl", "train.csv"])
 def test_coco_annotations_become_columns(name: str, tmp_path: Path) -> None:
     (tmp_path / "coco.json").write_text(json.dumps(COCO))
-    command = [sys.executable, SCRIPT, tmp_path / "coco.json", tmp_path / name]
+    command: list[str | Path] = [sys.executable, SCRIPT, tmp_path / "coco.json", tmp_path / name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / name}: 2 images\n"), done.stderr
     assert (tmp_path / "train.classes.txt").read_text() == "dog\ncar\n"

@@ -66,7 +66,7 @@ def written(draw: st.DrawFn) -> tuple[bytes, list[str], list[tuple[int, list[str
     """A text as the csv module writes it; the heads; and of each row its physical line behind the heads, and cells."""
     width = draw(st.integers(1, 4))
     end = draw(st.sampled_from(["\n", "\r\n"]))
-    quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    quoting: Any = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
     # Python 3.11 does not quote a CR if lines end in LF.
     cells = CELLS if quoting == csv.QUOTE_ALL else CELLS.map(lambda cell: cell.replace("\r", ""))
     file = io.StringIO(newline="")
@@ -203,7 +203,8 @@ def test_json_lines_are_read_as_json_reads_them(rows: list[tuple[Any, str | None
         FieldColumn(name, kind, column, by_path=False, optional=True)
         for name, kind, column in (("meta", "json", "m"), ("caption", "text", "c"))
     )
-    lines, expected = ['{"m": 1, "c": "first"}'], [(0, 1, "first")]
+    lines = ['{"m": 1, "c": "first"}']
+    expected: list[tuple[int, Any, str | None]] = [(0, 1, "first")]
     for number, row in enumerate(rows, 1):
         if row is None:
             lines.append(" ")
@@ -585,12 +586,22 @@ def test_parquet_columns_of_another_type_are_told_at_once(tmp_path: Path) -> Non
 
 
 def test_bad_values_of_parquet_are_rejects(tmp_path: Path) -> None:
-    path = parquet(tmp_path, {"t": [b"\xff", b"x", b"y"], "n": [[[1], [2, 3]], [[1]], [[None]]]})
+    path = parquet(
+        tmp_path,
+        {
+            "t": [b"x", b"\xff", b"x", b"x", b"x", b"x"],
+            "n": [[[1.0]], [[1.0]], [[1.0], [2.0, 3.0]], [[None]], [None], []],
+        },
+    )
     listing = read_list(path, LabelSpec("none"), columns=Columns(fields=fields(("t", "text"), ("n", "array"))))
-    assert [entry.line for entry in entries(listing)] == [1]
-    found = reasons(listing)
-    assert "a list holds null, or its items are not of one shape" in found[0]
-    assert "column 'n': a list holds null" in found[2]
+    assert [entry.line for entry in entries(listing)] == [0, 5]
+    assert reasons(listing) == {
+        1: "column 't': the text is not encoded in UTF-8 (byte 0)",
+        2: "column 'n': the lists in a list are not of one length, or one is null",
+        3: "column 'n': an item of the list is null",
+        4: "column 'n': the lists in a list are not of one length, or one is null",
+    }
+    assert as_array(entries(listing)[1].cells[1]).shape == (0, 0)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 50, -9])
