@@ -198,7 +198,7 @@ def _value(scalar: Any, kind: str) -> Any:
 def _array(scalar: Any) -> Cell:
     """The content of an .npy file with the values of a number or a list; lists in it must be of one length.
 
-    The inner sizes of an empty list are 0, unless its type fixes them.
+    An empty list of lists, whose type does not say how long these are, is an empty list in JSON.
     """
     if not _is_list(scalar.type):
         return _npy(np.array(scalar.as_py(), scalar.type.to_pandas_dtype()))
@@ -209,7 +209,9 @@ def _array(scalar: Any) -> Cell:
         lengths = set(values.value_lengths().to_pylist()) if not fixed else {fixed}
         if values.null_count or len(lengths) > 1:
             raise BadLine("the lists in a list are not of one length, or one is null")
-        shape.append(next(iter(lengths), 0))
+        if not lengths:
+            return Cell(b"[]", False)
+        shape.append(lengths.pop())
         values = values.flatten()
     if values.null_count:
         raise BadLine("an item of the list is null")

@@ -601,7 +601,7 @@ def test_bad_values_of_parquet_are_rejects(tmp_path: Path) -> None:
         3: "column 'n': an item of the list is null",
         4: "column 'n': the lists in a list are not of one length, or one is null",
     }
-    assert as_array(entries(listing)[1].cells[1]).shape == (0, 0)
+    assert entries(listing)[1].cells[1] == Cell(b"[]", False), "the length of the inner lists is not known"
 
 
 @pytest.mark.parametrize("keep", [0, 3, 50, -9])
