@@ -76,7 +76,7 @@ def _quoted(text: bytes, opened: int, delimiter: bytes, column: int) -> tuple[by
     if closed == len(text):
         raise UnclosedQuote(column, opened, "the quote is never closed")
     position = closed + 1
-    if text.startswith(b"\r\n", position) or text[position:] == b"\r":
+    if text.startswith(b"\r", position) and text[position + 1 : position + 2] in (b"", b"\n"):
         position += 1
     if text[position : position + 1] not in (b"", b"\n", delimiter):
         lines = text.count(b"\n", opened, closed)
@@ -129,10 +129,11 @@ def read_heads(text: bytes, name: str, wanted: Sequence[str] = ()) -> Heads:
             failure = error
         else:
             found.append(Heads([cell.decode("utf-8", "surrogateescape").strip() for cell in cells], delimiter, end))
-    if not found:
-        problem = "" if failure is None else failure.problem
-        raise ListError(f"{name}: the first line, which names the columns, cannot be read: {problem}")
-    return max(found, key=lambda heads: (len(set(wanted).intersection(heads.names)), len(heads.names)))
+    best = max(found, key=lambda heads: (len(set(wanted).intersection(heads.names)), len(heads.names)), default=None)
+    if failure is not None and (best is None or not set(wanted).intersection(best.names)):
+        raise ListError(f"{name}: the first line, which names the columns, cannot be read: {failure.problem}")
+    assert best is not None
+    return best
 
 
 class DelimitedRows:
@@ -177,9 +178,11 @@ class DelimitedRows:
                     line, shown(text[place:end].rstrip(b"\r\n")), f"column {self._head(error.column)}: {error.problem}"
                 )
             else:
-                if len(cells) == width:
+                if cells == [b""] and not text.startswith(b'"', place):
+                    pass  # a blank line; an empty cell that is the only one of its row has quotes
+                elif len(cells) == width:
                     yield Row(line, place, [cells[column] for column in self._picked])
-                elif cells != [b""]:
+                else:
                     yield BadRow(line, shown(text[place:end].rstrip(b"\r\n")), self._count(cells))
             line += text.count(b"\n", place, end)
             place = end

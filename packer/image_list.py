@@ -21,6 +21,7 @@ from .delimited import BadRecord, read_heads, read_record
 from .labels import BadLine, is_number, stored_labels
 from .lines import LineParser, find_lines, suggest_labels
 from .listing import ListedSample, Reject, dataset_name
+from .options import Columns
 from .suggested_columns import command_line
 
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -70,7 +71,7 @@ class ImageList:
         source: Path | None = None,
     ) -> None:
         self.labels = labels
-        self.columns = None
+        self.columns: Columns | None = None
         self.name = dataset_name(name)
         self.root = root
         self.classes = classes
@@ -79,14 +80,17 @@ class ImageList:
         parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
         has_header = spans is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
         self.advice = self._advise(text, by_name, has_header, source) if spans is None else ""
-        self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
+        self._values = self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
         if by_name and classes is None:
             self.classes, numbers = parser.label_parser.sort_classes()
             self._values = numbers[self._values]
         if not len(self):
             raise ListError(f"{name}: {self._why_nothing_is_left(text)}")
 
-    def _parse(self, text: bytes, parser: LineParser, spans: Iterable[tuple[int, int, int]], has_header: bool) -> None:
+    def _parse(
+        self, text: bytes, parser: LineParser, spans: Iterable[tuple[int, int, int]], has_header: bool
+    ) -> npt.NDArray[Any]:
+        """Reads all lines. Returns the values of their labels."""
         starts, ends, numbers, hashes = array("q"), array("q"), array("q"), array("q")
         values: array[Any] = array("d" if self.labels.kind == "float" else "q")
         # Paths that had to be unquoted, so that they are no piece of the text.
@@ -114,7 +118,7 @@ class ImageList:
         self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
         self._text = text + unquoted if unquoted else text
         self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
-        self._values = np.asarray(values)
+        return np.asarray(values)
 
     def _advise(self, text: bytes, by_name: bool, has_header: bool, source: Path | None) -> str:
         if b"\r" in text.rstrip() and b"\n" not in text:

@@ -23,6 +23,7 @@ class Cell(NamedTuple):
     Attributes:
         content: A path as the list gives it, if `by_path`; else the value: text in UTF-8, JSON text in UTF-8, bytes as
             they are, or for an array its values as a JSON list (or number) or the content of an ``.npy`` file.
+            The JSON text ``[]`` is an array of any shape [0, ...].
         by_path: True if `content` is the path of the file that holds the value.
     """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from packtrain._core.errors import ListError, MissingDependency, UsageError
 from packtrain._core.npy import npy_header
@@ -49,7 +50,7 @@ class ParquetRows:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             opened = _open(file, source.name)
             columns_of(opened.schema_arrow.names, columns.names, source.name)
-            self._kinds = _kinds(columns)
+            self._names, self._kinds = columns.names, _kinds(columns)
             for column, kind in zip(columns.names, self._kinds, strict=True):
                 _require_fitting(opened.schema_arrow.field(column).type, column, kind)
             try:
@@ -77,7 +78,13 @@ class ParquetRows:
         """
         number = bisect_right(self._starts, place) - 1
         index = place - self._starts[number]
-        return [_value(column[index], kind) for column, kind in zip(self._batches[number], self._kinds, strict=True)]
+        values = []
+        for name, column, kind in zip(self._names, self._batches[number], self._kinds, strict=True):
+            try:
+                values.append(_value(column[index], kind))
+            except BadLine as error:
+                raise BadLine(f"column {name!r}: {error}") from None
+        return values
 
 
 def heads_of(source: Path) -> tuple[list[str], list[str]]:
@@ -189,17 +196,27 @@ def _value(scalar: Any, kind: str) -> Any:
 
 
 def _array(scalar: Any) -> Cell:
-    dtype = scalar.type
-    while _is_list(dtype):
-        dtype = dtype.value_type
-    # The values of a list of numbers are taken as they lie there.
-    items = scalar.values if _is_list(scalar.type) and not _is_list(scalar.type.value_type) else None
-    try:
-        if items is not None and items.null_count == 0:
-            array = items.to_numpy(zero_copy_only=False)
-        else:
-            array = np.array(scalar.as_py(), dtype.to_pandas_dtype())
-    except (TypeError, ValueError):
-        raise BadLine("a list holds null, or its items are not of one shape") from None
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    """The content of an .npy file with the values of a number or a list; lists in it must be of one length.
+
+    An empty list of lists, whose type does not say how long these are, is an empty list in JSON.
+    """
+    if not _is_list(scalar.type):
+        return _npy(np.array(scalar.as_py(), scalar.type.to_pandas_dtype()))
+    pa, _ = _pyarrow()
+    values, shape = scalar.values, [len(scalar.values)]
+    while _is_list(values.type):
+        fixed = values.type.list_size if pa.types.is_fixed_size_list(values.type) else 0
+        lengths = set(values.value_lengths().to_pylist()) if not fixed else {fixed}
+        if values.null_count or len(lengths) > 1:
+            raise BadLine("the lists in a list are not of one length, or one is null")
+        if not lengths:
+            return Cell(b"[]", False)
+        shape.append(lengths.pop())
+        values = values.flatten()
+    if values.null_count:
+        raise BadLine("an item of the list is null")
+    return _npy(values.to_numpy(zero_copy_only=False).reshape(shape))
+
+
+def _npy(array: npt.NDArray[Any]) -> Cell:
     return Cell(npy_header(array.dtype.str, array.shape) + array.tobytes(), False)

@@ -68,7 +68,7 @@ class Table:
         self._reader = _Reader(columns)
         by_name = by_name or self._names_classes()
         parser = LabelParser(labels, classes, by_name=by_name)
-        self._parse(parser, by_name)
+        self._values = self._parse(parser, by_name)
         if by_name and classes is None:
             self.classes, numbers = parser.sort_classes()
             self._values = numbers[self._values]
@@ -87,7 +87,8 @@ class Table:
                 found = True
         return found
 
-    def _parse(self, parser: LabelParser, by_name: bool) -> None:
+    def _parse(self, parser: LabelParser, by_name: bool) -> npt.NDArray[Any]:
+        """Reads all rows. Returns the values of their labels."""
         places, numbers, hashes = array("q"), array("q"), array("q")
         values: array[Any] = array("d" if self.labels.kind == "float" else "q")
         for row in self._rows:
@@ -109,7 +110,7 @@ class Table:
         self.lines = len(places) + len(self.rejects)
         self.duplicates = len(hashes) - len(np.unique(np.asarray(hashes)))
         self._places, self._numbers = np.asarray(places), np.asarray(numbers)
-        self._values = np.asarray(values)
+        return np.asarray(values)
 
     def _label(self, row: Row, parser: LabelParser, by_name: bool) -> tuple[int, ...] | tuple[float, ...]:
         if self._reader.label is None:
@@ -215,9 +216,9 @@ class _Reader:
 
     def find_path(self, values: Sequence[Any]) -> str:
         """The path of a sample, also if other values cannot be used; an empty text if there is none."""
-        by_path = [values[0]] if self._image is not None else []
-        by_path += [value for field, value in zip(self._fields, values[self._first :], strict=True) if field.by_path]
-        for value in by_path[:1] if self._image is not None else by_path:
+        cells = zip(self._fields, values[self._first :], strict=True)
+        paths = [values[0]] if self._image is not None else [value for field, value in cells if field.by_path]
+        for value in paths:
             try:
                 if path := path_in(value):
                     return os.fsdecode(path)

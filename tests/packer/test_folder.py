@@ -14,14 +14,13 @@ from helpers.support import encoded, picture, soon, tree
 from packtrain import PackOptions, pack
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
-from packtrain._packer.image_list import ImageList
-from packtrain._packer.listing import ListedSample
+from packtrain._packer.listing import ListedSample, Listing
 from packtrain._packer.lists import read_list
 from packtrain._packer.merge import read_rejects
 from packtrain.errors import ListError, OutputConflict, TooManyRejects, UsageError
 
 
-def entries(images: ImageList) -> list[ListedSample]:
+def entries(images: Listing) -> list[ListedSample]:
     return list(images.entries(np.arange(len(images))))
 
 

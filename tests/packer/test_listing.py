@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec
 from packtrain._packer.image_list import ImageList
-from packtrain._packer.listing import ListedSample
+from packtrain._packer.listing import ListedSample, Listing
 from packtrain._packer.lists import read_list
 from packtrain.errors import ListError
 
@@ -70,7 +70,7 @@ def parsed(text: bytes, labels: str = "int", classes: tuple[str, ...] | None = N
     return ImageList(text, LabelSpec.parse(labels), name="train", root=Path("/data"), classes=classes)
 
 
-def entries(images: ImageList) -> list[ListedSample]:
+def entries(images: Listing) -> list[ListedSample]:
     return list(images.entries(np.arange(len(images))))
 
 

@@ -1,0 +1,132 @@
+"""Laws of the options of `packtrain pack` that name columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.support import tree
+
+from packtrain import Columns, FieldColumn, PackOptions, open_dataset, pack
+from packtrain._cli import columns
+from packtrain._core.manifest import Manifest
+
+from .conftest import Run
+
+NONE: dict[str, Any] = {
+    "image": None,
+    "label": None,
+    "image_field": (),
+    "mask": (),
+    "text": (),
+    "json_field": (),
+    "array": (),
+    "bytes": (),
+    "optional": (),
+    "mask_classes": (),
+    "mask_store": None,
+}
+
+
+def named(**options: Any) -> Columns | None:
+    return columns.columns_of(**{**NONE, **options})
+
+
+def test_no_option_means_no_columns() -> None:
+    assert named() is None
+
+
+def test_every_option_says_which_column_holds_which_field() -> None:
+    found = named(
+        image="path",
+        label="class",
+        image_field=["second=Other View"],
+        mask=["seg", "parts=Parts"],
+        text=["caption", "notes=Note File:path"],
+        json_field=["meta"],
+        array=["boxes", "flow:path"],
+        bytes=["sound=Clip"],
+        optional=["caption", "seg"],
+        mask_classes=["parts=names.txt"],
+        mask_store="raw",
+    )
+    assert found == Columns(
+        "path",
+        "class",
+        (
+            FieldColumn("second", "image", "Other View", True),
+            FieldColumn("seg", "mask", "seg", True, optional=True, encoding="raw"),
+            FieldColumn("parts", "mask", "Parts", True, encoding="raw", classes=Path("names.txt")),
+            FieldColumn("caption", "text", "caption", False, optional=True),
+            FieldColumn("notes", "text", "Note File", True),
+            FieldColumn("meta", "json", "meta", False),
+            FieldColumn("boxes", "array", "boxes", False),
+            FieldColumn("flow", "array", "flow", True),
+            FieldColumn("sound", "bytes", "Clip", True),
+        ),
+    )
+
+
+def test_an_image_is_not_needed() -> None:
+    assert named(array=["spectrum"]) == Columns(fields=(FieldColumn("spectrum", "array", "spectrum", False),))
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "a name with a blank": (["--mask", "Seg Mask"], "for example: --mask 'seg_mask=Seg Mask'"),
+    "a reserved name": (
+        ["--text", "label:path"],
+        "it is reserved. Choose another name, for example: --text label_text=",
+    ),
+    "a number": (["--json-field", "3"], "for example: --json-field json_3=3"),
+    "no column": (["--text", "a="], "--text a=: no column is named"),
+    "nothing but a suffix": (["--text", ":path"], "--text '': no column is named"),
+    "an unknown optional field": (
+        ["--text", "caption", "--optional", "captoin"],
+        "the fields are caption; did you mean",
+    ),
+    "an optional image": (["--image", "path", "--optional", "image"], "no sample can be without the image"),
+    "classes without a file": (["--mask", "seg", "--mask-classes", "f.txt"], "expected NAME=FILE, such as seg=FILE"),
+    "classes of a text": (["--text", "t", "--mask-classes", "t=f.txt"], "--mask-classes t: there is no such field"),
+    "no masks to store": (["--text", "t", "--mask-store", "raw"], "--mask-store is for masks, but there is no --mask"),
+    "only a label": (["--label", "y"], "name at least one"),
+    "two of one name": (["--text", "t", "--json-field", "t"], "two fields are called 't'"),
+    "labels without a column": (["--image", "path", "--labels", "float"], "name it with --label"),
+    "an unknown column": (["--image", "pth"], "train.csv has no column 'pth', but path, class; did you mean 'path'?"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_wrong_usage_with_what_to_type(case: str, run: Run, tmp_path: Path) -> None:
+    words, message = WRONG[case]
+    (tmp_path / "train.csv").write_text("path,class\na.jpg,1\n")
+    outcome = run("pack", tmp_path / "train.csv", tmp_path / "out", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_pack_what_the_list_of_paths_and_labels_packs(run: Run, images: Path, tmp_path: Path) -> None:
+    lines = [line.rsplit(" ", 1) for line in images.read_text().splitlines()]
+    rows = [f'x,{label},"{path}"\n' for path, label in lines]
+    (tmp_path / "train.csv").write_text("note,class,path\n" + "".join(rows))
+    words = ("--image", "path", "--label", "class", "--root", images.parent, "--workers", 1)
+    assert run("pack", tmp_path / "train.csv", tmp_path / "out", *words).code == 0
+    pack(images, tmp_path / "plain")
+    found, plain = tree(tmp_path / "out"), tree(tmp_path / "plain")
+    shards = [name for name in plain if name.endswith(".tar")]
+    assert [found[name] for name in shards] == [plain[name] for name in shards]
+
+
+def test_names_in_a_column_make_classes(run: Run, images: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('path,class\n"image 0.jpg",dog\nimage 1.jpg,cat\n')
+    words = ("--root", images.parent, "--image", "path", "--label", "class")
+    assert run("pack", tmp_path / "train.csv", tmp_path / "out", *words).code == 0
+    opened = open_dataset(tmp_path / "out")
+    assert (opened.classes, opened.targets.tolist()) == (("cat", "dog"), [1, 0])
+
+
+def test_without_a_label_column_there_are_no_labels(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("path,class\nimage 0.jpg,dog\n")
+    pack(tmp_path / "train.csv", tmp_path / "out", PackOptions(root=images.parent, columns=Columns("path")))
+    assert Manifest.load(tmp_path / "out").labels.kind == "none"
