@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import IMAGE, MASK_ENCODINGS, check_name
 from packtrain._core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from packtrain._packer.options import Columns, FieldColumn
+    from packtrain._packer.options import Columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BY_PATH: Final = ":path"
@@ -43,6 +45,8 @@ def column_options(command: F) -> F:
         click.option(
             "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."
         ),
+        click.option("--dtype", metavar="NAME=TYPE", multiple=True, help="Type of an array's or a mask's values."),
+        click.option("--shape", metavar="NAME=SIZES", multiple=True, help="Shape of an array, such as N,4."),
         click.option("--mask-store", type=click.Choice(MASK_ENCODINGS), help="How masks are stored.  [default: png]"),
     ]
     for option in reversed(options):
@@ -57,6 +61,8 @@ def columns_of(
     optional: Sequence[str],
     mask_classes: Sequence[str],
     mask_store: str | None,
+    dtype: Sequence[str],
+    shape: Sequence[str],
     **fields: Sequence[str],
 ) -> Columns | None:
     """Returns the columns that the options name, or None if they name none.
@@ -64,14 +70,17 @@ def columns_of(
     Raises:
         UsageError: An option is not written as it should be, or names a field that there is not.
     """
-    from packtrain._packer.options import Columns
+    from packtrain._packer.options import Columns, FieldColumn
 
     named = [(kind, option, *_parse(option, kind, text)) for option, kind, *_ in _FIELDS for text in fields[option]]
     names = [name for _, _, name, _, _ in named]
     masks = [name for kind, _, name, _, _ in named if kind == "mask"]
     for name in optional:
         _require_known("--optional", name, names)
-    classes = dict(_class_file(text, masks) for text in mask_classes)
+    arrays = [name for kind, _, name, _, _ in named if kind == "array"]
+    classes = {name: Path(path) for name, path in _assigned("--mask-classes", mask_classes, masks, "mask=FILE")}
+    dtypes = {name: _dtype(text) for name, text in _assigned("--dtype", dtype, arrays + masks, "boxes=float32")}
+    shapes = {name: _shape(text) for name, text in _assigned("--shape", shape, arrays, "boxes=N,4")}
     if mask_store is not None and not masks:
         raise UsageError("--mask-store is for masks, but there is no --mask")
     if image is None and label is None and not named:
@@ -80,19 +89,20 @@ def columns_of(
         image,
         label,
         tuple(
-            _field(name, kind, column, by_path, name in optional, mask_store, classes.get(name))
+            FieldColumn(
+                name,
+                kind,
+                column,
+                by_path,
+                optional=name in optional,
+                encoding=(mask_store or "png") if kind == "mask" else "png",
+                dtype=dtypes.get(name),
+                shape=shapes.get(name),
+                classes=classes.get(name),
+            )
             for kind, _, name, column, by_path in named
         ),
     )
-
-
-def _field(
-    name: str, kind: str, column: str, by_path: bool, optional: bool, mask_store: str | None, classes: Path | None
-) -> FieldColumn:
-    from packtrain._packer.options import FieldColumn
-
-    encoding = mask_store if kind == "mask" and mask_store is not None else "png"
-    return FieldColumn(name, kind, column, by_path, optional=optional, encoding=encoding, classes=classes)
 
 
 def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
@@ -114,14 +124,35 @@ def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
         raise UsageError(f"{error}, for example: {words}") from None
 
 
-def _class_file(text: str, masks: Sequence[str]) -> tuple[str, Path]:
-    name, separator, path = text.partition("=")
-    if not separator or not path:
-        raise UsageError(
-            f"--mask-classes {shlex.quote(text)}: expected NAME=FILE, such as {(masks or ['mask'])[0]}=FILE"
-        )
-    _require_known("--mask-classes", name, masks)
-    return name, Path(path)
+def _assigned(option: str, texts: Sequence[str], names: Sequence[str], example: str) -> Iterator[tuple[str, str]]:
+    """Yields name and value of each ``NAME=VALUE``, where NAME is one of `names`."""
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not value:
+            example = f"{names[0]}={example.partition('=')[2]}" if names else example
+            form = f"NAME={'FILE' if option == '--mask-classes' else 'VALUE'}"
+            raise UsageError(f"{option} {shlex.quote(text)}: expected {form}, such as {example}")
+        _require_known(option, name, names)
+        yield name, value
+
+
+def _dtype(text: str) -> str:
+    """Reads a type as numpy calls it, such as ``float32`` or ``f4``."""
+    import numpy as np
+
+    try:
+        return np.dtype(text).newbyteorder("<").str
+    except TypeError:
+        raise unexpected("--dtype", text, "a type of numpy's, such as float32 or uint8") from None
+
+
+def _shape(text: str) -> tuple[int | None, ...]:
+    """Reads sizes between commas, of which the first may be N; nothing but ``()`` is the shape of a single value."""
+    if text == "()":
+        return ()
+    if not re.fullmatch(r"(N|\d{1,9})(,\d{1,9})*", text):
+        raise unexpected("--shape", text, "sizes such as 3,4 or N,4, where N differs from row to row, or ()")
+    return tuple(None if size == "N" else int(size) for size in text.split(","))
 
 
 def _require_known(option: str, name: str, names: Sequence[str]) -> None:

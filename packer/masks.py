@@ -52,7 +52,8 @@ class Frame(NamedTuple):
     def of(cls, image: StoredImage, options: StoreOptions) -> Frame:
         """The frame of an image that was stored with these options."""
         orientation = image.header.orientation if options.orientation == "apply" else 1
-        return cls(image.source_size, orientation, options.resize and ResizeRule.parse(options.resize))
+        resize = None if options.resize is None else ResizeRule.parse(options.resize)
+        return cls(image.source_size, orientation, resize)
 
 
 def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
@@ -142,7 +143,7 @@ def _turned(indices: Mask, orientation: int) -> Mask:
 def _resized(indices: Mask, resize: ResizeRule | None) -> Mask:
     height, width = indices.shape
     target = (width, height) if resize is None else resize.output_size(width, height)
-    return indices if target == (width, height) else map_mask(indices, [Scale(*target, resample=_NEAREST)])
+    return indices if target == (width, height) else map_mask(indices, [Scale(target[0], target[1], _NEAREST)])
 
 
 def _as_png(indices: Mask, field: Field) -> bytes:

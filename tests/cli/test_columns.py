@@ -26,6 +26,8 @@ NONE: dict[str, Any] = {
     "optional": (),
     "mask_classes": (),
     "mask_store": None,
+    "dtype": (),
+    "shape": (),
 }
 
 
@@ -50,6 +52,8 @@ def test_every_option_says_which_column_holds_which_field() -> None:
         optional=["caption", "seg"],
         mask_classes=["parts=names.txt"],
         mask_store="raw",
+        dtype=["boxes=float32", "parts=u2"],
+        shape=["boxes=N,4", "flow=()"],
     )
     assert found == Columns(
         "path",
@@ -57,12 +61,12 @@ def test_every_option_says_which_column_holds_which_field() -> None:
         (
             FieldColumn("second", "image", "Other View", True),
             FieldColumn("seg", "mask", "seg", True, optional=True, encoding="raw"),
-            FieldColumn("parts", "mask", "Parts", True, encoding="raw", classes=Path("names.txt")),
+            FieldColumn("parts", "mask", "Parts", True, encoding="raw", dtype="<u2", classes=Path("names.txt")),
             FieldColumn("caption", "text", "caption", False, optional=True),
             FieldColumn("notes", "text", "Note File", True),
             FieldColumn("meta", "json", "meta", False),
-            FieldColumn("boxes", "array", "boxes", False),
-            FieldColumn("flow", "array", "flow", True),
+            FieldColumn("boxes", "array", "boxes", False, dtype="<f4", shape=(None, 4)),
+            FieldColumn("flow", "array", "flow", True, shape=()),
             FieldColumn("sound", "bytes", "Clip", True),
         ),
     )
@@ -87,6 +91,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "an optional image": (["--image", "path", "--optional", "image"], "no sample can be without the image"),
     "classes without a file": (["--mask", "seg", "--mask-classes", "f.txt"], "expected NAME=FILE, such as seg=FILE"),
+    "another type": (["--array", "a", "--dtype", "a=float33"], "expected a type of numpy's, such as float32"),
+    "another shape": (["--array", "a", "--shape", "a=4,N"], "expected sizes such as 3,4 or N,4"),
+    "a shape of a mask": (["--mask", "m", "--shape", "m=3"], "--shape m: there is no such field"),
     "classes of a text": (["--text", "t", "--mask-classes", "t=f.txt"], "--mask-classes t: there is no such field"),
     "no masks to store": (["--text", "t", "--mask-store", "raw"], "--mask-store is for masks, but there is no --mask"),
     "only a label": (["--label", "y"], "name at least one"),

@@ -21,7 +21,7 @@ DTYPES = ["?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d", "F", "D"]
 
 stored_arrays = st.tuples(st.sampled_from(DTYPES), st.sampled_from("<>"), st.sampled_from("CF")).flatmap(
     lambda chosen: st.tuples(
-        arrays.arrays(np.dtype(chosen[0]).newbyteorder(chosen[1]), arrays.array_shapes(min_dims=0, max_dims=5)),
+        arrays.arrays(np.dtype(chosen[1] + chosen[0]), arrays.array_shapes(min_dims=0, max_dims=5)),
         st.just(chosen[2]),
     )
 )

@@ -70,8 +70,9 @@ def records(dataset: Path, field: str) -> list[bytes | None]:
             assert (offset, length, checksum) == (0, -1, 0)
             found.append(None)
         else:
-            found.append(shards[shard][offset : offset + length])
-            assert crc32c(found[-1]) == checksum
+            record = shards[shard][offset : offset + length]
+            assert crc32c(record) == checksum
+            found.append(record)
     return found
 
 
