@@ -205,6 +205,7 @@ def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path, com
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("content", ["images"], indirect=True)
 def test_the_command_line_says_it_in_one_line(small_job: Job, tmp_path: Path, workers: int) -> None:
     @contextmanager
     def file_size(limit: int) -> Iterator[None]:

@@ -165,7 +165,7 @@ def names_given(calls: Sequence[Call]) -> Iterator[tuple[str, Call, set[str], se
             folders.discard(name)
         elif call.name in ("unlink", "unlinkat", "rmdir"):
             files.discard(name)
-        else:
+        elif not name.endswith(" (deleted)"):  # a file without a name is gone after a crash, as it should be
             files.add(name)
     yield "the end", calls[-1], files, folders
 
