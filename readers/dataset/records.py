@@ -164,7 +164,8 @@ class FieldRecords:
     def _read(self, row: int, on_stage: OnStage) -> memoryview | None:
         offset, size = self._offset[row], self._size[row]
         if offset < 0 or size < 0:
-            return self._missing(row)
+            self._check_missing(row)
+            return None
         number = self._shard[row]
         shard = self._opened.get(number) or self._open(number, row)
         if offset + size > shard.bytes:
@@ -190,14 +191,18 @@ class FieldRecords:
         """
         row = self.checked_row(row)
         width, height = self._width[row], self._height[row]
-        if (width < 1 or height < 1) and not (self._size[row] < 0 and self._missing(row) is None):
-            raise self.damaged(row, f"its index entry says {width} x {height} pixels")
+        if width < 1 or height < 1:
+            if self._size[row] >= 0:
+                raise self.damaged(row, f"its index entry says {width} x {height} pixels")
+            self._check_missing(row)
         return width, height
 
     def length(self, row: int) -> int:
         """Size of the record of `row` in bytes; -1 if it is missing. Raises IndexError and CorruptFile as `read`."""
         row = self.checked_row(row)
-        return -1 if self._size[row] < 0 and self._missing(row) is None else self._size[row]
+        if self._size[row] < 0:
+            self._check_missing(row)
+        return self._size[row]
 
     def value(self, row: int, on_stage: OnStage = untimed) -> Any:
         """The value of `row`, see `packtrain._codec.values.decode_value`; None if it is missing. Not for images.
@@ -307,8 +312,12 @@ class FieldRecords:
         if self.columns is not self._index:
             self.columns.check(row)
 
-    def _missing(self, row: int) -> None:
-        """Returns if `row` has no record, rightly; raises CorruptRecord if its place makes no sense."""
+    def _check_missing(self, row: int) -> None:
+        """Makes sure that a row without a record may be without one.
+
+        Raises:
+            CorruptRecord: It may not, or its place makes no sense.
+        """
         offset, size = self._offset[row], self._size[row]
         if not (self.field.optional and (offset, size, self._crc32c[row]) == (0, -1, 0)):
             raise self.damaged(row, f"its index entry points outside the shard ({offset} + {size} bytes)")

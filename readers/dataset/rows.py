@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 _NAMED: Final = re.compile(r"Sample\(([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*)\)")
+# Type checkers want the names to be known beforehand.
+_namedtuple: Any = namedtuple
 _types: Final[dict[tuple[str, ...], type[Any]]] = {}
 
 
@@ -29,7 +31,7 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     Sample(image=1, mask=2)
     """
     if names not in _types:
-        made: Any = namedtuple("Sample", names, module=__name__)
+        made = _namedtuple("Sample", names, module=__name__)
         made.__qualname__ = f"Sample({', '.join(names)})"
         # Another thread may have been faster, and all must get the same class.
         _types.setdefault(names, made)
