@@ -147,7 +147,10 @@ def _padded(indices: npt.NDArray[np.int64], before: int, after: int, outside: in
 def _nearest(source: int, target: int) -> npt.NDArray[np.int64]:
     """The index in the source for each place of the target, in torch's arithmetic."""
     scale = np.float32(source) / np.float32(target)
-    return np.minimum(np.arange(target, dtype=np.float32) * scale, source - 1).astype(np.int64)
+    indices: npt.NDArray[np.int64] = np.minimum(np.arange(target, dtype=np.float32) * scale, source - 1).astype(
+        np.int64
+    )
+    return indices
 
 
 def _fill(operation: Operation, dtype: np.dtype[Any]) -> int:

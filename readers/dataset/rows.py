@@ -9,7 +9,11 @@ import re
 from collections import namedtuple
 from typing import Any, Final
 
+import numpy as np
+
 _NAMED: Final = re.compile(r"Sample\(([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*)\)")
+# Type checkers want the names to be known beforehand.
+_namedtuple: Any = namedtuple
 _types: Final[dict[tuple[str, ...], type[Any]]] = {}
 
 
@@ -27,11 +31,19 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
     Sample(image=1, mask=2)
     """
     if names not in _types:
-        made: Any = namedtuple("Sample", names, module=__name__)
+        made = _namedtuple("Sample", names, module=__name__)
         made.__qualname__ = f"Sample({', '.join(names)})"
         # Another thread may have been faster, and all must get the same class.
         _types.setdefault(names, made)
     return _types[names]
+
+
+def owned(sample: Any) -> Any:
+    """A sample whose arrays are its own: a read-only one may be a view of a file, which torch would let users write."""
+    values = [
+        value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value for value in sample
+    ]
+    return type(sample)._make(values)
 
 
 def __getattr__(name: str) -> type[Any]:

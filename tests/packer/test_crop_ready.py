@@ -334,7 +334,8 @@ class TestDatasets:
             expected = decoded(data)
             assert expected is not None
             assert opened.image(row).tobytes() == expected.tobytes()
-            record = opened.store.image(row)
+            record = opened.store.field("image").image(row)
+            assert record is not None
             part = ordinary(decoding.region(record, box))
             assert part.tobytes() == expected.crop((5, 3, 25, 18)).tobytes()
             assert store == "verbatim" or has_table(record.data) == has_true_table(record.data)
