@@ -106,6 +106,9 @@ class Columns:
         dtypes: Types of the row columns that must be there.
         prefix: What their names begin with; it is left out wherever a name is given.
 
+    Attributes:
+        unchecked: For each block of `ROWS_PER_BLOCK` rows, 1 until it has been checked.
+
     Raises:
         CorruptFile: A column is missing, or its size or header differs from what the manifest says.
         UnreadableFile: A column cannot be read.
@@ -134,7 +137,7 @@ class Columns:
             self._check_form(name, array)
         self.require(*dtypes)
         self._blocks = blocks
-        self._unchecked = bytearray(b"\1") * len(blocks)
+        self.unchecked = bytearray(b"\1") * len(blocks)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{self._prefix}{name}.npy"
@@ -183,7 +186,7 @@ class Columns:
             CorruptFile: The block differs from what was written.
         """
         block = row // ROWS_PER_BLOCK
-        if self._unchecked[block]:
+        if self.unchecked[block]:
             self._check_block(block)
 
     def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
@@ -225,7 +228,7 @@ class Columns:
                 "checksum mismatch. `packtrain verify` names the file",
                 file="index",
             )
-        self._unchecked[block] = 0
+        self.unchecked[block] = 0
 
     def _pieces(self, block: int) -> Iterable[memoryview]:
         start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from packtrain._core.arguments import items, unexpected
 from packtrain._core.errors import UsageError
+from packtrain._core.schema import Schema
 
 from ..transforms.batched import Destination
 from .samples import PackedSamples, Samples, TransformLike
@@ -71,6 +72,16 @@ class SubsetSamples(Samples):
 
     @property
     @override
+    def schema(self) -> Schema:
+        return self._samples.schema
+
+    @property
+    @override
+    def fields(self) -> tuple[str, ...] | None:
+        return self._samples.fields
+
+    @property
+    @override
     def draws(self) -> int:
         return self._samples.draws
 
@@ -123,7 +134,7 @@ class ConcatSamples(Samples):
         parts: The samples to put together.
 
     Raises:
-        UsageError: There are none, or their class names differ.
+        UsageError: There are none, or their class names differ, or the fields of their samples.
     """
 
     def __init__(self, parts: Sequence[Samples]) -> None:
@@ -132,6 +143,7 @@ class ConcatSamples(Samples):
         names = {part.classes for part in parts}
         if len(names) > 1:
             raise UsageError("the datasets have different class names, so that one label would mean two things")
+        _check_same_fields(parts)
         self._parts = tuple(parts)
         self._ends = list(accumulate(len(part) for part in parts))
 
@@ -165,6 +177,16 @@ class ConcatSamples(Samples):
     @override
     def classes(self) -> tuple[str, ...] | None:
         return self._parts[0].classes
+
+    @property
+    @override
+    def schema(self) -> Schema:
+        return self._parts[0].schema
+
+    @property
+    @override
+    def fields(self) -> tuple[str, ...] | None:
+        return self._parts[0].fields
 
     @property
     @override
@@ -225,6 +247,29 @@ class ConcatSamples(Samples):
         other = copy.copy(self)
         other._parts = tuple(part.with_transform(transform) for part in self._parts)
         return other
+
+
+def _check_same_fields(parts: Sequence[Samples]) -> None:
+    """Makes sure that the samples of all parts have the same fields, with the same meaning.
+
+    Raises:
+        UsageError: They differ.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if part.fields != first.fields:
+            ours, theirs = (found.fields or "(image, label)" for found in (first, part))
+            raise UsageError(f"the samples of the datasets have different fields: {ours} and {theirs}")
+        for name in first.fields or ():
+            one, other = (_meaning(found.schema, name) for found in (first, part))
+            if one != other:
+                raise UsageError(f"field {name} differs between the datasets: {one} and {other}")
+
+
+def _meaning(schema: Schema, name: str) -> dict[str, Any]:
+    """What decides what the values of a field are; other things may differ, such as how images are stored."""
+    field = next((field for field in schema.fields if field.name == name), None)
+    return {} if field is None else {key: getattr(field, key) for key in ("kind", "dtype", "shape", "classes")}
 
 
 def _inside(rows: npt.NDArray[np.int64], length: int) -> bool:

@@ -16,10 +16,14 @@ from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import choice, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.schema import IMAGE, Schema
 
 from .combined import ConcatSamples, SubsetSamples
+from .named import LABEL
+from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
-from .store import IO, Label, RecordStore
+from .shards import IO
+from .store import Label, RecordStore
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,14 +33,16 @@ if TYPE_CHECKING:
 
 # Number of folders that are named in a `repr`.
 _SHOWN: Final = 3
+_PLAIN: Final = (IMAGE, LABEL)
 
 
-class ImageDataset(Dataset[tuple[Any, Any]]):
-    """Images and labels by row; `open_dataset`, `concat` and `subset` make datasets.
+class ImageDataset(Dataset[Any]):
+    """Samples by row; `open_dataset`, `concat` and `subset` make datasets.
 
     ``dataset[row]`` is ``(image, label)``: a PIL image in the dataset's pixel mode and an int (or float, or an array
-    [K]), each through the transform that the packed dataset was opened with. Negative rows count from the end. A row
-    outside the dataset raises IndexError, a damaged one `packtrain.errors.CorruptRecord`.
+    [K]), each through the transform that the packed dataset was opened with. With `fields`, it is a named tuple of
+    these fields, see `open_dataset`. Negative rows count from the end. A row outside the dataset raises IndexError, a
+    damaged one `packtrain.errors.CorruptRecord`.
     """
 
     def __init__(self, samples: Samples) -> None:
@@ -46,8 +52,22 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         return len(self._samples)
 
     @override
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        return self._samples.make(_checked(row))
+    def __getitem__(self, row: int) -> Any:
+        sample = self._samples.make(_checked(row))
+        return sample if type(sample) is tuple else owned(sample)
+
+    @property
+    def schema(self) -> Schema:
+        """What is stored for each sample: the fields, each with its kind, and type and names of the labels.
+
+        ``schema["mask"].classes`` are the names of a mask's values. In a concatenation, it is that of the first part.
+        """
+        return self._samples.schema
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the parts of a sample, in order."""
+        return self._samples.fields or _PLAIN
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -87,26 +107,47 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
     def transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
         self._samples = self._samples.with_transform(transform)
 
-    def record(self, row: int) -> memoryview:
-        """The stored bytes of `row`: a read-only memoryview, without a copy if the dataset is mapped.
+    def record(self, row: int, field: str = IMAGE) -> memoryview:
+        """The stored bytes of a field of `row`: a read-only memoryview, without a copy if the dataset is mapped.
 
         Raises:
             IndexError: There is no such row.
-            UsageError: `row` is not a whole number.
+            UsageError: `row` is not a whole number, there is no such field, or the row is without it.
             CorruptFile: Its shard is missing or truncated, or the index is damaged there.
             CorruptRecord: The bytes differ from what was written.
         """
         packed, row = self._samples.locate(_checked(row))
-        return packed.store.record(row)
+        return packed.store.record(row, field)
 
     def image(self, row: int) -> Image:
-        """The decoded image of `row`, without `transform`.
+        """The decoded image of `row`, without `transform`; None if the row is without it.
 
         Raises:
+            UsageError: The dataset has no images.
             CorruptRecord: As `record`, or the stored bytes cannot be decoded.
         """
+        image: Image = self.value(row, IMAGE)
+        return image
+
+    def value(self, row: int, field: str) -> Any:
+        """The value of a field of `row`, whether or not samples have it, without `transform`.
+
+        Args:
+            row: The row.
+            field: Name of a stored field, or ``"label"``.
+
+        Returns:
+            A PIL image; a mask [height, width], uint8 or, if it has 16 bits, int32; a str; what a JSON text holds; an
+            array, read-only, if possible a view of the record; bytes; or a label. None if the row is without the field.
+
+        Raises:
+            IndexError: There is no such row.
+            UsageError: `row` is not a whole number, or there is no such field.
+            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
+            CorruptRecord: The bytes differ from what was written, or hold something else.
+        """
         packed, row = self._samples.locate(_checked(row))
-        return packed.decode(row)
+        return packed.value(row, field)
 
     def label(self, row: int) -> Label:
         """The label of `row`, without `target_transform`: int, float, or an array [K]."""
@@ -150,7 +191,8 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
 
     def _size(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
-        return f"{len(self)} rows{classes}"
+        fields = f", fields={self.field_names}" if self._samples.fields is not None else ""
+        return f"{len(self)} rows{classes}{fields}"
 
     def _transform_shown(self) -> str:
         try:
@@ -189,11 +231,20 @@ class PackedDataset(ImageDataset):
 
     @override
     def __repr__(self) -> str:
-        manifest = self.store.manifest
+        store, stored = self.store, f"{self.store.manifest.format}, {_stored(self.store.schema)}"
         return (
-            f"{type(self).__name__}({os.fspath(self.store.path)!r}, {self._size()}, {manifest.format}, "
-            f"{manifest.store.store}, io={self.store.io!r}, decoder={self.decoder.name!r}, {self._transform_shown()})"
+            f"{type(self).__name__}({os.fspath(store.path)!r}, {self._size()}, {stored}, io={store.io!r}, "
+            f"decoder={self.decoder.name!r}, {self._transform_shown()})"
         )
+
+
+def _stored(schema: Schema) -> str:
+    """What is stored: the store mode of images, and the fields if there are others."""
+    shown = [
+        f"{field.name}: {field.store.store if field.store is not None else field.kind}{'?' * field.optional}"
+        for field in schema.fields
+    ]
+    return schema.fields[0].store.store if schema.plain and schema.fields[0].store else f"{{{', '.join(shown)}}}"
 
 
 def _checked(row: int) -> int:
@@ -212,7 +263,7 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     """Datasets one after the other, as one; each keeps its own transforms.
 
     Raises:
-        UsageError: There are none, one is no packtrain dataset, or their class names differ.
+        UsageError: There are none, one is no packtrain dataset, or their class names or fields differ.
     """
     expected = "a list of datasets from open_dataset, subset or concat"
     parts = [samples_of(dataset) for dataset in items("datasets", datasets, expected)]
@@ -232,8 +283,13 @@ def open_dataset(
     decoder: str = "auto",
     scaled: bool = False,
     stage: str | os.PathLike[str] | StageOptions | None = None,
+    fields: Sequence[str] | None = None,
 ) -> PackedDataset:
     """Opens a packed dataset of any format.
+
+    With `fields`, packtrain's transforms act on the image, on all other images and on masks alike, with the same random
+    numbers; masks with the nearest value. Of other callables, transforms of ``torchvision.transforms.v2`` get all of
+    these together, as a dict of PIL images and ``tv_tensors.Mask``; any other callable gets the image alone.
 
     Args:
         path: The folder that `packtrain pack` wrote.
@@ -251,6 +307,11 @@ def open_dataset(
         stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
             there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction
             as long as the dataset lives, here or in a worker process.
+        fields: What a sample is to have, in this order: names of stored fields, ``"label"``, and ``"crop"``, which is
+            int64 [5]: left, top, width and height of the part of the stored image that was taken, in pixels, and 1 if
+            it was mirrored. A sample is then a named tuple (``sample.mask``), in which a mask is a tensor [height,
+            width], uint8 or, if it has 16 bits, int32, an array a numpy array, and what a row is without is None.
+            Fields that are not asked for are not read. None: a sample is ``(image, label)``.
 
     Returns:
         A map-style dataset; `torch.utils.data.DataLoader` takes it under any start method.
@@ -260,7 +321,7 @@ def open_dataset(
         UnsupportedVersion: It was written by a newer packtrain.
         CorruptFile: Manifest or index is damaged.
         MissingDependency: `decoder` is not installed.
-        UsageError: There is no such decoder or transform.
+        UsageError: There is no such decoder, transform or field; or no image, and `fields` is None.
         NoRoom: There is no room to stage it.
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
     """
@@ -276,7 +337,9 @@ def open_dataset(
     if staged is not None:
         path = staged.path
     return PackedDataset(
-        PackedSamples(path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled)
+        PackedSamples(
+            path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled, fields=fields
+        )
     )
 
 

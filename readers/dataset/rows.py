@@ -9,6 +9,8 @@ import re
 from collections import namedtuple
 from typing import Any, Final
 
+import numpy as np
+
 _NAMED: Final = re.compile(r"Sample\(([a-z][a-z0-9_]*(?:, [a-z][a-z0-9_]*)*)\)")
 _types: Final[dict[tuple[str, ...], type[Any]]] = {}
 
@@ -32,6 +34,14 @@ def sample_type(names: tuple[str, ...]) -> type[Any]:
         # Another thread may have been faster, and all must get the same class.
         _types.setdefault(names, made)
     return _types[names]
+
+
+def owned(sample: Any) -> Any:
+    """A sample whose arrays are its own: a read-only one may be a view of a file, which torch would let users write."""
+    values = [
+        value.copy() if isinstance(value, np.ndarray) and not value.flags.writeable else value for value in sample
+    ]
+    return type(sample)._make(values)
 
 
 def __getattr__(name: str) -> type[Any]:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import copy
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.decoders import Decoder
 from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import function
-from packtrain._core.errors import CorruptRecord, DatasetError, MissingDependency, UsageError
+from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.schema import IMAGE, Schema
 
 from ..transforms.batched import Destination, plan_batch
-from ..transforms.compose import compose
-from ..transforms.executors import Pipeline
+from ..transforms.compose import Compose, compose
+from .images import StoredImages
+from .named import CROP, LABEL, NamedSamples, checked_fields, checked_name
 from .store import RecordStore
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 TransformLike = Callable[[Any], Any]
 """Any callable on an image or a label: packtrain's transforms, torchvision's, or a function."""
@@ -47,6 +45,16 @@ class Samples(ABC):
     @abstractmethod
     def classes(self) -> tuple[str, ...] | None:
         """Class names by label, or None."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """What is stored for each sample."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[str, ...] | None:
+        """Names of the fields that a sample consists of; None for (image, label), a plain tuple."""
 
     @property
     @abstractmethod
@@ -112,8 +120,10 @@ class Samples(ABC):
         random: Sequence[float] | None = None,
         into: Pixels | None = None,
         on_stage: OnStage = untimed,
-    ) -> tuple[Any, Any]:
+    ) -> Any:
         """``dataset[row]`` with given random numbers, if possible in given memory.
+
+        It is (image, label), or a named tuple of the `fields`, in which arrays may be read-only views of records.
 
         Args:
             row: The row.
@@ -124,8 +134,10 @@ class Samples(ABC):
             on_stage: Called at the end of each stage.
         """
         packed, row = self.locate(row)
-        whole = packed.pipeline is None
-        image: Any = packed.decode(row, on_stage) if whole else packed.transformed(row, random, into, on_stage)
+        if packed.named is not None:
+            return packed.named.make(row, random, into, on_stage)
+        assert packed.images is not None
+        image: Any = packed.images.make(row, random, into, on_stage)
         label: Any = packed.store.label(row)
         on_stage(OTHER)
         if packed.target_transform is not None:
@@ -149,12 +161,12 @@ class Samples(ABC):
         return f"{packed.store.path}: {packed.store.describe(packed.store.checked_row(row))}"
 
     def will_need(self, row: int) -> int:
-        """Requests the record of `row` ahead of its use, like `RecordStore.will_need`; 0 if there is no such row."""
+        """Requests the records of `row` ahead of their use, see `FieldRecords.will_need`; 0 if there is no such row."""
         try:
             packed, row = self.locate(row)
         except IndexError:
             return 0
-        return packed.store.will_need(row)
+        return sum(records.will_need(row) for records in packed.records)
 
 
 class PackedSamples(Samples):
@@ -163,7 +175,10 @@ class PackedSamples(Samples):
     Attributes:
         store: The records.
         decoder: Decodes images.
-        pipeline: Transforms encoded images; None without a transform.
+        records: The records of the fields that samples consist of.
+        compose: The transform, or None.
+        images: Makes the images of samples that are (image, label); else None.
+        named: Makes samples of named fields; None if they are (image, label).
         target_transform: Called with each label, or None.
     """
 
@@ -177,17 +192,48 @@ class PackedSamples(Samples):
         check: bool = True,
         decoder: str = "auto",
         scaled: bool = False,
+        fields: Iterable[str] | None = None,
     ) -> None:
         self.target_transform = function("target_transform", target_transform)
         self.store: Final = RecordStore(path, io=io, check=check)
         self.decoder: Final[Decoder] = find_decoder(decoder)
-        self._records = RecordDecoder(self.store.manifest.store, self.decoder)
+        try:
+            self._fields = checked_fields(fields, self.store.schema)
+        except UsageError as error:
+            raise UsageError(f"{self.store.path}: {error}") from None
         self._scaled = scaled
         self._set_transform(transform)
 
     def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
         self._transform = transform
-        self.pipeline = None if transform is None else Pipeline(compose(transform), self._records, scaled=self._scaled)
+        self.compose: Compose | None = None if transform is None else compose(transform)
+        self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The others are bound to shards that are open here.
+        return {name: value for name, value in vars(self).items() if name not in ("records", "images", "named")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what makes the samples."""
+        stored = (IMAGE,) if self._fields is None else self._fields
+        self.records = tuple(self.store.field(name) for name in stored if name not in (LABEL, CROP))
+        self.images: StoredImages | None = None
+        self.named: NamedSamples | None = None
+        if self._fields is None:
+            self.images = StoredImages(self.store.field(IMAGE), self.decoder, self.compose, scaled=self._scaled)
+        else:
+            self.named = NamedSamples(
+                self.store,
+                self._fields,
+                self.compose,
+                self.decoder,
+                scaled=self._scaled,
+                target_transform=self.target_transform,
+            )
 
     @property
     @override
@@ -217,13 +263,23 @@ class PackedSamples(Samples):
 
     @property
     @override
+    def schema(self) -> Schema:
+        return self.store.schema
+
+    @property
+    @override
+    def fields(self) -> tuple[str, ...] | None:
+        return self._fields
+
+    @property
+    @override
     def draws(self) -> int:
-        return 0 if self.pipeline is None else self.pipeline.compose.draws
+        return 0 if self.compose is None else self.compose.draws
 
     @property
     @override
     def foreign(self) -> bool:
-        return self.target_transform is not None or bool(self.pipeline and self.pipeline.compose.foreign)
+        return self.target_transform is not None or bool(self.compose and self.compose.foreign)
 
     @property
     @override
@@ -248,78 +304,37 @@ class PackedSamples(Samples):
         """The same with another `target_transform`."""
         other = copy.copy(self)
         other.target_transform = function("target_transform", target_transform)
+        other._prepare()
         return other
 
     @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
-        store = self.store
-        if self.pipeline is None or self.target_transform is not None or store.manifest.store.store != "raw":
+        store, images = self.store, self.images
+        if images is None or images.pipeline is None or self.target_transform is not None:
             return False
-        if into.images.shape[3] != store.manifest.store.channels:
+        records = images.records
+        options = records.field.store
+        if options is None or options.store != "raw" or into.images.shape[3] != options.channels:
             return False
         try:
             store.check_rows(rows)
         except (IndexError, DatasetError):
             return False
-        index, size, random = store.index, into.images.shape[1:3], into.random[into.at]
+        index, size, random = records.columns, into.images.shape[1:3], into.random[into.at]
         widths, heights = index["width"][rows], index["height"][rows]
         if min(widths.min(initial=1), heights.min(initial=1)) < 1:
             return False
-        plan = plan_batch(self.pipeline.compose, size, widths, heights, random)
-        if plan is None or not store.copy_crops(rows, plan, into.images, into.at, into.rows[into.at], into.current):
+        plan = plan_batch(images.pipeline.compose, size, widths, heights, random)
+        if plan is None or not records.copy_crops(rows, plan, into.images, into.at, into.rows[into.at], into.current):
             return False
         into.labels[into.at] = store.labels(rows)
         return True
 
-    def decode(self, row: int, on_stage: OnStage = untimed) -> Image:
-        """The image of `row`, without the transform.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
-            CorruptRecord: The bytes differ from what was written, or cannot be decoded.
-        """
-        encoded = self.store.image(row, on_stage)
-        try:
-            return self._records.image(encoded, on_stage)
-        except (MissingDependency, MemoryError):
-            raise
-        except Exception as error:
-            raise self._undecodable(row, error) from error
-
-    def transformed(
-        self,
-        row: int,
-        random: Sequence[float] | None = None,
-        into: Pixels | None = None,
-        on_stage: OnStage = untimed,
-    ) -> Any:
-        """The image of `row`, decoded as far as the transform needs it, and transformed.
-
-        Args:
-            row: The row.
-            random: Uniform in [0, 1), at least `draws` of them; None draws them from torch's default generator.
-            into: Memory for the result, see `make`.
-            on_stage: Called at the end of each stage.
-
-        Raises:
-            UsageError: There is no transform, or it cannot be applied to an image of this size.
-            CorruptRecord: As `decode`.
-        """
-        if self.pipeline is None:
-            raise UsageError(f"{self.store.path} was opened without a transform")
-        encoded = self.store.image(row, on_stage)
-        plan = self.pipeline.plan(encoded.width, encoded.height, random)
-        on_stage(OTHER)
-        try:
-            decoded = self.pipeline.decode(encoded, plan, on_stage)
-        except (MissingDependency, MemoryError):
-            raise
-        except Exception as error:
-            raise self._undecodable(row, error) from error
-        return decoded.finish(into, on_stage)
-
-    def _undecodable(self, row: int, error: Exception) -> CorruptRecord:
-        # Pillow's plugins raise whatever their parsers run into.
-        reason = f"it cannot be decoded ({type(error).__name__}: {error})"
-        return self.store.corrupt(self.store.checked_row(row), reason)
+    def value(self, row: int, name: str) -> Any:
+        """A field of `row` without the transforms; raises what `ImageDataset.value` raises."""
+        if name == LABEL:
+            return self.store.label(row)
+        records = self.store.field(checked_name(name, self.store.schema.names))
+        if records.field.kind == "image":
+            return StoredImages(records, self.decoder, None, scaled=False).decode(row)
+        return records.value(row)

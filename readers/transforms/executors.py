@@ -93,10 +93,7 @@ class Pipeline:
         Raises:
             UsageError: The transform cannot be applied to an image of this size.
         """
-        if random is None:
-            draws = self.compose.draws
-            random = torch.rand(draws, dtype=torch.float64).tolist() if draws else ()
-        return self.compose.plan(width, height, random)
+        return self.compose.plan(width, height, drawn(self.compose.draws) if random is None else random)
 
     def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage = untimed) -> Decoded:
         """Decodes what `plan` needs of `image`.
@@ -110,6 +107,11 @@ class Pipeline:
             if decoded is not None:
                 return decoded
         raise AssertionError("the executor over Pillow runs every plan")
+
+
+def drawn(count: int) -> Sequence[float]:
+    """Random numbers from torch's default generator, uniform in [0, 1)."""
+    return torch.rand(count, dtype=torch.float64).tolist() if count else ()
 
 
 class ArrayExecutor(Executor):

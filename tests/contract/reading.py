@@ -188,11 +188,11 @@ class ReadingLaws(Laws):
             out = self.pack(images, tmp_path / f"{store.store} {store.mode}", store=store)
             for io_mode in ("mmap", "pread"):
                 opened = open_dataset(out, [RandomResizedCrop(20), RandomHorizontalFlip()], io=io_mode)
-                assert opened._samples.pipeline is not None
+                assert opened._samples.compose is not None
                 for row, source in enumerate(list_rows):
                     image, random = decoded(source.data, store.mode), numbers(row, 23)
-                    steps = opened._samples.pipeline.compose.operations(*image.size, random)
-                    assert torch.equal(opened._samples.transformed(row, random), expected(torchvision, image, steps))
+                    steps = opened._samples.compose.operations(*image.size, random)
+                    assert torch.equal(opened._samples.make(row, random)[0], expected(torchvision, image, steps))
 
     def test_an_unknown_way_of_reading_is_refused(self, dataset: Path) -> None:
         with pytest.raises(UsageError, match="expected one of auto, mmap, pread"):

@@ -152,11 +152,11 @@ def digests(*folders: Path | str) -> dict[str, str]:
     for folder in folders:
         for name, make in TRANSFORMS.items():
             opened = open_dataset(folder, make())
-            assert opened._samples.pipeline is not None
+            assert opened._samples.compose is not None
             everything = hashlib.sha256()
             for row in range(len(opened)):
                 try:
-                    tensor = opened._samples.transformed(row, numbers(row, opened._samples.pipeline.compose.draws))
+                    tensor = opened._samples.make(row, numbers(row, opened._samples.draws))[0]
                 except UsageError as error:
                     everything.update(str(error).encode())
                 else:

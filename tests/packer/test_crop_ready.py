@@ -333,7 +333,7 @@ class TestDatasets:
             expected = decoded(data)
             assert expected is not None
             assert opened.image(row).tobytes() == expected.tobytes()
-            record = opened.store.image(row)
+            record = opened.store.field("image").image(row)
             part = ordinary(decoding.region(record, box))
             assert part.tobytes() == expected.crop((5, 3, 25, 18)).tobytes()
             assert store == "verbatim" or has_table(record.data) == has_true_table(record.data)

@@ -156,7 +156,8 @@ def test_a_record_outside_its_shard_is_for_record_to_complain_of(
     dataset: Path, io: str, offset: int, size: int
 ) -> None:
     store = RecordStore(dataset, io=io)
-    store._offset, store._size = (np.array([number] * 6).data for number in (offset, size))
+    records = store.field("image")
+    records._offset, records._size = (np.array([number] * 6).data for number in (offset, size))
     assert store.will_need(0) == 0
     with pytest.raises(CorruptRecord, match="outside the shard"):
         store.record(0)
@@ -187,7 +188,7 @@ def test_a_system_that_refuses_does_not_keep_a_record_from_being_read(
     def refuse(*arguments: object) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("packtrain._readers.dataset.store._pieces", refuse)
+    monkeypatch.setattr("packtrain._readers.dataset.shards._pieces", refuse)
     store = RecordStore(dataset, io=io)
     assert store.will_need(0) == 0
     assert len(store.record(0)) == store.index["length"][0]

@@ -75,15 +75,15 @@ def whole(folder: Path) -> list[Image.Image]:
 
 def check(torchvision: Any, opened: PackedDataset, row: int, image: Image.Image, seed: int) -> bool:
     """Compares a row with torchvision's; says whether the transform can be applied to it at all."""
-    assert opened._samples.pipeline is not None
-    random = numbers(seed, opened._samples.pipeline.compose.draws)
+    assert opened._samples.compose is not None
+    random = numbers(seed, opened._samples.compose.draws)
     try:
-        steps = opened._samples.pipeline.compose.operations(*image.size, random)
+        steps = opened._samples.compose.operations(*image.size, random)
     except UsageError:
         with pytest.raises(UsageError, match="pad_if_needed"):
-            opened._samples.transformed(row, random)
+            opened._samples.make(row, random)[0]
         return False
-    ours, theirs = opened._samples.transformed(row, random), expected(torchvision, image, steps)
+    ours, theirs = opened._samples.make(row, random)[0], expected(torchvision, image, steps)
     assert (ours.shape, ours.dtype) == (theirs.shape, torch.uint8), (row, steps)
     assert torch.equal(ours, theirs), (opened, opened.transform, row, opened.filename(row), steps)
     return True
@@ -153,7 +153,7 @@ def test_grey_of_colour_is_that_of_the_whole_image(torchvision: Any, tmp_path: P
             for row, data in enumerate(files.values()):
                 whole = np.asarray(decoded(data, "L"))
                 for left in range(67 - width + 1):
-                    pixels = opened._samples.transformed(row, [(left + 0.5) / (67 - width + 1), 0.0])
+                    pixels = opened._samples.make(row, [(left + 0.5) / (67 - width + 1), 0.0])[0]
                     np.testing.assert_array_equal(pixels[0], whole[:3, left : left + width])
 
 
@@ -206,15 +206,15 @@ class TestForeign:
                 monkeypatch.setattr(rgbx, "_maps_rgb", lambda: False)
             seen: list[Image.Image] = []
             opened = open_dataset(folder, [TRANSFORMS[kind](), seen.append])
-            assert opened._samples.pipeline is not None
+            assert opened._samples.compose is not None
             for row, image in enumerate(whole):
-                random = numbers(row, opened._samples.pipeline.compose.draws)
-                steps = opened._samples.pipeline.compose.operations(*image.size, random)
-                assert opened._samples.transformed(row, random) is None, "what the last of them returns"
+                random = numbers(row, opened._samples.compose.draws)
+                steps = opened._samples.compose.operations(*image.size, random)
+                assert opened._samples.make(row, random)[0] is None, "what the last of them returns"
                 assert not seen[-1].readonly
                 assert_same(seen[-1], carried_out(torchvision, image, steps))
                 seen[-1].putpixel((0, 0), 17)
-                opened._samples.transformed(row, random)
+                opened._samples.make(row, random)[0]
                 assert_same(seen[-1], carried_out(torchvision, image, steps))
 
     def test_a_usual_chain(self, torchvision: Any, crop_ready: Path) -> None:
@@ -229,8 +229,8 @@ class TestForeign:
         ]
         for chain in chains:
             opened = open_dataset(crop_ready, chain)
-            assert opened._samples.pipeline is not None
-            assert list(map(type, opened._samples.pipeline.compose.fused)) == [Resize, CenterCrop]
+            assert opened._samples.compose is not None
+            assert list(map(type, opened._samples.compose.fused)) == [Resize, CenterCrop]
             for row, data in enumerate(SOURCES.values()):
                 assert torch.equal(opened[row][0], theirs(decoded(data, "RGB")))
 
@@ -316,8 +316,8 @@ class TestLittleIsDecoded:
         self, folder: Path, recorder: Recorder, transform: Any, box: Box
     ) -> None:
         opened = open_dataset(folder, transform)
-        assert opened._samples.pipeline is not None
-        opened._samples.transformed(0, [0.5] * opened._samples.pipeline.compose.draws)
+        assert opened._samples.compose is not None
+        opened._samples.make(0, [0.5] * opened._samples.compose.draws)[0]
         ((size, _, scale),) = recorder.asked
         record = opened.record(0).tobytes()
         scan, intervals = laid_out(record)
@@ -363,5 +363,5 @@ class TestLittleIsDecoded:
         folder = pack_sources(tmp_path, StoreOptions("raw"), {"a.png": encoded(image, "PNG")})
         opened = open_dataset(folder, RandomCrop((20, 30)))
         monkeypatch.setattr("packtrain._codec.decode.RecordDecoder.region", None)
-        pixels = opened._samples.transformed(0, [0.99, 0.0])
+        pixels = opened._samples.make(0, [0.99, 0.0])[0]
         np.testing.assert_array_equal(pixels.permute(1, 2, 0), np.asarray(image)[:20, 20:])

@@ -1,0 +1,97 @@
+"""The images of one field of a dataset: decoded, and transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.stages import OTHER, OnStage, untimed
+from packtrain._core.errors import MissingDependency
+
+from ..transforms.executors import Pipeline
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from packtrain._codec.decoders import Decoder
+
+    from ..transforms.compose import Compose
+    from .records import FieldRecords
+
+
+class StoredImages:
+    """The images of a field, by row.
+
+    Args:
+        records: The records of the field.
+        decoder: Decodes them.
+        compose: The transform, or None.
+        scaled: See `Pipeline`.
+
+    Attributes:
+        records: The records of the field.
+        pipeline: Transforms encoded images; None without a transform.
+    """
+
+    def __init__(self, records: FieldRecords, decoder: Decoder, compose: Compose | None, *, scaled: bool) -> None:
+        assert records.field.store is not None
+        self.records: Final = records
+        self._decoder = RecordDecoder(records.field.store, decoder)
+        self.pipeline: Final = None if compose is None else Pipeline(compose, self._decoder, scaled=scaled)
+
+    def decode(self, row: int, on_stage: OnStage = untimed) -> Image | None:
+        """The image of `row`, without the transform; None if it is missing.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
+            CorruptRecord: The bytes differ from what was written, or cannot be decoded.
+        """
+        encoded = self.records.image(row, on_stage)
+        if encoded is None:
+            return None
+        try:
+            return self._decoder.image(encoded, on_stage)
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            raise self.records.undecodable(row, error) from error
+
+    def make(
+        self,
+        row: int,
+        random: Sequence[float] | None = None,
+        into: npt.NDArray[np.uint8] | None = None,
+        on_stage: OnStage = untimed,
+    ) -> Any:
+        """The image of `row`, decoded as far as the transform needs it, and transformed; None if it is missing.
+
+        Args:
+            row: The row.
+            random: Uniform in [0, 1), at least as many as the transform draws; None draws them from torch's default
+                generator.
+            into: Memory for the result, see `Samples.make`.
+            on_stage: Called at the end of each stage.
+
+        Raises:
+            UsageError: The transform cannot be applied to an image of this size.
+            CorruptRecord: As `decode`.
+        """
+        if self.pipeline is None:
+            return self.decode(row, on_stage)
+        encoded = self.records.image(row, on_stage)
+        if encoded is None:
+            return None
+        plan = self.pipeline.plan(encoded.width, encoded.height, random)
+        on_stage(OTHER)
+        try:
+            decoded = self.pipeline.decode(encoded, plan, on_stage)
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            raise self.records.undecodable(row, error) from error
+        return decoded.finish(into, on_stage)

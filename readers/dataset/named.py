@@ -1,0 +1,222 @@
+"""Samples of named fields: each field read and decoded, and all that have pixels moved alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from packtrain._codec.geometry import Operation
+from packtrain._codec.masks import map_mask
+from packtrain._codec.stages import OTHER, RESIZE, TRANSFORM, OnStage, untimed
+from packtrain._core.arguments import items
+from packtrain._core.errors import UsageError
+from packtrain._core.schema import IMAGE, Schema
+from packtrain._core.suggestions import did_you_mean
+
+from ..transforms.compose import Compose
+from ..transforms.executors import drawn
+from .images import StoredImages
+from .rows import sample_type
+
+if TYPE_CHECKING:
+    from packtrain._codec.decoders import Decoder
+
+    from .records import FieldRecords
+    from .store import RecordStore
+
+LABEL: Final = "label"
+CROP: Final = "crop"
+# Fields with pixels, which transforms move.
+_PIXELS: Final = ("image", "mask")
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, ...] | None:
+    """The names of the fields that a sample is to have; None for (image, label).
+
+    Raises:
+        UsageError: There is no such field, or one is named twice, or there is none; or `fields` is None, and there is
+            no image.
+    """
+    known = (*schema.names, LABEL, *((CROP,) if any(field.kind in _PIXELS for field in schema.fields) else ()))
+    if fields is None:
+        if schema.image is None:
+            raise UsageError(f"its samples have no image: say what they are to have, such as fields={known[:2]}")
+        return None
+    names = tuple(items("fields", fields, f"a tuple with any of {', '.join(known)}"))
+    if not names:
+        raise UsageError(f"fields: name at least one of {', '.join(known)}")
+    for name in names:
+        checked_name(name, known)
+        if names.count(name) > 1:
+            raise UsageError(f"fields: {name!r} is named twice")
+    return names
+
+
+def checked_name(name: str, known: Sequence[str]) -> str:
+    """Checks that there is a field `name`.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in known:
+        guess = did_you_mean(str(name), known)
+        raise UsageError(f"there is no field {name!r}: expected one of {', '.join(known)}{guess}")
+    return name
+
+
+class NamedSamples:
+    """Makes the samples of named fields.
+
+    All of packtrain's transforms get the same random numbers for all fields of a sample. So images and masks of one
+    size are moved alike. Fields of different sizes, such as the two images of a pair, are each moved by what these
+    numbers mean for their size.
+
+    Args:
+        store: The records.
+        names: Names of the fields, from `checked_fields`.
+        compose: The transform, or None.
+        decoder: Decodes images.
+        scaled: See `Pipeline`.
+        target_transform: Called with each label, or None.
+
+    Raises:
+        UsageError: `crop` was asked for, and callables that are not packtrain's follow.
+        CorruptFile: The part of the index that belongs to one of the fields is damaged.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        names: tuple[str, ...],
+        compose: Compose | None,
+        decoder: Decoder,
+        *,
+        scaled: bool,
+        target_transform: Callable[[Any], Any] | None,
+    ) -> None:
+        self._store = store
+        self._make: Final = sample_type(names)._make
+        self._names = names
+        self._compose = Compose([]) if compose is None else compose
+        self._target_transform = target_transform
+        self._fields: Final = {name: store.field(name) for name in names if name not in (LABEL, CROP)}
+        self._masks: Final = [name for name, records in self._fields.items() if records.field.kind == "mask"]
+        # Callables that are not packtrain's get PIL images, and are called when all fields are there.
+        alone = Compose([*self._compose.fused, _unchanged]) if self._compose.foreign else compose
+        self._images: Final = {
+            name: StoredImages(records, decoder, alone, scaled=scaled)
+            for name, records in self._fields.items()
+            if records.field.kind == "image"
+        }
+        self._foreign: Final = [(transform, _takes_several(transform)) for transform in self._compose.foreign]
+        self._frame: FieldRecords | None = None
+        if CROP in names:
+            self._frame = store.field(_frame(store.schema, names))
+            if self._compose.foreign:
+                raise UsageError(
+                    "fields: crop: only packtrain's transforms say what they take of an image, not "
+                    f"{self._compose.foreign[0]!r}. Apply it to the batch"
+                )
+
+    def make(
+        self,
+        row: int,
+        random: Sequence[float] | None = None,
+        into: Pixels | None = None,
+        on_stage: OnStage = untimed,
+    ) -> Any:
+        """The sample of `row`, see `Samples.make`. Arrays may be read-only views of records."""
+        random = drawn(self._compose.draws) if random is None else random
+        values: dict[str, Any] = {}
+        sizes: dict[str, tuple[int, int]] = {}
+        for name, records in self._fields.items():
+            if name in self._images:
+                values[name] = self._images[name].make(row, random, into if name == IMAGE else None, on_stage)
+            else:
+                values[name] = records.value(row, on_stage)
+            if values[name] is not None and records.field.kind in _PIXELS:
+                sizes[name] = records.size(row)
+        for name in self._masks:
+            if name in sizes:
+                self._check_size(row, name, sizes)
+                values[name] = _moved(values[name], self._compose.operations(*sizes[name], random))
+                on_stage(RESIZE)
+        if self._foreign:
+            values |= self._transformed({name: values[name] for name in sizes})
+            on_stage(TRANSFORM)
+        if LABEL in self._names:
+            label: Any = self._store.label(row)
+            values[LABEL] = label if self._target_transform is None else self._target_transform(label)
+            on_stage(OTHER if self._target_transform is None else TRANSFORM)
+        if self._frame is not None:
+            values[CROP] = self._crop(self._frame, row, random)
+        return self._make([values[name] for name in self._names])
+
+    def _check_size(self, row: int, mask: str, sizes: Mapping[str, tuple[int, int]]) -> None:
+        wide, high = sizes[mask]
+        width, height = sizes.get(IMAGE, (wide, high))
+        if (wide, high) != (width, height):
+            how = f"it has {wide} x {high} pixels, but the image has {width} x {height}"
+            raise self._fields[mask].damaged(self._store.checked_row(row), how)
+
+    def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What the callables that are not packtrain's make of the fields with pixels."""
+        if any(several for _, several in self._foreign):
+            values |= {name: _as_mask(values[name]) for name in self._masks if name in values}
+        for transform, several in self._foreign:
+            if several and values:
+                values = transform(values)
+            elif IMAGE in values:
+                values[IMAGE] = transform(values[IMAGE])
+        return {name: _plain(value) if name in self._masks else value for name, value in values.items()}
+
+    def _crop(self, records: FieldRecords, row: int, random: Sequence[float]) -> npt.NDArray[np.int64] | None:
+        """Left, top, width and height of what is taken of an image, and 1 if it is mirrored."""
+        width, height = records.size(row)
+        if not width:
+            return None
+        plan = self._compose.plan(width, height, random)
+        if plan.rest:
+            raise UsageError(
+                "fields: crop: the transform is not a crop, then at most a resize and a horizontal flip: it goes on "
+                f"with {plan.rest[0]}"
+            )
+        return np.array((*plan.box, plan.mirrored), np.int64)
+
+
+def _frame(schema: Schema, names: Sequence[str]) -> str:
+    """The field that `crop` is about: the image, or else the first one with pixels, of those asked for if any is."""
+    pixels = [field.name for field in schema.fields if field.kind in _PIXELS]
+    return IMAGE if IMAGE in pixels else next((name for name in names if name in pixels), pixels[0])
+
+
+def _moved(mask: npt.NDArray[Any], operations: Sequence[Operation]) -> torch.Tensor:
+    if operations:
+        mask = map_mask(mask, operations)
+    # The mask may be a view of its record, and nobody may write to that.
+    return torch.from_numpy(mask if mask.flags.writeable else mask.copy())
+
+
+def _takes_several(transform: Any) -> bool:
+    """True for the transforms of torchvision.transforms.v2, which take images and masks together."""
+    return any(base.__module__.startswith("torchvision.transforms.v2") for base in type(transform).__mro__)
+
+
+def _as_mask(mask: torch.Tensor) -> Any:
+    from torchvision import tv_tensors
+
+    return tv_tensors.Mask(mask)
+
+
+def _plain(mask: Any) -> Any:
+    return mask.as_subclass(torch.Tensor) if isinstance(mask, torch.Tensor) else mask
+
+
+def _unchanged(image: Any) -> Any:
+    return image

@@ -1,0 +1,347 @@
+"""The records of one field, by row. Does not import torch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain._codec.decode import EncodedImage
+from packtrain._codec.native import extension
+from packtrain._codec.native.places import CROP, PLACE
+from packtrain._codec.stages import CHECK, DECODE, READ, OnStage, untimed
+from packtrain._codec.values import decode_value
+from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, MissingDependency
+from packtrain._core.index import ROWS_PER_BLOCK, Index
+from packtrain._core.manifest import Manifest
+from packtrain._core.problems import error_kind, reason
+from packtrain._core.schema import IMAGE, Field
+
+from .shards import Shard, Shards, WrongShard
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ..transforms.batched import BatchPlan
+
+
+class Faults:
+    """Says which row is meant and what is wrong with it, in errors.
+
+    Args:
+        path: The dataset's folder.
+        manifest: Its manifest.
+        index: Its index.
+        staged: True if `path` is a staged copy.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, index: Index, *, staged: bool) -> None:
+        self.path: Final = path
+        self._manifest = manifest
+        self._index = index
+        self._staged = staged
+
+    def describe(self, row: int) -> str:
+        """The name of `row` for messages: row, line, path and shard."""
+        line = int(self._index["line"][row])
+        where = f"line {line}, {self._index.text('path', row)!r}, in {self._file(row) or 'no shard'}"
+        return f"row {row} ({where})"
+
+    def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+        try:
+            what = self.describe(row)
+        except DatasetError:
+            what = f"row {row}"
+        return CorruptRecord(
+            f"{self.path}: {_of(field)}{what} is damaged: {how}. `packtrain verify` lists all damage; {self.remedy}",
+            file=self._file(row),
+            row=row,
+            line=int(self._index["line"][row]),
+        )
+
+    def unreadable(self, row: int, field: str, error: OSError, verb: str) -> DatasetError:
+        """The error for a shard that cannot be opened or read."""
+        kind = error_kind(error)
+        why = f"its shard cannot be {verb} ({reason(error)})"
+        if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
+            why = f"{why}; {self.remedy}"
+        return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
+
+    def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
+        """The error for a shard that is not the one that was packed or indexed."""
+        why = f"its shard {error}; {self.remedy}"
+        return CorruptFile(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
+
+    @property
+    def remedy(self) -> str:
+        """What to do about damage."""
+        if self._staged:
+            return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"
+        if self._manifest.base is not None:
+            return "restore the shard from a sound copy, or run `packtrain index` again"
+        return "restore the shard from a sound copy, or pack again"
+
+    def _file(self, row: int) -> str | None:
+        """The name of the shard of `row`; None if the index names one that is not there."""
+        number = int(self._index["shard"][row])
+        return self._manifest.shards[number].name if number < len(self._manifest.shards) else None
+
+
+class FieldRecords:
+    """The records of one field, by row.
+
+    Args:
+        field: The field.
+        index: The index of the dataset.
+        shards: Where the records lie.
+        faults: Makes errors.
+        check: Compare each record with its checksum when it is read.
+        bare: True if raw values are stored without the header of an `.npy` file.
+
+    Attributes:
+        read_bytes: Bytes of records read since this was opened.
+
+    Raises:
+        CorruptFile: The field's columns of the index are damaged.
+        UnreadableFile: They cannot be read.
+    """
+
+    def __init__(
+        self, field: Field, index: Index, shards: Shards, faults: Faults, *, check: bool, bare: bool = False
+    ) -> None:
+        self.field: Final = field
+        self.columns: Final = index.field(field.name)
+        self.read_bytes = 0
+        self._compare = check
+        self._bare = bare
+        self._index = index
+        self._shards = shards
+        self._faults = faults
+        self._opened = shards.opened
+        self._length = len(index["line"])
+        self._unchecked = self.columns.unchecked
+        # A memoryview yields a Python int in a third of the time that a numpy scalar takes.
+        self._shard = native(index["shard"]).data
+        self._offset = native(self.columns["offset"]).data
+        self._size = native(self.columns["length"]).data
+        self._crc32c = native(self.columns["crc32c"]).data
+        self._sized = field.kind in ("image", "mask")
+        sizes = ("width", "height") if self._sized else ("length", "length")
+        self._width, self._height = (native(self.columns[name]).data for name in sizes)
+
+    def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
+        """The stored bytes of `row` as a read-only memoryview; with mmap, no byte is copied. None if it is missing.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
+            UnreadableFile: The shard cannot be opened or read.
+            CorruptRecord: The bytes differ from what was written.
+        """
+        # What `checked_row` does, without a call.
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        if self._unchecked[row // ROWS_PER_BLOCK]:
+            self._check(row)
+        return self._read(row, on_stage)
+
+    def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
+        """The image of `row` as it is stored, None if it is missing; raises what `read` raises. For images only."""
+        row = self.checked_row(row)
+        width, height = self._width[row], self._height[row]
+        if width < 1 or height < 1:
+            width, height = self.size(row)
+        data = self._read(row, on_stage)
+        return None if data is None else EncodedImage(data, width, height)
+
+    def _read(self, row: int, on_stage: OnStage) -> memoryview | None:
+        offset, size = self._offset[row], self._size[row]
+        if offset < 0 or size < 0:
+            return self._missing(row)
+        number = self._shard[row]
+        shard = self._opened.get(number) or self._open(number, row)
+        if offset + size > shard.bytes:
+            raise self._outside(row, shard)
+        try:
+            data = shard.read(offset, size)
+        except OSError as error:
+            raise self._faults.unreadable(row, self.field.name, error, "read") from error
+        self.read_bytes += size
+        on_stage(READ)
+        if self._compare and crc32c(data) != self._crc32c[row]:
+            raise self.damaged(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
+        on_stage(CHECK)
+        return data
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Width and height of the image or mask of `row` in pixels, as stored; (0, 0) if it is missing.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+            CorruptRecord: The index was never sound there.
+        """
+        row = self.checked_row(row)
+        width, height = self._width[row], self._height[row]
+        if (width < 1 or height < 1) and not (self._size[row] < 0 and self._missing(row) is None):
+            raise self.damaged(row, f"its index entry says {width} x {height} pixels")
+        return width, height
+
+    def length(self, row: int) -> int:
+        """Size of the record of `row` in bytes; -1 if it is missing. Raises IndexError and CorruptFile as `read`."""
+        row = self.checked_row(row)
+        return -1 if self._size[row] < 0 and self._missing(row) is None else self._size[row]
+
+    def value(self, row: int, on_stage: OnStage = untimed) -> Any:
+        """The value of `row`, see `packtrain._codec.values.decode_value`; None if it is missing. Not for images.
+
+        Raises:
+            CorruptRecord: As `read`, or the record holds something else.
+        """
+        record = self.read(row, on_stage)
+        if record is None:
+            return None
+        size = self.size(row) if self._sized else None
+        try:
+            value = decode_value(self.field, record, bare=self._bare, size=size)
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            raise self.undecodable(row, error) from error
+        on_stage(DECODE)
+        return value
+
+    def copy_crops(
+        self,
+        rows: npt.NDArray[np.int64],
+        plan: BatchPlan,
+        out: npt.NDArray[np.uint8],
+        at: npt.NDArray[np.int64],
+        names: npt.NDArray[np.int64],
+        current: Buffer,
+    ) -> bool:
+        """Runs a plan on raw images: copies a rectangle of each, resized if the plan says so.
+
+        Args:
+            rows: Rows of the records, int64 [records]; `check_rows` must have been called for them.
+            plan: The rectangles.
+            out: The results, uint8 [any, height, width, channels].
+            at: Index in `out` for each record, int64 [records].
+            names: Number by which the caller knows each record, int64 [records].
+            current: int64 [1]; the number of the record that is being read is written here.
+
+        Returns:
+            True if all records were copied. False if something is wrong with one of them, which `read` will name, or
+            if records cannot be copied this way here.
+        """
+        if extension is None or self._shards.io != "mmap":
+            return False
+        numbers, shards = np.unique(self._index["shard"][rows], return_inverse=True)
+        try:
+            opened = [self._opened.get(number) or self._open(number, int(rows[0])) for number in numbers.tolist()]
+        except DatasetError:
+            return False
+        places = np.empty(len(rows), PLACE)
+        places["target"], places["row"], places["shard"] = at, names, shards
+        for name in ("offset", "length", "crc32c", "width", "height"):
+            places[name] = self.columns[name][rows]
+        for name, column in zip(CROP, plan.boxes.T, strict=True):
+            places[name] = column
+        views = [shard.read(0, shard.bytes) for shard in opened]
+        if not extension.copy_records(views, places, self._compare, plan.resample, plan.style, out, current):
+            return False
+        self.read_bytes += int(places["length"].sum())
+        return True
+
+    def will_need(self, row: int) -> int:
+        """Asks the system to read the record of `row` into memory, without waiting for it.
+
+        Returns:
+            The record's size in bytes; 0 if it is missing or cannot be read, in which case `read` raises the reason.
+        """
+        try:
+            row = self.checked_row(row)
+            offset, size = self._offset[row], self._size[row]
+            if offset < 0 or size < 0:
+                return 0
+            number = self._shard[row]
+            shard = self._opened.get(number) or self._open(number, row)
+            if offset + size > shard.bytes:
+                return 0
+            shard.will_need(offset, size)
+        except (IndexError, DatasetError, OSError):
+            return 0
+        return size
+
+    def checked_row(self, row: int) -> int:
+        """Checks the row number and its part of the index; a negative row is counted from the end.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+        """
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        if self._unchecked[row // ROWS_PER_BLOCK]:
+            self._check(row)
+        return row
+
+    def damaged(self, row: int, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+        return self._faults.damaged(row, self.field.name, how)
+
+    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        """The error for a record that holds something else. Pillow's plugins raise whatever their parsers run into."""
+        return self.damaged(self.checked_row(row), f"it cannot be decoded ({type(error).__name__}: {error})")
+
+    def _check(self, row: int) -> None:
+        """Checks the parts of the index that belong to `row`. Blocks are of the same rows in all of them."""
+        self._index.check(row)
+        if self.columns is not self._index:
+            self.columns.check(row)
+
+    def _missing(self, row: int) -> None:
+        """Returns if `row` has no record, rightly; raises CorruptRecord if its place makes no sense."""
+        offset, size = self._offset[row], self._size[row]
+        if not (self.field.optional and (offset, size, self._crc32c[row]) == (0, -1, 0)):
+            raise self.damaged(row, f"its index entry points outside the shard ({offset} + {size} bytes)")
+
+    def _outside(self, row: int, shard: Shard) -> CorruptRecord:
+        where = f"{self._offset[row]} + {self._size[row]} of {shard.bytes} bytes"
+        return self.damaged(row, f"its index entry points outside the shard ({where})")
+
+    def _open(self, number: int, row: int) -> Shard:
+        try:
+            return self._shards.open(number)
+        except WrongShard as error:
+            raise self._faults.wrong_shard(row, self.field.name, error) from error
+        except OSError as error:
+            raise self._faults.unreadable(row, self.field.name, error, "opened") from error
+
+
+def counted(row: int, length: int) -> int:
+    """A row number that may be counted from the end, counted from the beginning.
+
+    Raises:
+        IndexError: There is no such row.
+    """
+    if not -length <= row < length:
+        raise IndexError(f"row {row} of a dataset of {length} rows")
+    return row + length if row < 0 else row
+
+
+def native(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column in this machine's byte order."""
+    return column if sys.byteorder == "little" else column.astype(column.dtype.newbyteorder("="))
+
+
+def _of(field: str) -> str:
+    """What names a field in front of a row; the image is what a record without a name is."""
+    return "" if field == IMAGE else f"field {field} of "

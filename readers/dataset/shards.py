@@ -1,0 +1,181 @@
+"""The files that hold the records: opened as they are needed, mapped or read by system calls. Does not import torch."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from typing_extensions import override
+
+from packtrain._core.errors import CorruptFile
+from packtrain._core.manifest import INDEX, Manifest, ShardInfo
+from packtrain._core.mounts import is_network
+from packtrain._core.opening import open_regular
+
+IO: Final = ("auto", "mmap", "pread")
+# What Linux reads ahead by default. No device cuts a request shorter than that, unless its read-ahead was turned down.
+_PIECE: Final = 128 << 10
+
+
+class Shard(Protocol):
+    """An open shard.
+
+    Attributes:
+        bytes: Its size.
+        modified_ns: When it was last changed, in nanoseconds since 1970.
+    """
+
+    bytes: int
+    modified_ns: int
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """The bytes [offset, offset + size), read-only.
+
+        Raises:
+            OSError: They cannot be read.
+        """
+
+    def will_need(self, offset: int, size: int) -> None:
+        """Asks the system to read these bytes into memory, without waiting for it.
+
+        Raises:
+            OSError: It refuses.
+        """
+
+
+class WrongShard(Exception):
+    """A shard is not the file that was packed or indexed; the message says how it differs."""
+
+
+class Shards:
+    """The shards of a dataset, by number.
+
+    Args:
+        folder: The dataset's folder.
+        manifest: Its manifest.
+        io: ``"mmap"``, ``"pread"`` or ``"auto"``, see `RecordStore`.
+
+    Attributes:
+        io: ``"mmap"`` or ``"pread"``.
+        opened: The shards that are open. A look into it is all that reading from an open shard costs.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self.io: Final[Literal["mmap", "pread"]] = (
+            "pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap"
+        )
+        self.opened: Final[dict[int, Shard]] = {}
+        self._most = _descriptor_budget()
+
+    def open(self, number: int) -> Shard:
+        """Opens a shard, and lets go of another one if too many are open.
+
+        Raises:
+            CorruptFile: There is no shard of this number.
+            WrongShard: It has another size than when it was written, or is linked and has changed since it was indexed.
+            OSError: It cannot be opened.
+        """
+        info = self.info(number)
+        if len(self.opened) >= self._most:
+            self.opened.pop(next(iter(self.opened)))
+        path = self._manifest.shard_path(self._folder, number)
+        shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
+        if shard.bytes != info.bytes:
+            raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
+        # A staged copy of a linked shard has its name in the folder, and a time of its own.
+        if info.link is not None and path != self._folder / info.name and shard.modified_ns != info.link.modified_ns:
+            raise WrongShard(f"({path}) was changed after it had been indexed")
+        self.opened[number] = shard
+        return shard
+
+    def info(self, number: int) -> ShardInfo:
+        """What the manifest says about a shard.
+
+        Raises:
+            CorruptFile: There is none of this number.
+        """
+        if number >= len(self._manifest.shards):
+            raise CorruptFile(
+                f"{self._folder}: the index names shard {number} of {len(self._manifest.shards)}", file=INDEX
+            )
+        return self._manifest.shards[number]
+
+    def close(self) -> None:
+        """Closes all shards. Views that were handed out stay valid, and shards are opened again as they are needed."""
+        self.opened.clear()
+
+    def _on_network(self) -> bool:
+        if is_network(self._folder) or not self._manifest.shards:
+            return is_network(self._folder)
+        # If a dataset is staged in part, its last shards are links to the source.
+        last = self._manifest.shard_path(self._folder, len(self._manifest.shards) - 1)
+        return (last.parent != self._folder or last.is_symlink()) and is_network(last)
+
+
+class MappedShard(Shard):
+    """A mapped shard; the last view of it that is dropped unmaps it."""
+
+    def __init__(self, path: Path) -> None:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            # An empty file cannot be mapped.
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else None
+        self._view = memoryview(self._map or b"")
+        self.bytes = len(self._view)
+        self.modified_ns = status.st_mtime_ns
+
+    @override
+    def read(self, offset: int, size: int) -> memoryview:
+        return self._view[offset : offset + size]
+
+    @override
+    def will_need(self, offset: int, size: int) -> None:
+        if self._map is not None:
+            for start, length in _pieces(offset, size):
+                self._map.madvise(mmap.MADV_WILLNEED, start, length)
+
+
+class OpenShard(Shard):
+    """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = open_regular(path)
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self.bytes = status.st_size
+        self.modified_ns = status.st_mtime_ns
+
+    @override
+    def read(self, offset: int, size: int) -> memoryview:
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) < size:
+            buffer = bytearray(data)
+            while piece := os.pread(self._descriptor, size - len(buffer), offset + len(buffer)):
+                buffer += piece
+            data = bytes(buffer)
+        return memoryview(data)
+
+    @override
+    def will_need(self, offset: int, size: int) -> None:
+        for start, length in _pieces(offset, size):
+            os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
+
+
+def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
+    """The pages around a range, in pieces that the kernel reads ahead in full; it truncates longer requests."""
+    end = offset + size
+    for start in range(offset - offset % mmap.PAGESIZE, end, _PIECE):
+        yield start, min(_PIECE, end - start)
+
+
+def _descriptor_budget() -> int:
+    """How many shards may be open at once: half of the descriptors this process may have (each map holds one)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 16 if soft == resource.RLIM_INFINITY else max(16, soft // 2)
