@@ -145,7 +145,7 @@ def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount:
     out = tmp_path / "disk" / "out"
     done = False
     full = 0
-    for pages in range(1, 200, step):
+    for pages in range(1, 400, step):
         mount(f"size={4 * pages}k")
         outcome = job.run_under(packer, renewed(out))
         done = outcome.returncode == DONE
