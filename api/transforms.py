@@ -9,6 +9,7 @@ from packtrain._readers.transforms.geometric import (
     RandomVerticalFlip,
     Resize,
 )
+from packtrain._readers.transforms.views import Views
 
 __all__ = [
     "CenterCrop",
@@ -18,4 +19,5 @@ __all__ = [
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
+    "Views",
 ]

@@ -14,11 +14,36 @@ from .cut import Cut, cut
 from .decoders import Decoder
 from .geometry import Box
 from .pillow import check_pixels, open_image, require_pillow
-from .pixels import rgb_from_pixels
+from .pixels import array_from_image, rgb_from_pixels
 from .stages import CUT, DECODE, OnStage, untimed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+class DecodedPart(NamedTuple):
+    """A rectangle of an image that has been decoded already.
+
+    Attributes:
+        pixels: uint8 [height, width, channels]; there may be gaps between rows.
+        scale: How many times smaller than the stored image it was decoded.
+        left: Number of pixels of the scaled image to its left.
+        top: Number of pixels of the scaled image above it.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    scale: int
+    left: int
+    top: int
+
+    def cropped(self, box: Box, scale: int) -> npt.NDArray[np.uint8] | None:
+        """A view of `box`, a rectangle of the stored image, at `scale`; None if it was not decoded."""
+        left, top, width, height = shrunk(box, scale)
+        left, top = left - self.left, top - self.top
+        if scale != self.scale or left < 0 or top < 0:
+            return None
+        found = self.pixels[top : top + height, left : left + width]
+        return found if found.shape[:2] == (height, width) else None
 
 
 class EncodedImage(NamedTuple):
@@ -28,11 +53,13 @@ class EncodedImage(NamedTuple):
         data: The record's bytes.
         width: Width in pixels, from the index.
         height: Height in pixels, from the index.
+        part: A rectangle of it that has been decoded already, see `RecordDecoder.with_part`; usually None.
     """
 
     data: memoryview
     width: int
     height: int
+    part: DecodedPart | None = None
 
     @property
     def box(self) -> Box:
@@ -86,6 +113,9 @@ class RecordDecoder:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
+        if encoded.part is not None and (found := encoded.part.cropped(box, scale)) is not None:
+            flat = np.ascontiguousarray(found).reshape(-1)
+            return self._image(flat.data, found.shape[1], Box(0, 0, found.shape[1], found.shape[0]))
         if self.store.store == "raw":
             return self._raw_region(encoded, box)
         if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, encoded.width)) != box:
@@ -138,6 +168,8 @@ class RecordDecoder:
         """
         if self.store.mode != "RGB":
             return None
+        if encoded.part is not None and (found := encoded.part.cropped(box, 1)) is not None:
+            return found
         if self.store.store == "raw":
             return self.raw_pixels(encoded, box)
         whole = box == encoded.box
@@ -152,18 +184,38 @@ class RecordDecoder:
         on_stage(DECODE)
         return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
 
-    def _cut(self, encoded: EncodedImage, box: Box) -> Cut | None:
+    def with_part(self, encoded: EncodedImage, box: Box, scale: int = 1, on_stage: OnStage = untimed) -> EncodedImage:
+        """Decodes a rectangle once, so that `region` and `rgb` find it, and all that lies in it, decoded.
+
+        Takes and raises what `region` does.
+        """
+        pixels = self.rgb(encoded, box, on_stage) if scale == 1 else None
+        if pixels is None:
+            pixels = array_from_image(self.region(encoded, box, scale, on_stage))
+            on_stage(DECODE)
+        left, top, _, _ = shrunk(box, scale)
+        return encoded._replace(part=DecodedPart(pixels, scale, left, top))
+
+    @property
+    def cuts(self) -> bool:
+        """True if a rectangle of an encoded record can be decoded without reading the rest of the record."""
         # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
-        return None if self.store.store == "verbatim" else cut(encoded.data, box)
+        return self.store.store not in ("raw", "verbatim")
+
+    def _cut(self, encoded: EncodedImage, box: Box) -> Cut | None:
+        return cut(encoded.data, box) if self.cuts else None
 
     def _raw_region(self, encoded: EncodedImage, box: Box) -> Image:
-        width = encoded.width
-        pixels = raw_pixels(encoded.data, encoded.height, width, self.store.channels)
+        pixels = raw_pixels(encoded.data, encoded.height, encoded.width, self.store.channels)
+        return self._image(pixels, encoded.width, box)
+
+    def _image(self, pixels: memoryview, row: int, box: Box) -> Image:
+        """A PIL image of a rectangle of pixels, uint8 [height * row * channels]."""
         if self.store.mode == "RGB":
-            return rgb_from_pixels(pixels, width, box)
-        rows = pixels[box.top * width : (box.top + box.height) * width]
-        image: Image = require_pillow().frombuffer("L", (width, box.height), rows, "raw", "L", width, 1)
-        return image if box.width == width else image.crop((box.left, 0, box.left + box.width, box.height))
+            return rgb_from_pixels(pixels, row, box)
+        rows = pixels[box.top * row : (box.top + box.height) * row]
+        image: Image = require_pillow().frombuffer("L", (row, box.height), rows, "raw", "L", row, 1)
+        return image if box.width == row else image.crop((box.left, 0, box.left + box.width, box.height))
 
 
 def ordinary(image: Image) -> Image:

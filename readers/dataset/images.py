@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.stages import OTHER, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
-from ..transforms.executors import Pipeline
+from ..transforms.executors import Into
+from ..transforms.sharing import AnyPipeline, pipeline_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
 
     from ..transforms.compose import Compose
+    from ..transforms.views import Views
     from .records import FieldRecords
 
 
@@ -37,11 +36,15 @@ class StoredImages:
         pipeline: Transforms encoded images; None without a transform.
     """
 
-    def __init__(self, records: FieldRecords, decoder: Decoder, compose: Compose | None, *, scaled: bool) -> None:
+    def __init__(
+        self, records: FieldRecords, decoder: Decoder, compose: Compose | Views | None, *, scaled: bool
+    ) -> None:
         assert records.field.store is not None
         self.records: Final = records
         self._decoder = RecordDecoder(records.field.store, decoder)
-        self.pipeline: Final = None if compose is None else Pipeline(compose, self._decoder, scaled=scaled)
+        self.pipeline: Final[AnyPipeline | None] = (
+            None if compose is None else pipeline_of(compose, self._decoder, scaled=scaled)
+        )
 
     def decode(self, row: int, on_stage: OnStage = untimed) -> Image | None:
         """The image of `row`, without the transform; None if it is missing.
@@ -65,7 +68,7 @@ class StoredImages:
         self,
         row: int,
         random: Sequence[float] | None = None,
-        into: npt.NDArray[np.uint8] | None = None,
+        into: Into = None,
         on_stage: OnStage = untimed,
     ) -> Any:
         """The image of `row`, decoded as far as the transform needs it, and transformed; None if it is missing.
@@ -94,4 +97,5 @@ class StoredImages:
             raise
         except Exception as error:
             raise self.records.undecodable(row, error) from error
-        return decoded.finish(into, on_stage)
+        # In a concatenation, the other samples may have other views.
+        return decoded.finish(into if isinstance(into, tuple) is self.pipeline.several else None, on_stage)

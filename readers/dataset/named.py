@@ -18,7 +18,8 @@ from packtrain._core.schema import IMAGE, Schema
 from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.compose import Compose
-from ..transforms.executors import drawn
+from ..transforms.executors import Into, drawn
+from ..transforms.views import Views
 from .images import StoredImages
 from .rows import sample_type
 
@@ -94,7 +95,7 @@ class NamedSamples:
         self,
         store: RecordStore,
         names: tuple[str, ...],
-        compose: Compose | None,
+        compose: Compose | Views | None,
         decoder: Decoder,
         *,
         scaled: bool,
@@ -103,12 +104,19 @@ class NamedSamples:
         self._store = store
         self._make: Final = sample_type(names)._make
         self._names = names
-        self._compose = Compose([]) if compose is None else compose
+        self._draws: Final = 0 if compose is None else compose.draws
+        # Each view calls its own callables.
+        self._compose = Compose([]) if compose is None or isinstance(compose, Views) else compose
         self._target_transform = target_transform
         self._fields: Final = {name: store.field(name) for name in names if name not in (LABEL, CROP)}
         self._masks: Final = [name for name, records in self._fields.items() if records.field.kind == "mask"]
         # Callables that are not packtrain's get PIL images, and are called when all fields are there.
         alone = Compose([*self._compose.fused, _unchanged]) if self._compose.foreign else compose
+        if isinstance(compose, Views) and (self._masks or CROP in names):
+            raise UsageError(
+                f"fields: {(*self._masks, CROP)[0]}: it belongs to one view of an image, and Views makes several: "
+                "leave it out, or give a transform of one view"
+            )
         self._images: Final = {
             name: StoredImages(records, decoder, alone, scaled=scaled)
             for name, records in self._fields.items()
@@ -128,11 +136,11 @@ class NamedSamples:
         self,
         row: int,
         random: Sequence[float] | None = None,
-        into: Pixels | None = None,
+        into: Into = None,
         on_stage: OnStage = untimed,
     ) -> Any:
         """The sample of `row`, see `Samples.make`. Arrays may be read-only views of records."""
-        random = drawn(self._compose.draws) if random is None else random
+        random = drawn(self._draws) if random is None else random
         values: dict[str, Any] = {}
         sizes: dict[str, tuple[int, int]] = {}
         for name, records in self._fields.items():

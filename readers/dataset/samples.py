@@ -20,7 +20,9 @@ from packtrain._core.errors import DatasetError, UsageError
 from packtrain._core.schema import IMAGE, Schema
 
 from ..transforms.batched import Destination, plan_batch
-from ..transforms.compose import Compose, compose
+from ..transforms.compose import Compose
+from ..transforms.executors import Into, Pipeline
+from ..transforms.views import Views, composed
 from .images import StoredImages
 from .named import CROP, LABEL, NamedSamples, checked_fields, checked_name
 from .store import RecordStore
@@ -118,7 +120,7 @@ class Samples(ABC):
         self,
         row: int,
         random: Sequence[float] | None = None,
-        into: Pixels | None = None,
+        into: Into = None,
         on_stage: OnStage = untimed,
     ) -> Any:
         """``dataset[row]`` with given random numbers, if possible in given memory.
@@ -206,7 +208,7 @@ class PackedSamples(Samples):
 
     def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
         self._transform = transform
-        self.compose: Compose | None = None if transform is None else compose(transform)
+        self.compose: Compose | Views | None = None if transform is None else composed(transform)
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -310,7 +312,7 @@ class PackedSamples(Samples):
     @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         store, images = self.store, self.images
-        if images is None or images.pipeline is None or self.target_transform is not None:
+        if images is None or not isinstance(images.pipeline, Pipeline) or self.target_transform is not None:
             return False
         records = images.records
         options = records.field.store

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = npt.NDArray[np.uint8]
+Into = Pixels | tuple[Pixels | None, ...] | None
+"""Memory for the result of a transform, uint8 [height, width, channels]; for `Views`, that of each view."""
 
 _SCALES: Final = (8, 4, 2)
 # If a plan reads less of the image than this, decoding only that part saves more than putting it in place costs.
@@ -39,12 +41,12 @@ _WORTHWHILE: Final = 0.8
 class Decoded(Protocol):
     """What an executor decoded, ready to be finished."""
 
-    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+    def finish(self, into: Any, on_stage: OnStage) -> Any:
         """Runs what is left of the plan.
 
         Args:
             into: uint8 [height, width, channels], contiguous: where the pixels are written if they have this shape and
-                no foreign callable follows.
+                no foreign callable follows. For `Views`, a tuple of them.
             on_stage: Called at the end of each stage.
 
         Returns:
@@ -74,6 +76,8 @@ class Pipeline:
         scaled: Let the decoder shrink JPEGs by 2, 4 or 8 if they are then resized to less than that. Much faster for
             large photographs, with slightly different pixels (`docs/benchmarks.md` has figures).
     """
+
+    several: Final = False
 
     def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
         self.compose: Final = compose
@@ -139,7 +143,7 @@ class ArrayExecutor(Executor):
             return _Array(self._records.raw_pixels(image, plan.box), plan, 0)
         if self._style is None or plan.resize.resample not in resizing.RESAMPLES:
             return None
-        if self._scaled and _decoding_scale(self._records, plan) > 1:
+        if self._scaled and decoding_scale(self._records, plan) > 1:
             return None
         pixels = self._records.rgb(image, plan.box, on_stage)
         return None if pixels is None else _Array(pixels, plan, self._style)
@@ -190,7 +194,7 @@ class PillowExecutor(Executor):
     def _decode_box(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
         """Decodes what the operations on the plan's box need. Returns the image and the operations that are left."""
         box, operations = plan.box, plan.operations
-        scale = _decoding_scale(self._records, plan) if self._scaled else 1
+        scale = decoding_scale(self._records, plan) if self._scaled else 1
         if scale > 1:
             picture = self._records.region(image, box, scale, on_stage)
             assert plan.resize is not None
@@ -250,7 +254,7 @@ def _delivered(pixels: Pixels, into: Pixels | None) -> Any:
     return into if pixels is into else torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _decoding_scale(records: RecordDecoder, plan: ImagePlan) -> int:
+def decoding_scale(records: RecordDecoder, plan: ImagePlan) -> int:
     """The factor by which a JPEG may be shrunk while decoding: 8, 4, 2 or 1; the plan shrinks it at least as much."""
     if plan.resize is None or records.store.store == "raw":
         return 1

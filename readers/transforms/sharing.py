@@ -1,0 +1,131 @@
+"""Several plans for one image, which is decoded once for all of them or once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec.geometry import Box
+from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.stages import OnStage, untimed
+
+from .compose import Compose
+from .executors import Decoded, Into, Pipeline, decoding_scale, drawn
+from .views import Views
+
+# A cut costs about as much as decoding this many pixels, whatever its size: between 5,000 and 25,000 in photographs.
+_CUT_PIXELS: Final = 16_000
+
+
+class AnyPipeline(Protocol):
+    """What `Pipeline` and `ViewsPipeline` have in common."""
+
+    @property
+    def several(self) -> bool:
+        """True if the result is a tuple of views."""
+
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
+        """What becomes of an image of this size: for `decode`."""
+
+    def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Decoded:
+        """Decodes what the plan needs of `image`."""
+
+
+class ViewsPipeline:
+    """Several transforms over each of the encoded images of a dataset.
+
+    Attributes:
+        draws: Number of random numbers that `plan` takes: those of the first view, those of the second, and so on.
+
+    Args:
+        views: The transforms.
+        records: Decodes images.
+        scaled: See `Pipeline`.
+    """
+
+    several: Final = True
+
+    def __init__(self, views: Views, records: RecordDecoder, *, scaled: bool = False) -> None:
+        self._pipelines = tuple(Pipeline(view, records, scaled=scaled) for view in views.views)
+        self._records = records
+        self._scaled = scaled
+        self.draws: Final = views.draws
+
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[ImagePlan, ...]:
+        """What each transform makes of an image; takes and raises what `Pipeline.plan` does."""
+        random = drawn(self.draws) if random is None else random
+        plans = []
+        for pipeline in self._pipelines:
+            plans.append(pipeline.plan(width, height, random[: pipeline.compose.draws]))
+            random = random[pipeline.compose.draws :]
+        return tuple(plans)
+
+    def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Decoded:
+        """Decodes what all plans need of `image`; raises what `Pipeline.decode` does."""
+        images = self._decoded(image, plan, on_stage)
+        return _Views(
+            tuple(
+                pipeline.decode(image, plan, on_stage)
+                for pipeline, image, plan in zip(self._pipelines, images, plan, strict=True)
+            )
+        )
+
+    def _decoded(self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage) -> list[EncodedImage]:
+        """The image as each plan is to take it, with what it shares with other plans decoded."""
+        store = self._records.store
+        if store.store == "raw":
+            return [image] * len(plans)
+        scales = [decoding_scale(self._records, plan) if self._scaled else 1 for plan in plans]
+        found = {}
+        for scale in dict.fromkeys(scales):
+            boxes = [plan.box for plan, its in zip(plans, scales, strict=True) if its == scale]
+            box = shared_box(boxes, cuts=self._records.cuts)
+            if scale > 1 and store.mode == "L":
+                # Where shrunken colours become grey, the pixels may depend on the rectangle.
+                box = None
+            found[scale] = image if box is None else self._records.with_part(image, box, scale, on_stage)
+        return [found[scale] for scale in scales]
+
+
+class _Views:
+    """The views of an image, ready to be finished."""
+
+    __slots__ = ("_views",)
+
+    def __init__(self, views: tuple[Decoded, ...]) -> None:
+        self._views = views
+
+    def finish(self, into: Into, on_stage: OnStage) -> tuple[Any, ...]:
+        if not isinstance(into, tuple) or len(into) != len(self._views):
+            into = (None,) * len(self._views)
+        return tuple(view.finish(target, on_stage) for view, target in zip(self._views, into, strict=True))
+
+
+def pipeline_of(transform: Compose | Views, records: RecordDecoder, *, scaled: bool = False) -> AnyPipeline:
+    """The pipeline of a transform; see `Pipeline`."""
+    if isinstance(transform, Views):
+        return ViewsPipeline(transform, records, scaled=scaled)
+    return Pipeline(transform, records, scaled=scaled)
+
+
+def shared_box(boxes: Sequence[Box], *, cuts: bool) -> Box | None:
+    """The rectangle to decode for all of `boxes` at once; None if decoding each by itself takes less time.
+
+    Args:
+        boxes: Rectangles of one image, in pixels.
+        cuts: True if each can be cut out of the record. Otherwise all of the record above its lower edge would be read
+            again for each rectangle.
+
+    >>> shared_box([Box(0, 0, 300, 300), Box(100, 100, 300, 300)], cuts=True)
+    Box(left=0, top=0, width=400, height=400)
+    >>> shared_box([Box(0, 0, 100, 100), Box(400, 300, 100, 100)], cuts=True) is None
+    True
+    """
+    if len(boxes) < 2:
+        return None
+    left, top = min(box.left for box in boxes), min(box.top for box in boxes)
+    right, bottom = max(box.left + box.width for box in boxes), max(box.top + box.height for box in boxes)
+    together = Box(left, top, right - left, bottom - top)
+    apart = sum(box.width * box.height + _CUT_PIXELS for box in boxes)
+    return together if not cuts or together.width * together.height + _CUT_PIXELS < apart else None

@@ -1,0 +1,62 @@
+"""Several views of one image: what a transform gives, several times over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from packtrain._core.arguments import items
+from packtrain._core.errors import UsageError
+
+from .compose import Compose, compose
+
+
+class Views:
+    """Several transforms of the same image, each with random numbers of its own.
+
+    As the transform of a dataset it makes the image of a sample a tuple of views, in the order of `transforms`, and the
+    images of a batch a tuple of tensors. The record is read and checked once per sample. What the views need of it is
+    decoded once for all of them or once for each, whichever takes less time; the pixels are those of each transform
+    alone. To get eight views from one transform, give it eight times: ``Views([transform] * 8)``.
+
+    Attributes:
+        views: The transform of each view.
+        draws: Number of random numbers that all of them take.
+        foreign: All callables in them that are not packtrain's.
+
+    Args:
+        transforms: One transform per view: each a transform, a callable, or a list or `Compose` of them.
+
+    Raises:
+        UsageError: There are none, or one of them is no transform.
+    """
+
+    def __init__(self, transforms: Iterable[Any]) -> None:
+        self.views: Final[tuple[Compose, ...]] = tuple(
+            map(compose, items("transforms", transforms, "a list with a transform for each view"))
+        )
+        if not self.views:
+            raise UsageError("Views needs at least one transform")
+        self.draws: Final = sum(view.draws for view in self.views)
+        self.foreign: Final = tuple(each for view in self.views for each in view.foreign)
+        if any(isinstance(each, Views) for each in self.foreign):
+            raise UsageError("Views inside of Views: give all transforms in one list")
+
+    def __call__(self, image: Any) -> tuple[Any, ...]:
+        """All views of a PIL image; takes and raises what each transform does."""
+        return tuple(view(image) for view in self.views)
+
+    def __repr__(self) -> str:
+        views = "".join(f"\n    {' '.join(repr(view).split())}," for view in self.views)
+        return f"{type(self).__name__}([{views}\n])"
+
+
+def composed(transform: Any) -> Compose | Views:
+    """A transform, any callable, or a list of them, as a `Compose`; of nothing but `Views`, these themselves.
+
+    Raises:
+        UsageError: `transform` is none of these.
+    """
+    found = compose(transform)
+    alone = found.foreign[0] if not found.fused and len(found.foreign) == 1 else None
+    return alone if isinstance(alone, Views) else found
