@@ -22,6 +22,7 @@ from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
 from ..loader.randomness import mixed
+from ..monitoring.monitor import samples_in
 from .options import Setting, TuneOptions, TuneTarget
 from .presets import preset
 from .trials import MIN_BATCHES, Trial
@@ -198,14 +199,19 @@ class SimulatedTraining:
     def _take(self, batches: Iterator[Any]) -> int:
         # Like the variable of a `for` loop, this holds a batch until the next one has come.
         self._held = batch = next(batches)
-        self.batch_bytes = self.batch_bytes or sum(getattr(part, "nbytes", 0) for part in batch)
-        return len(batch[0])
+        self.batch_bytes = self.batch_bytes or _nbytes(batch)
+        return samples_in(batch)
 
     def _enough(self, passed: float, seconds: float) -> bool:
         if passed < seconds or self.batches < MIN_BATCHES:
             return False
         # Batches may come in bursts, one from each worker. Stopping within a burst would overstate the rate.
         return self.batches % self._workers == 0 or passed > 1.5 * seconds
+
+
+def _nbytes(batch: Any) -> int:
+    """Size of all arrays in a batch, also of those in tuples: the views of the images."""
+    return sum(map(_nbytes, batch)) if isinstance(batch, (tuple, list)) else getattr(batch, "nbytes", 0)
 
 
 def _decoders(auto: str) -> tuple[tuple[str, ...], dict[str, str]]:
