@@ -45,7 +45,8 @@ class Loader:
 
     ``for images, labels in loader`` goes through one epoch. Images are uint8 [batch, 3, height, width] in channels_last
     memory. Labels are what torch's default_collate makes of them, int64 [batch] for integers. Then follows what
-    `fields` asks for. If the transforms return something other than bytes, images are what they return, stacked.
+    `fields` asks for. If the transforms return something other than bytes, images are what they return, stacked. With
+    `packtrain.transforms.Views`, images are a tuple of tensors, one for each view.
 
     With a dataset from ``open_dataset(fields=...)``, a batch is a named tuple of its fields, then of what `fields` asks
     for (``batch.image``, ``batch.caption``). Images, masks, and arrays of one shape are tensors [batch, ...]; arrays

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.support import picture
 
-from benchmarks import floors, recipes
+from benchmarks import floors, recipes, views
 from benchmarks.measure import RESULTS
 from benchmarks.peers.common import BATCH, SIDE
 from benchmarks.recipes import RECIPES, SIDES
@@ -86,6 +86,13 @@ def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
     images, labels = next(recipes.batches(side, RECIPES[name], jpegs))
     assert str(images.dtype) == f"torch.{RECIPES[name].dtype}"
     assert sorted(images.shape) == sorted((BATCH, 3, SIDE, SIDE))
+    assert labels.shape == (BATCH,)
+
+
+@pytest.mark.parametrize("side", views.SIDES)
+def test_both_sides_make_the_same_views(jpegs: Path, side: str, torchvision: Any) -> None:
+    images, labels = next(views.first_views(views.batches(side, jpegs)))
+    assert images.dtype == torch.uint8 and sorted(images.shape) == sorted((BATCH, 3, SIDE, SIDE))
     assert labels.shape == (BATCH,)
 
 
