@@ -174,7 +174,7 @@ def test_as_the_transform_of_a_loader_between_passes(folder: Path) -> None:
     [
         (Views([CenterCrop(8)]), "its image has 1 views, that of the first sample had 2"),
         (CenterCrop(8), "its image has no views, that of the first sample had 2"),
-        (Views([CenterCrop(8), CenterCrop(7)]), r"its view 1 is uint8 \[7, 7, 3\]"),
+        (Views([CenterCrop(8), CenterCrop(7)]), r"its image, view 1 is uint8 \[7, 7, 3\]"),
     ],
 )
 def test_samples_with_other_views_are_an_error(folder: Path, others: Any, message: str) -> None:
