@@ -46,6 +46,12 @@ def owned(sample: Any) -> Any:
     return type(sample)._make(values)
 
 
+def is_sample(value: object) -> bool:
+    """True for an instance of a class that `sample_type` made."""
+    names = getattr(type(value), "_fields", None)
+    return isinstance(names, tuple) and type(value) is _types.get(names)
+
+
 def __getattr__(name: str) -> type[Any]:
     """Finds a class by its qualified name, as unpickling does."""
     if found := _NAMED.fullmatch(name):

@@ -7,18 +7,19 @@ A batch goes by five names on its way from the order to the consumer:
   numbers.
 - `worker.Ticket`: a job as one message to the worker processes. The rows lie in the slot of the arena that it names.
 - `batches.Made`: the result of a job, which is also what a worker sends back: how many samples, what was left out, or
-  an error. The images and labels lie in the slot.
+  an error. The images and labels lie in the slot; texts and the like, whose size differs, follow as a `blob`.
 - `engine.Batch`: job, result and content in one. An engine fills it with arrays, and a transfer (`device`) turns these
   into what the consumer gets, on its device and postprocessed.
 
 In the order in which they are used: `ranks` knows the seed and which rank this is, `order` and `schedule` say which
 rows a step takes, and `progress` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
-`worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps batches ahead in the slots of
-the `arena`, `device` and `postprocess` turn them into what the consumer gets, `pipeline` holds all these together,
-`passes` counts what is handed out, and `loader` is what users see.
+whose fields `columns` writes, `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps
+batches ahead in the slots of the `arena`, `assembly`, `device` and `postprocess` turn them into what the consumer gets,
+`pipeline` holds all these together, `passes` counts what is handed out, and `loader` is what users see.
 """
 
 from .loader import Loader
 from .order import BlockShuffled, Order, Sequential, Shuffled, Weighted
+from .ragged import Ragged
 
-__all__ = ["BlockShuffled", "Loader", "Order", "Sequential", "Shuffled", "Weighted"]
+__all__ = ["BlockShuffled", "Loader", "Order", "Ragged", "Sequential", "Shuffled", "Weighted"]

@@ -14,7 +14,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from multiprocessing import reduction
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.errors import LoaderError
+from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.memory import available_memory
 
 from ..monitoring.counters import WORDS
@@ -32,8 +32,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 # A page: what mmap aligns to, and more than any vector instruction or DMA engine needs.
 _ALIGNMENT: Final = 4096
-# Room on the board for the description of a slot.
-_PLAN_BYTES: Final = _ALIGNMENT
+# Room on the board for the description of a batch, with dozens of fields.
+_PLAN_BYTES: Final = 16 * _ALIGNMENT
 
 
 class Field(NamedTuple):
@@ -43,24 +43,46 @@ class Field(NamedTuple):
         dtype: Dtype as numpy's type string, for example ``"|u1"``.
         shape: Shape without the batch dimension.
         channels_last: True if it is [height, width, channels] here, and [channels, height, width] for the consumer.
+        small: True if the consumer gets a copy. Keeping the field then does not keep the whole slot.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
     channels_last: bool = False
+    small: bool = False
+
+
+class Varying(NamedTuple):
+    """A field whose values differ in size, so that they lie in no slot but travel behind the result of the batch.
+
+    Attributes:
+        kind: ``"text"``, ``"json"``, ``"bytes"``, or ``"ragged"`` for arrays whose first size differs.
+        dtype: Dtype of arrays as numpy's type string; otherwise empty.
+        shape: Shape of arrays without the first size; otherwise empty.
+    """
+
+    kind: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a slot holds.
+    """What a batch consists of, and how it lies in a slot.
 
     Attributes:
         batch_size: Number of samples.
-        fields: Its arrays by name, in the order in which they lie in memory.
+        fields: The arrays of a slot by name, in the order in which they lie in memory.
+        varying: What lies in no slot, by name.
+        columns: Names of what the consumer gets, in order; empty if that is what `collate_fn` returns.
+        named: True if the consumer gets a named tuple of these names.
     """
 
     batch_size: int
     fields: Mapping[str, Field]
+    varying: Mapping[str, Varying] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    named: bool = False
 
     @cached_property
     def slot_bytes(self) -> int:
@@ -145,15 +167,25 @@ class Board:
         return int(self._words[1 + worker])
 
     def announce(self, slots: int, layout: Layout) -> None:
-        """Writes what lies behind the board, before the first ticket that needs it."""
-        text = json.dumps([slots, layout.batch_size, layout.fields]).encode()
+        """Writes what lies behind the board, before the first ticket that needs it.
+
+        Raises:
+            UsageError: There are too many fields.
+        """
+        described = layout.batch_size, layout.fields, layout.varying, layout.columns, layout.named
+        text = json.dumps([slots, *described]).encode()
+        if len(text) > len(self._plan):
+            raise UsageError(
+                f"a batch of {len(layout.columns)} fields is more than the loader can describe: take fewer"
+            )
         self._plan[: len(text)] = text
 
     def announced(self) -> tuple[int, Layout]:
         """What `announce` wrote."""
-        slots, batch_size, fields = json.loads(self._plan.tobytes().rstrip(b"\0"))
-        named = {name: Field(dtype, tuple(shape), last) for name, (dtype, shape, last) in fields.items()}
-        return slots, Layout(batch_size, named)
+        slots, batch_size, fields, varying, columns, named = json.loads(self._plan.tobytes().rstrip(b"\0"))
+        arrays = {name: Field(dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in fields.items()}
+        others = {name: Varying(kind, dtype, tuple(shape)) for name, (kind, dtype, shape) in varying.items()}
+        return slots, Layout(batch_size, arrays, others, tuple(columns), named)
 
     def __reduce__(self) -> tuple[Callable[..., Board], tuple[int, Any]]:
         # Only used to send the board to a new process, to which multiprocessing also sends the descriptor.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch.utils.data import default_collate
 
-from packtrain._codec.pillow import require_pillow
 from packtrain._codec.stages import WRITE, Stage, untimed
 from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
+from packtrain._core.schema import IMAGE
 
+from ..dataset.rows import is_sample
 from ..monitoring.timing import Observer
-from .arena import Arrays, Field, Layout
+from .arena import Arrays, Field, Layout, Varying
+from .blob import Blob, packed
+from .columns import Column, Target, Writer, column_of, mask_like, present, view
 from .generators import Seeder
 from .randomness import mixed
 from .samples import SampleMaker, blamed, image_and_label
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
 
+PAIR: Final = (IMAGE, "label")
+"""The fields of a sample that is no named tuple."""
+_NUMBER: Final = Field("<i8", small=True)
+_INPUTS: Final = {"row": _NUMBER, "position": _NUMBER}
+
 
 class Made(NamedTuple):
     """The result of a job: a batch, or an error.
@@ -33,7 +39,7 @@ class Made(NamedTuple):
     Attributes:
         size: Number of samples in the batch. They come first in its arrays.
         skipped: For each sample that was left out, what was wrong with it.
-        extras: For each sample in the batch, the fields that were asked for.
+        blob: The fields of the batch that lie in no array, see `blob`.
         collated: What `collate_fn` returned; None without `collate_fn`.
         layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.
@@ -41,7 +47,7 @@ class Made(NamedTuple):
 
     size: int = 0
     skipped: Sequence[str] = ()
-    extras: Sequence[tuple[Any, ...]] = ()
+    blob: Blob = ()
     collated: Any = None
     layout: Layout | None = None
     error: PacktrainError | None = None
@@ -77,7 +83,7 @@ class BatchMaker:
     Args:
         samples: Makes the samples.
         collate_fn: Makes a batch of a list of samples, each as the dataset gives it, with the fields behind it; None:
-            samples are (image, label), and are written to arrays.
+            samples are (image, label), or named tuples of fields, and are written to arrays.
         skip: True to leave out damaged records, False to raise an error.
     """
 
@@ -101,9 +107,9 @@ class BatchMaker:
         """The sample at a position, with its fields: what `collate_fn` gets, or what becomes a row of the arrays."""
         numbers = self.samples.random(key, [position])[0].tolist()
         sample = self.samples.make(key, position, row, numbers)
-        return self.samples.with_extras(
-            sample if self.collate_fn is not None else image_and_label(sample), position, row
-        )
+        if self.collate_fn is None and not is_sample(sample):
+            sample = image_and_label(sample)
+        return self.samples.with_extras(sample, position, row)
 
     @property
     def seeds(self) -> bool:
@@ -111,30 +117,72 @@ class BatchMaker:
         return self.samples.seeds or self.collate_fn is not None
 
     def layout(self, probe: Probe, observer: Observer | None = None) -> Layout:
-        """The arrays of a batch: rows and positions, which go in, and images and labels, which come out.
+        """What a batch consists of: rows and positions, which go in, and the fields of the samples, which come out.
 
-        The first undamaged one of the samples decides the shape and dtype of images and labels.
+        A field's shape and dtype are those that the dataset knows, otherwise those of the first sample that has it.
 
         Args:
             probe: The samples to try.
             observer: Gets the row that is being read.
 
         Raises:
-            PacktrainError: The sample cannot be made, or cannot be held by arrays.
+            PacktrainError: The sample cannot be made, or cannot be held by a batch.
         """
         batch_size, key, positions, rows = probe
-        inputs = {"row": Field("<i8"), "position": Field("<i8")}
         if self.collate_fn is not None:
-            return Layout(batch_size, inputs)
+            return Layout(batch_size, _INPUTS)
         skipped: list[str] = []
+        found: dict[str, Column] = {}
+        names: tuple[str, ...] = ()
         random = self.samples.random(key, positions)
         for position, row, sample in self._samples(key, positions, rows, random, skipped, observer or Observer()):
-            image, label = image_and_label(sample)
+            named = is_sample(sample)
+            names, values = (sample._fields, sample) if named else (PAIR, image_and_label(sample))
             try:
-                return Layout(batch_size, {**inputs, "image": _image_field(image), "label": _label_field(label)})
+                self._look(found, names, values)
             except (TypeError, ValueError) as error:
                 raise self._unfit(position, row, error) from error
+            if len(found) == len(names):
+                return self._layout(batch_size, {name: found[name] for name in names}, named=named)
+        if missing := [name for name in names if name not in found]:
+            raise LoaderError(
+                f"none of the first {len(positions)} samples has the field {missing[0]}, so its size is unknown: leave "
+                "it out of open_dataset(fields=...), or give a collate_fn"
+            )
         raise LoaderError(f"no sample can be made: all of the first {len(skipped)} records are damaged. {skipped[0]}")
+
+    def _look(self, found: dict[str, Column], names: Sequence[str], values: Sequence[Any]) -> None:
+        """Adds what a sample shows of the fields that are not `found` yet."""
+        known = self.samples.schema
+        for name, value in zip(names, values, strict=True):
+            if name not in found and (column := column_of(name, value, known.get(name))) is not None:
+                found[name] = column
+        # Masks may be rare, but are as large as the image.
+        image = found.get(IMAGE)
+        if isinstance(image, Field) and len(image.shape) == 3:
+            masks = [name for name in names if name not in found and known[name].kind == "mask"]
+            found |= {name: mask_like(image, known[name]) for name in masks}
+
+    def _layout(self, batch_size: int, found: dict[str, Column], *, named: bool) -> Layout:
+        extras = self.samples.fields
+        optional = [name for name in found if name in self.samples.schema and self.samples.schema[name].optional]
+        views = {
+            view(name, number): field
+            for name, column in found.items()
+            if not isinstance(column, (Field, Varying))
+            for number, field in enumerate(column)
+        }
+        fields = {
+            **_INPUTS,
+            **{name: column for name, column in found.items() if isinstance(column, Field)},
+            **views,
+            **{present(name): Field("|b1", small=True) for name in optional},
+            **({"line": _NUMBER} if "line" in extras else {}),
+        }
+        varying = {name: column for name, column in found.items() if isinstance(column, Varying)}
+        if "path" in extras:
+            varying["path"] = Varying("text")
+        return Layout(batch_size, fields, varying, (*found, *extras), named)
 
     def make(
         self,
@@ -166,7 +214,6 @@ class BatchMaker:
         observer = observer or Observer()
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
         skipped: list[str] = []
-        extras: list[tuple[Any, ...]] = []
         random = self.samples.random(key, positions)
         if self.collate_fn is not None:
             samples = [
@@ -182,26 +229,54 @@ class BatchMaker:
             collated = self._collated(samples)
             observer.end_stage(Stage.COLLATE)
             return Made(len(samples), skipped, collated=collated)
-        writer = _Writer(layout, arrays)
-        if count and writer.direct:
+        names = layout.columns[: len(layout.columns) - len(self.samples.fields)]
+        writer = Writer(layout, arrays, names)
+        if count and writer.direct and set(names) == set(PAIR) and present(IMAGE) not in arrays:
             observer.current[0] = rows[0]
             images, labels = arrays["image"], arrays["label"]
             if self.samples.copy(arrays["row"][:count], random, images, labels, observer.current):
-                if self.samples.fields:
-                    extras += map(self.samples.extras, positions, rows)
+                self._add_extras(arrays, writer.lists, positions, rows)
                 observer.end_stage(Stage.COPY)
-                return Made(count, skipped, extras)
-        made = self._samples(key, positions, rows, random, skipped, observer, cancelled, writer.target)
-        for position, row, sample in made:
-            image, label = image_and_label(sample)
+                return Made(count, skipped, packed(layout.varying, writer.lists))
+        made: list[tuple[int, int]] = []
+        each = self._samples(key, positions, rows, random, skipped, observer, cancelled, writer.target)
+        for position, row, sample in each:
             try:
-                writer.write(image, label)
+                writer.write(self._values(sample, names, named=layout.named))
             except (TypeError, ValueError, OverflowError) as error:
                 raise self._unfit(position, row, error) from error
-            if self.samples.fields:
-                extras.append(self.samples.extras(position, row))
+            made.append((position, row))
+        if cancelled():
+            observer.end_stage(None)
+            return CANCELLED
+        if len(made) < count:
+            positions, rows = ([pair[part] for pair in made] for part in (0, 1))
+        self._add_extras(arrays, writer.lists, positions, rows)
+        blob = packed(layout.varying, writer.lists)
         observer.end_stage(None)
-        return CANCELLED if cancelled() else Made(writer.count, skipped, extras)
+        return Made(writer.count, skipped, blob)
+
+    def _values(self, sample: Any, names: tuple[str, ...], *, named: bool) -> Sequence[Any]:
+        """The values of a sample's fields.
+
+        Raises:
+            TypeError: It has others than the first sample.
+        """
+        if not named:
+            return image_and_label(sample)
+        if getattr(sample, "_fields", None) != names:
+            raise TypeError(f"it has not the fields of the first sample, which were {', '.join(names)}")
+        values: tuple[Any, ...] = sample
+        return values
+
+    def _add_extras(self, arrays: Arrays, lists: dict[str, list[Any]], positions: list[int], rows: list[int]) -> None:
+        """Writes what the loader adds to samples."""
+        for name in self.samples.fields:
+            column = self.samples.column(name, positions, rows)
+            if name in lists:
+                lists[name] += column
+            else:
+                arrays[name][: len(column)] = column
 
     def _samples(
         self,
@@ -212,7 +287,7 @@ class BatchMaker:
         skipped: list[str],
         observer: Observer,
         cancelled: Callable[[], bool] = _never,
-        target: Callable[[], npt.NDArray[np.uint8] | None] = lambda: None,
+        target: Callable[[], Target] = lambda: None,
     ) -> Iterator[tuple[int, int, Any]]:
         """Position, row and content of each sample that is not left out, until the batch is cancelled."""
         current = observer.current
@@ -246,79 +321,4 @@ class BatchMaker:
         return LoaderError(
             f"{self.samples.describe(row)}, position {position}: {error}. Let the transforms give all samples the same "
             "shape and dtype, or give a collate_fn"
-        )
-
-
-class _Writer:
-    """Writes samples one after the other to the arrays of a batch."""
-
-    def __init__(self, layout: Layout, arrays: Arrays) -> None:
-        self._image, self._label = layout.fields["image"], layout.fields["label"]
-        self._images, self._labels = arrays["image"], arrays["label"]
-        self.direct: Final = self._image.channels_last and self._images.dtype == np.uint8
-        self._target: npt.NDArray[np.uint8] | None = None
-        self.count = 0
-
-    def target(self) -> npt.NDArray[np.uint8] | None:
-        """Where the next image may be decoded to; None if it cannot be decoded in place."""
-        self._target = self._images[self.count] if self.direct else None
-        return self._target
-
-    def write(self, image: Any, label: Any) -> None:
-        """Adds a sample. An image that is the target itself is in its place already."""
-        if self._target is None or image is not self._target:
-            pixels = _pixels(image, channels_last=self._image.channels_last)
-            _require_same("image", pixels, self._image)
-            self._images[self.count] = pixels
-        if not (type(label) is int and self._label.shape == () and self._labels.dtype != bool):
-            label = np.asarray(label)
-            _require_same("label", label, self._label)
-        self._labels[self.count] = label
-        self.count += 1
-
-
-def _image_field(image: Any) -> Field:
-    channels_last = isinstance(image, require_pillow().Image) or (
-        isinstance(image, torch.Tensor) and image.ndim == 3 and image.permute(1, 2, 0).is_contiguous()
-    )
-    pixels = _pixels(image, channels_last=channels_last)
-    return Field(pixels.dtype.str, pixels.shape, channels_last)
-
-
-def _label_field(label: Any) -> Field:
-    collated = default_collate([label])
-    if not isinstance(collated, torch.Tensor):
-        raise TypeError(f"its label is an object of type {type(label).__qualname__}, which no tensor can hold")
-    array = collated.numpy()
-    return Field(array.dtype.str, array.shape[1:])
-
-
-def _pixels(image: Any, *, channels_last: bool) -> npt.NDArray[Any]:
-    """What a transform returned, as an array.
-
-    Args:
-        image: A tensor, an array or a PIL image.
-        channels_last: True to turn a tensor [channels, height, width] or a PIL image into [height, width, channels].
-    """
-    if isinstance(image, require_pillow().Image):
-        image = torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1).permute(2, 0, 1)
-    if isinstance(image, torch.Tensor):
-        return (image.permute(1, 2, 0) if channels_last and image.ndim == 3 else image).detach().numpy()
-    if isinstance(image, np.ndarray):
-        return image
-    raise TypeError(
-        f"its image is an object of type {type(image).__qualname__}: expected a tensor, an array or a PIL image"
-    )
-
-
-def _require_same(what: str, value: npt.NDArray[Any], field: Field) -> None:
-    expected = np.dtype(field.dtype)
-    # Labels are numbers: a float may lose digits, but an integer must not become another integer.
-    casting: Literal["safe", "same_kind"] = "safe" if expected.kind in "iu" else "same_kind"
-    same_dtype = value.dtype == expected or (what == "label" and np.can_cast(value.dtype, expected, casting))
-    if value.shape != field.shape or not same_dtype:
-        order = " (height, width, channels)" * field.channels_last
-        raise ValueError(
-            f"its {what} is {value.dtype} {list(value.shape)}{order}, that of the first sample was {expected} "
-            f"{list(field.shape)}"
         )

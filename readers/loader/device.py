@@ -58,11 +58,11 @@ class HostTransfer(Transfer):
 
     Args:
         postprocess: What to do with a batch.
-        tensors: Makes tensors over the arrays of a batch.
+        tensors: Makes tensors over the arrays of a batch, see `assembled`.
         pin: True to hand out batches in pinned memory, from which a GPU can copy directly.
     """
 
-    def __init__(self, postprocess: Postprocess, tensors: Callable[[Batch], Any], *, pin: bool = False) -> None:
+    def __init__(self, postprocess: Postprocess, tensors: Callable[..., Any], *, pin: bool = False) -> None:
         self._postprocess = postprocess
         self._tensors = tensors
         self._pin = pin
@@ -80,11 +80,8 @@ class HostTransfer(Transfer):
         job, made = batch.job, batch.made
         if not made.size:
             return Batch(job, made, None)
-        value = self._tensors(batch)
-        if "image" in batch.value:
-            # If the labels were a view, they would keep the slot with the images in use.
-            value = (value[0], value[1].clone(), *value[2:])
-        value = self._postprocess(value, job)
+        # If labels were a view, they would keep the slot with the images in use.
+        value = self._postprocess(self._tensors(batch, apart=True), job)
         return Batch(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
@@ -197,12 +194,12 @@ class DeviceTransfer(Transfer):
     Args:
         accelerator: The accelerator.
         postprocess: What to do with a batch.
-        tensors: Makes tensors over the arrays of a batch.
+        tensors: Makes tensors over the arrays of a batch, see `assembled`.
         engine: Makes the batches.
     """
 
     def __init__(
-        self, accelerator: Accelerator, postprocess: Postprocess, tensors: Callable[[Batch], Any], engine: Engine
+        self, accelerator: Accelerator, postprocess: Postprocess, tensors: Callable[..., Any], engine: Engine
     ) -> None:
         self._accelerator = accelerator
         self._postprocess = postprocess
@@ -261,7 +258,7 @@ class DeviceTransfer(Transfer):
             return Batch(job, made, None), None
         with accelerator.stream():
             try:
-                value = mapped(self._copied, self._tensors(batch))
+                value = mapped(self._copied, self._tensors(batch, apart=False))
             finally:
                 # Even after an error, a copy may be under way.
                 if batch.after is not None:
@@ -298,7 +295,7 @@ def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:
 
 
 def transfer_of(
-    device: torch.device | None, postprocess: Postprocess, tensors: Callable[[Batch], Any], engine: Engine, *, pin: bool
+    device: torch.device | None, postprocess: Postprocess, tensors: Callable[..., Any], engine: Engine, *, pin: bool
 ) -> Transfer:
     """The transfer from an engine to a device; None: the batches stay where they were made."""
     if device is not None and device.type == "cuda":

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ..dataset.rows import is_sample
 from .engine import Batch, Job
 from .postprocess import mapped
+from .ragged import Ragged
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +60,17 @@ class Replay:
 
     def _cut(self, value: object, size: int) -> object:
         """A batch with its first samples only, since an epoch may end with a smaller batch."""
-        return value if size == self._size else mapped(partial(_first, self._size, size), value)
+        if size == self._size:
+            return value
+        if is_sample(value):
+            fields: Any = value
+            return type(fields)(*(self._cut_field(field, size) for field in fields))
+        return mapped(partial(_first, self._size, size), value)
+
+    def _cut_field(self, field: Any, size: int) -> Any:
+        return (
+            field[:size] if isinstance(field, (list, Ragged)) and len(field) == self._size else self._cut(field, size)
+        )
 
 
 def _first(batch: int, size: int, tensor: torch.Tensor) -> torch.Tensor:

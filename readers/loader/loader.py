@@ -47,6 +47,13 @@ class Loader:
     memory. Labels are what torch's default_collate makes of them, int64 [batch] for integers. Then follows what
     `fields` asks for. If the transforms return something other than bytes, images are what they return, stacked.
 
+    With a dataset from ``open_dataset(fields=...)``, a batch is a named tuple of its fields, then of what `fields` asks
+    for (``batch.image``, ``batch.caption``). Images, masks, and arrays of one shape are tensors [batch, ...]; arrays
+    whose first size differs are a `packtrain.Ragged`; texts, JSON values and bytes are lists. Masks are uint8 or int32
+    [batch, height, width]: ``cross_entropy`` needs ``batch.mask.long()``, best called on the device. If fields are
+    optional, ``batch.present`` comes last, a named tuple of a vector for each of these, bool [batch]. Where a sample is
+    without a field, the batch has zeros, an empty text, None as JSON value, no bytes, or no entries.
+
     Images lie in memory that workers write to, and that is used again as soon as no tensor or array over it is alive.
     If a program keeps so many batches that the workers would run out of memory, it gets copies.
 
@@ -59,8 +66,8 @@ class Loader:
     started anew. All else stays as it was when the loader was made.
 
     Args:
-        dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label); with
-            `collate_fn`, of anything.
+        dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label) or of
+            samples of packtrain's; with `collate_fn`, of anything.
         batch_size: Number of samples in a batch of this rank.
         transform: Transforms in place of the dataset's own, see `open_dataset`.
         shuffle: True for each row once per epoch, in an order that depends on seed and epoch; False for the order of
@@ -80,25 +87,27 @@ class Loader:
         timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit. Like all that is about
             workers, it has no effect if there are none.
         generator: A generator whose initial seed is the seed, in place of `seed`.
-        collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label. The
-            fields follow in the same tuple. Called in the worker. What it returns goes through a pipe, and its tensors
-            through shared memory of their own, as in torch's DataLoader. That allows samples of different shapes, but
-            is slower.
+        collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label, or a
+            named tuple of fields. What `fields` asks for follows in the same tuple. Called in the worker. What it
+            returns goes through a pipe, and its tensors through shared memory of their own, as in torch's DataLoader.
+            That allows samples of different shapes, but is slower.
         worker_init_fn: Called in each worker with its number.
         multiprocessing_context: ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context; None: Python's default.
         fields: What to hand out in addition: any of ``"row"``, ``"line"`` and ``"position"`` (int64 [batch]) and
-            ``"path"`` (list of str).
+            ``"path"`` (list of str). Which fields of the dataset there are, ``open_dataset(fields=...)`` says.
         on_error: What to do about a damaged record: ``"raise"`` an error, or ``"skip"`` it, which leaves its sample out
             of the batch with a warning. A batch without any samples is left out; with several ranks that is an error.
         rank: Rank of this process; None: the rank in torch.distributed if that is initialised when a pass begins,
             otherwise 0.
         world_size: Number of ranks; None: as for `rank`. Ranks that are given need a `seed`.
         device: Device of the tensors, ``"cuda"`` or ``"cpu"``, where the following steps are also done; None: the CPU.
-        mean: Mean of each channel, for images in [0, 1], or one number for all channels. Images must be uint8.
+        mean: Mean of each channel, for images in [0, 1], or one number for all channels. Images must be uint8. Of many
+            fields, `mean`, `std` and `dtype` are for ``image`` only, not for other fields with pixels.
         std: Standard deviation of each channel, or one number for all channels. Give both `mean` and `std`, or neither.
         dtype: Dtype of the images; None: float32 if they are normalised, otherwise unchanged.
         batch_transform: Called last, in this process, with images and labels of a whole batch, and returns both; for
-            MixUp, for example. `random`, numpy and torch (but not a GPU's generator) are seeded for each batch.
+            MixUp, for example. With named fields it gets the whole batch, and what it returns is handed out. `random`,
+            numpy and torch (but not a GPU's generator) are seeded for each batch.
         headspace: True to make only a few batches and hand them out again and again. `stats` then tells how fast
             training would be if data cost nothing. Not for training.
         pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Not needed with a GPU as
@@ -323,7 +332,7 @@ class Loader:
         self._pass = None
 
     def sample(self, position: int) -> Any:
-        """The sample at a position of the present epoch: image and label as the dataset returns them, and the fields.
+        """The sample at a position of the present epoch: what the dataset returns, and what `fields` asks for.
 
         With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its
         position.

@@ -10,11 +10,12 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Final
 
 from ..monitoring.stats import Meter
+from .assembly import assembled
 from .batches import BatchMaker, Probe
 from .device import Transfer, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .headspace import Replay
-from .postprocess import Postprocess, tensors_of
+from .postprocess import Postprocess
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ class Pipeline:
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(tensors_of, layout=self._engine.layout, fields=self.maker.samples.fields)
+            tensors = partial(assembled, layout=self._engine.layout)
             self._transfer = transfer_of(options.device, options.postprocess, tensors, self._engine, pin=options.pin)
         return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 import torch
 
 from packtrain._core.arguments import function
 from packtrain._core.errors import UsageError
+from packtrain._core.schema import IMAGE
 
-from .arena import Layout
-from .engine import Batch, Job
+from ..dataset.rows import is_sample
+from .engine import Job
 from .generators import Seeder
+from .ragged import Ragged
 from .randomness import mixed, preserved
 
 # Mixed into the key, so that a batch transform draws neither the numbers of a sample nor those of `collate_fn`.
 _TRANSFORM: Final = 0x7472616E73666F72
 
-BatchTransform = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+BatchTransform = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | Callable[[Any], Any]
+
+# Images of so many sizes are normalised with factors that are made only once.
+_SIZES: Final = 16
 
 
 class Postprocess:
@@ -30,7 +35,8 @@ class Postprocess:
         mean: Mean of each channel, or one mean for all channels, of images in [0, 1].
         std: Standard deviation of each channel, or one for all channels. Give both `mean` and `std`, or neither.
         dtype: Dtype of the images; None: float32 with `mean` and `std`, otherwise unchanged.
-        batch_transform: Called with images and labels, returns both.
+        batch_transform: Called with images and labels, returns both. Of named fields, called with the whole batch;
+            what it returns is handed out.
 
     Raises:
         UsageError: An argument is of the wrong type or out of its range.
@@ -57,7 +63,7 @@ class Postprocess:
         self._dtype = dtype
         self._batch_transform = batch_transform
         self._seeder = Seeder(batch_transform)
-        self._made: tuple[Any, tuple[torch.Tensor, torch.Tensor]] | None = None
+        self._made: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __bool__(self) -> bool:
         """True if there is anything to do."""
@@ -71,22 +77,41 @@ class Postprocess:
         """
         if not self:
             return batch
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2 or not isinstance(batch[0], torch.Tensor):
+        if is_sample(batch):
+            return self._of_fields(batch, job)
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2 or not _are_images(batch[0]):
             raise UsageError(
                 "mean, std, dtype and batch_transform need batches (images, labels, ...) with a tensor of images: let "
                 "collate_fn return such batches, or do this work in collate_fn"
             )
-        images, labels = batch[0], batch[1]
-        if self._statistics is not None:
-            images = self._normalised(images)
-        elif self._dtype is not None:
-            images = images.to(self._dtype)
+        images, labels = mapped(self._cast, batch[0]), batch[1]
         if self._batch_transform is not None:
-            with preserved():
-                self._seeder.seed(mixed(job.key, _TRANSFORM), int(job.positions[0]))
-                changed = self._batch_transform(images, labels)
-            images, labels = _both(changed)
+            images, labels = _both(self._transformed(job, images, labels))
         return _rebuilt(batch, [images, labels, *batch[2:]])
+
+    def _of_fields(self, batch: Any, job: Job) -> Any:
+        """The same for a batch of named fields."""
+        if self._dtype is not None:
+            if IMAGE not in batch._fields:
+                raise UsageError(
+                    f"mean, std and dtype are for the field image, but a batch has {', '.join(batch._fields)}: leave "
+                    "them out, or add it to open_dataset(fields=...)"
+                )
+            batch = batch._replace(image=mapped(self._cast, batch.image))
+        return batch if self._batch_transform is None else self._transformed(job, batch)
+
+    def _transformed(self, job: Job, *arguments: Any) -> Any:
+        """What the batch transform returns."""
+        assert self._batch_transform is not None
+        with preserved():
+            self._seeder.seed(mixed(job.key, _TRANSFORM), int(job.positions[0]))
+            return self._batch_transform(*arguments)
+
+    def _cast(self, images: torch.Tensor) -> torch.Tensor:
+        """Images as they are handed out."""
+        if self._statistics is not None:
+            return self._normalised(images)
+        return images if self._dtype is None else images.to(self._dtype)
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
         """images * (1 / (255 std)) + (-mean / std), computed in float32 or better and cast once."""
@@ -109,31 +134,26 @@ class Postprocess:
     def _factors(self, rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """The factors that a row of pixels is multiplied by, and the summands that are added to it."""
         wanted = rows.shape[-1], rows.device, dtype
-        if self._made is None or self._made[0] != wanted:
+        if wanted not in self._made:
             assert self._statistics is not None
             repeats = rows.shape[-1] // len(self._statistics)
             scale = torch.tensor([1 / (255 * std) for _, std in self._statistics] * repeats, dtype=dtype)
             shift = torch.tensor([-mean / std for mean, std in self._statistics] * repeats, dtype=dtype)
-            self._made = wanted, (scale.to(rows.device), shift.to(rows.device))
-        return self._made[1]
-
-
-def tensors_of(batch: Batch, layout: Layout, fields: Sequence[str]) -> Any:
-    """The tensors of a batch from an engine: views of its arrays, or what `collate_fn` returned."""
-    made, arrays = batch.made, batch.value
-    if "image" not in layout.fields:
-        return made.collated
-    images = torch.from_numpy(arrays["image"][: made.size])
-    if layout.fields["image"].channels_last:
-        images = images.permute(0, 3, 1, 2)
-    labels = torch.from_numpy(arrays["label"][: made.size])
-    return images, labels, *_columns(fields, made.extras)
+            if len(self._made) == _SIZES:
+                self._made.clear()
+            self._made[wanted] = scale.to(rows.device), shift.to(rows.device)
+        return self._made[wanted]
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
     """The batch with `function` applied to every tensor in tuples, named tuples, lists and mappings."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
+    if isinstance(batch, Ragged):
+        return batch.mapped(function)
+    if is_sample(batch):
+        # The lists in it hold texts, bytes, or JSON values, which may be nested deeply.
+        return _rebuilt(batch, [value if isinstance(value, list) else mapped(function, value) for value in batch])
     if isinstance(batch, Mapping):
         found = {name: mapped(function, value) for name, value in batch.items()}
         if type(batch) is dict or not isinstance(batch, MutableMapping):
@@ -147,6 +167,12 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
     return batch
 
 
+def _are_images(images: Any) -> bool:
+    """True for a tensor, and for the tensors of several views."""
+    views = images if isinstance(images, (tuple, list)) else (images,)
+    return bool(views) and all(isinstance(view, torch.Tensor) for view in views)
+
+
 def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(changed, (tuple, list)) or len(changed) != 2:
         raise UsageError(
@@ -158,11 +184,6 @@ def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _rebuilt(batch: Any, values: list[Any]) -> Any:
     """A tuple or list of the same type with new values."""
     return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
-
-
-def _columns(fields: Sequence[str], extras: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-    for name, column in zip(fields, zip(*extras, strict=True), strict=True):
-        yield list(column) if name == "path" else torch.tensor(column, dtype=torch.int64, device="cpu")
 
 
 def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> tuple[tuple[float, float], ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +15,12 @@ import numpy.typing as npt
 from packtrain._codec.stages import TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import items
 from packtrain._core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
+from packtrain._core.schema import Field
 
 from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
+from ..dataset.rows import is_sample, owned, sample_type
+from ..dataset.samples import Samples
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
 from .generators import Seeder
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FIELDS: Final = ("row", "line", "position", "path")
-"""What a loader can hand out in addition to images and labels."""
+"""What a loader can hand out in addition to the fields of the dataset."""
 
 
 class SampleMaker:
@@ -48,6 +52,8 @@ class SampleMaker:
         self._draws = self._packed.draws if self._packed is not None else 0
         self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
         """Where records are read from."""
+        self.schema: Final[Mapping[str, Field]] = _schema_of(self._packed) if self._packed is not None else {}
+        """What the dataset knows about the fields of its samples; empty for pairs of image and label."""
         self.fields: Final = tuple(items("fields", fields, f"a tuple with any of {', '.join(FIELDS)}"))
         self.seeds: Final = self._packed is None or self._packed.foreign
         """True if samples may draw from the generators of the process, which are then seeded for each sample."""
@@ -65,7 +71,12 @@ class SampleMaker:
             self._lookups |= {"line": self._packed.line, "path": self._packed.filename}
         for name in self.fields:
             if name not in FIELDS:
-                raise UsageError(f"fields: {name!r}: expected any of {', '.join(FIELDS)}")
+                raise UsageError(
+                    f"fields: {name!r}: expected any of {', '.join(FIELDS)}, which a loader adds; "
+                    "open_dataset(fields=...) says which fields of the dataset samples have"
+                )
+            if self.fields.count(name) > 1:
+                raise UsageError(f"fields: {name!r} is there twice")
             if name != "position" and name not in self._lookups:
                 raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
 
@@ -126,7 +137,7 @@ class SampleMaker:
         position: int,
         row: int,
         numbers: Sequence[float],
-        into: npt.NDArray[np.uint8] | None = None,
+        into: Any = None,
         on_stage: OnStage = untimed,
     ) -> Any:
         """Makes a sample.
@@ -136,7 +147,7 @@ class SampleMaker:
             position: Position of the sample in the epoch.
             row: Row of the sample in the dataset.
             numbers: Its random numbers, from `random`.
-            into: Where the image may be written, see `Samples.make`; None: nowhere.
+            into: Where the image may be written, see `Samples.make`; None: nowhere. A tuple of these for views.
             on_stage: Called at the end of each stage.
 
         Returns:
@@ -164,15 +175,20 @@ class SampleMaker:
             )
             raise blamed(reason, error) from error
 
-    def extras(self, position: int, row: int) -> tuple[Any, ...]:
-        """The fields of a sample that were asked for, in their order."""
-        return tuple(position if name == "position" else self._lookups[name](row) for name in self.fields)
+    def column(self, name: str, positions: Sequence[int], rows: Sequence[int]) -> list[Any]:
+        """One of `fields`, for the samples at some positions, which are these rows."""
+        return list(positions) if name == "position" else list(map(self._lookups[name], rows))
 
     def with_extras(self, sample: Any, position: int, row: int) -> Any:
-        """A sample with the fields that were asked for behind it; as the dataset gave it if there are none."""
+        """A sample with the fields that were asked for behind it; as the dataset gives it if there are none."""
+        if is_sample(sample):
+            sample = owned(sample)
         if not self.fields:
             return sample
-        return *(sample if isinstance(sample, (tuple, list)) else (sample,)), *self.extras(position, row)
+        extras = (self.column(name, [position], [row])[0] for name in self.fields)
+        if is_sample(sample):
+            return sample_type((*sample._fields, *self.fields))(*sample, *extras)
+        return *(sample if isinstance(sample, (tuple, list)) else (sample,)), *extras
 
     def describe(self, row: int) -> str:
         """The name of a row for an error message."""
@@ -180,6 +196,18 @@ class SampleMaker:
             return self._packed.describe(row) if self._packed is not None else f"row {row}"
         except PacktrainError:
             return f"row {row}"
+
+
+def _schema_of(samples: Samples) -> Mapping[str, Field]:
+    """What is known of the stored fields that samples consist of.
+
+    Several datasets one after the other agree on these, but the samples of some may be without a field.
+    """
+    schemas = [store.manifest.schema for store in samples.stores]
+    found = [field for field in schemas[0].fields if field.name in (samples.fields or ())]
+    return {
+        field.name: replace(field, optional=any(schema[field.name].optional for schema in schemas)) for field in found
+    }
 
 
 def image_and_label(sample: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
 import socket
 import struct
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Final, NamedTuple, Self
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import torch
 
@@ -23,12 +25,19 @@ from .arena import Arena, Board
 from .batches import BatchMaker, Made, Probe
 from .samples import blamed, sendable
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 NO_TICKET: Final = -1
 """Stands for the ticket number in the result of a worker that could not begin at all."""
 PROBE: Final = -2
 """Number of the first ticket, which asks what a batch looks like."""
 # Number, slot and size are signed; the key takes all 64 bits.
 _TICKET: Final = "<qqqQ"
+# What the message of a batch begins with: a mark that no pickle begins with, ticket, samples, and the length of a JSON
+# list of what is wrong with the samples that were left out. The blob follows.
+_BATCH: Final = struct.Struct("<cqqq")
+_MARK: Final = b"B"
 
 
 class Ticket(NamedTuple):
@@ -54,6 +63,29 @@ class Ticket(NamedTuple):
     def unpacked(cls, message: bytes) -> Self:
         """The ticket in a message."""
         return cls(*struct.unpack(_TICKET, message))
+
+
+def message_of(ticket: int, made: Made) -> Buffer:
+    """The number of a ticket and its result as one message.
+
+    A batch has a form of its own: what is in it is neither pickled nor, by the consumer, unpickled. Anything else is
+    pickled: errors, the layout, and what `collate_fn` returned.
+    """
+    if made.error is not None or made.layout is not None or made.collated is not None:
+        return ForkingPickler.dumps((ticket, made))
+    skipped = json.dumps(made.skipped).encode() if made.skipped else b""
+    return b"".join((_BATCH.pack(_MARK, ticket, made.size, len(skipped)), skipped, *made.blob))
+
+
+def result_of(message: bytes) -> tuple[int, Made]:
+    """What `message_of` was given."""
+    if message[:1] != _MARK:
+        result: tuple[int, Made] = ForkingPickler.loads(message)
+        return result
+    _, ticket, size, length = _BATCH.unpack_from(message)
+    blob = memoryview(message)[_BATCH.size :]
+    skipped = json.loads(bytes(blob[:length])) if length else ()
+    return ticket, Made(size, skipped, (blob[length:],))
 
 
 @dataclass(frozen=True)
@@ -165,7 +197,7 @@ def _failed(message: str, error: Exception) -> Made:
 
 def _send(results: Connection, ticket: int, made: Made) -> None:
     try:
-        results.send((ticket, made))
+        results.send_bytes(message_of(ticket, made))
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:

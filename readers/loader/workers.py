@@ -18,7 +18,6 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, NamedTuple
 
 from packtrain._core.errors import LoaderError, UsageError
@@ -30,7 +29,7 @@ from .arena import Board, Layout
 from .batches import BatchMaker, Made, Probe
 from .samples import blamed
 from .slots import forking_worker
-from .worker import PROBE, Assignment, Ticket, run
+from .worker import PROBE, Assignment, Ticket, result_of, run
 
 # Seconds after which a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
@@ -214,8 +213,7 @@ class Workers:
 
     def _opened(self, number: int, message: bytes) -> tuple[int, Made]:
         try:
-            result: tuple[int, Made] = ForkingPickler.loads(message)
-            return result
+            return result_of(message)
         except Exception as error:
             process = self._started[number].process
             # Tensors are fetched from the worker. If it has died since, that is the better explanation.

@@ -18,7 +18,8 @@ class Setup:
     Attributes:
         workers: Number of processes that make batches; 0: the consumer's process makes them. None: unknown.
         cores: Number of cores that the workers may use.
-        store: How the dataset stores pixels, for example ``"raw"``; None: unknown, or not the same everywhere.
+        store: How the dataset stores its images, for example ``"raw"``; None: unknown, not the same everywhere,
+            or there are none.
         io: How its records are read, for example ``"mmap"``; None as for `store`.
         headspace: True if the same few batches were handed out again and again.
         foreign: True for a loader that is not packtrain's: what its workers do is unknown.
@@ -40,9 +41,14 @@ def setup_of(workers: int, stores: Iterable[RecordStore] = (), *, headspace: boo
         stores: Where they read records from.
         headspace: See `Setup`.
     """
-    kinds = {(store.manifest.store.store, store.io) for store in stores}
+    kinds = {(_pixels(store), store.io) for store in stores}
     store, io = kinds.pop() if len(kinds) == 1 else (None, None)
     return Setup(workers, cores_per_rank(), store, io, headspace)
+
+
+def _pixels(store: RecordStore) -> str | None:
+    image = store.manifest.schema.image
+    return None if image is None or image.store is None else image.store.store
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.batching import Fixed, through_json
 from helpers.hazards import Numbered
+from helpers.named import NAMES, dataset, tensors_in
 from helpers.streams import Choice, Device, Inline
 from helpers.support import soon
 from hypothesis import given
@@ -158,9 +159,30 @@ def test_what_was_written_before_a_pass_is_there_for_the_batch_transform() -> No
 
 
 def test_slots_are_copied_from_where_they_lie_and_all_else_by_way_of_pinned_memory() -> None:
-    with lazy(always) as device, loader_on("cuda", fields=("row", "position")) as loader:
-        steps = len(consumed(device, loader, 1, always))
-        assert (device.copies, device.stagings) == (4 * steps, 2 * steps)
+    ragged = {"dataset": dataset(ROWS, ("image", "label", "steps", "caption")), "batch_transform": None}
+    cases: list[tuple[dict[str, Any], int, int]] = [({"fields": ("row", "position")}, 4, 0), (ragged, 5, 2)]
+    for options, copies, stagings in cases:
+        with lazy(always) as device, loader_on("cuda", **options) as loader:
+            steps = sum(1 for _ in loader)
+            assert (device.copies, device.stagings) == (copies * steps, stagings * steps)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES)[:5])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_field_is_that_of_the_cpu(policy: str, workers: int) -> None:
+    # The fake device has no tensors without elements.
+    names = tuple(name for name in NAMES if name not in ("nothing", "boxes"))
+    options: dict[str, Any] = {"dataset": dataset(ROWS, names), "batch_transform": None, "fields": ("row", "path")}
+    choose = POLICIES[policy]
+    with lazy(choose) as device, loader_on("cuda", num_workers=workers, **options) as loader:
+        read = [(batch, [device.read(tensor) for tensor in tensors_in(batch)]) for batch in loader]
+        device.finish()
+    expected = wanted(1, **options)
+    assert len(read) == len(expected)
+    for (batch, found), one in zip(read, expected, strict=True):
+        assert type(batch) is type(one) and batch.path == one.path and batch.meta == one.meta
+        for left, right in zip((each.pop() for each in found), tensors_in(one), strict=True):
+            assert left.dtype == right.dtype and torch.equal(left, right)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -506,7 +528,7 @@ def test_images_that_cannot_be_normalised_are_refused(image: torch.Tensor) -> No
 
 
 def test_a_batch_transform_returns_both() -> None:
-    loader = Loader(Numbered(4), 2, num_workers=0, batch_transform=lambda images, labels: images)  # type: ignore[arg-type,return-value]
+    loader = Loader(Numbered(4), 2, num_workers=0, batch_transform=lambda images, labels: images)
     with pytest.raises(
         UsageError, match="batch_transform returned an object of type Tensor: expected images and labels"
     ):

@@ -1,0 +1,133 @@
+"""Laws of batches of many fields that come from a dataset on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.datasets import FIELDS, LEFT_OUT, NO_IMAGE, ROWS, make_dataset, values_of
+from helpers.support import FORMATS
+from torch.utils.data import default_collate
+
+from packtrain import Loader, Ragged, concat, open_dataset
+from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+NAMES = ("label", *(field.name for field in FIELDS), "crop")
+KINDS = {field.name: field for field in FIELDS}
+EXTRAS = ("row", "line", "position", "path")
+FILLS = {"seg": torch.zeros((20, 24), dtype=torch.uint8), "caption": ""}
+RANDOM = [RandomResizedCrop((11, 13)), RandomHorizontalFlip()]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: make_dataset(tmp_path_factory.mktemp("many") / name, name) for name in FORMATS}
+
+
+def plain(value: Any) -> Any:
+    """A value as Python's own objects."""
+    if isinstance(value, Ragged):
+        return list(map(plain, value))
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_hold_what_the_dataset_gives(folders: dict[str, Path], format: str, workers: int) -> None:
+    dataset = open_dataset(folders[format], [CenterCrop((20, 24))], fields=NAMES)
+    with Loader(dataset, 4, shuffle=True, seed=2, num_workers=workers, fields=EXTRAS) as loader:
+        batches = list(loader)
+        assert loader.stats.present.read_bytes >= sum(info.bytes or 0 for info in dataset.store.manifest.fields)
+    assert sorted(row for batch in batches for row in batch.row.tolist()) == list(range(ROWS))
+    for batch in batches:
+        assert batch._fields == (*NAMES, *EXTRAS, "present")
+        rows = batch.row.tolist()
+        assert batch.path == [dataset.filename(row) for row in rows] and batch.line.tolist() == rows
+        for vector in batch.present:
+            assert vector.tolist() == [row != LEFT_OUT for row in rows]
+        samples = [dataset[row] for row in rows]
+        for name in NAMES:
+            column = getattr(batch, name)
+            found = [FILLS[name] if value is None else value for value in (getattr(each, name) for each in samples)]
+            if isinstance(column, torch.Tensor):
+                wanted = default_collate(found)
+                assert column.dtype == wanted.dtype and torch.equal(column, wanted), name
+            else:
+                assert plain(column) == list(map(plain, found)), name
+        # Not only as read, but as written.
+        stored = [values_of(row) for row in rows]
+        assert batch.meta == [each["meta"] for each in stored]
+        assert plain(batch.boxes) == [each["boxes"].tolist() for each in stored]
+        for depth, crop, each in zip(batch.depth, batch.crop.tolist(), stored, strict=True):
+            left, top, width, height, _ = crop
+            assert np.array_equal(depth.numpy(), each["depth"][top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_by_whichever_process(folders: dict[str, Path], workers: int) -> None:
+    dataset = concat([open_dataset(folder, RANDOM, fields=NAMES) for folder in folders.values()])
+
+    def batches(workers: int) -> list[Any]:
+        with Loader(dataset, 4, shuffle=True, seed=2, num_workers=workers) as loader:
+            return [[plain(column) for column in batch[:-1]] for _ in range(2) for batch in loader]
+
+    assert batches(workers) == batches(0)
+
+
+def test_a_single_sample_is_that_of_the_batch(folders: dict[str, Path]) -> None:
+    loader = Loader(open_dataset(folders["tar"], RANDOM, fields=NAMES), ROWS, shuffle=True, seed=4, num_workers=0)
+    samples = [loader.sample(position) for position in range(ROWS)]
+    (batch,) = loader
+    for name in ("image", "depth", "crop", "pose"):
+        for sample, value in zip(samples, getattr(batch, name), strict=True):
+            assert plain(getattr(sample, name)) == value.tolist()
+            held = getattr(sample, name)
+            assert isinstance(held, torch.Tensor) or held.flags.writeable
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_without_an_image(tmp_path: Path, workers: int) -> None:
+    folder = make_dataset(tmp_path / "arrays", schema=NO_IMAGE)
+    with Loader(open_dataset(folder, fields=("pose", "boxes")), 4, num_workers=workers) as loader:
+        batches = list(loader)
+        print(loader.stats.report())
+    assert [batch._fields for batch in batches] == [("pose", "boxes")] * 2
+    for number, batch in enumerate(batches):
+        stored = [values_of(row, NO_IMAGE) for row in range(ROWS)[4 * number :][:4]]
+        assert plain(batch.pose) == [each["pose"].tolist() for each in stored]
+        assert plain(batch.boxes) == [each["boxes"].tolist() for each in stored]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pairs_are_what_they_are_without_fields(folders: dict[str, Path], workers: int) -> None:
+    with Loader(open_dataset(folders["tar"], RANDOM), 4, seed=1, num_workers=workers) as loader:
+        pairs = list(loader)
+    with Loader(open_dataset(folders["tar"], RANDOM, fields=("label", "image")), 4, seed=1, num_workers=0) as loader:
+        named = list(loader)
+    for pair, batch in zip(pairs, named, strict=True):
+        assert type(pair) is tuple and len(pair) == 2
+        assert torch.equal(pair[0], batch.image) and torch.equal(pair[1], batch.label)
+
+
+@pytest.mark.parametrize("name", ["boxes", "caption", "seg"])
+def test_a_damaged_field_leaves_its_sample_out(tmp_path: Path, name: str) -> None:
+    dataset = open_dataset(make_dataset(tmp_path / "many"), [CenterCrop((20, 24))], fields=("image", "boxes", "label"))
+    if name != "boxes":
+        dataset = open_dataset(tmp_path / "many", [CenterCrop((20, 24))], fields=(name, "boxes", "label"))
+    columns = dataset.store.index.field(name)
+    place = int(columns["offset"][2])
+    (shard,) = (tmp_path / "many").glob("*.tar")
+    with shard.open("r+b") as file:
+        file.seek(place + int(columns["length"][2]) - 1)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.warns(RuntimeWarning, match="left out: .*line 2"):
+        (batch,) = Loader(dataset, ROWS, num_workers=0, on_error="skip")
+    assert batch.label.tolist() == [10 * row for row in range(ROWS) if row != 2]
+    assert plain(batch.boxes) == [values_of(row)["boxes"].tolist() for row in range(ROWS) if row != 2]
