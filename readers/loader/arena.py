@@ -84,10 +84,6 @@ class Layout:
     columns: tuple[str, ...] = ()
     named: bool = False
 
-    def views(self, name: str) -> tuple[str, ...]:
-        """Names of the arrays of a field whose values are tuples of views; none for any other field."""
-        return tuple(each for each in self.fields if each.startswith(f"{name}."))
-
     @cached_property
     def slot_bytes(self) -> int:
         """Number of bytes from one slot to the next."""
