@@ -128,6 +128,7 @@ def test_signed_checksums() -> None:
         (archive(header(b"p", 1 << 30, b"x")), "at most 1048576 are read", 0),
         (archive(header(b"p", 70_000, b"L")), "at most 65536 are read", 0),
         (archive(header(b"p", 5, b"L"), b"long\0"), "after a header that tells of another member", 1024),
+        (archive(header(b"p", 4, b"L"), b"longer.jpg", header(b"a", 0)), "does not end where its header says", 0),
         (archive(header(b"p", 12, b"x"), b"99 path=abc\n", header(b"a", 0)), "a PAX header that cannot be read", 0),
         (archive(header(b"p", 22, b"x"), b"22 GNU.sparse.major=1\n", header(b"a", 0)), "sparse", 0),
         (archive(header(b"p", 16, b"g"), b"16 path=abcdefg\n", header(b"a", 0)), "a global header", 0),
