@@ -18,6 +18,10 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._packer.foreign.indexer import IndexedField as IndexedField
+    from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
+    from packtrain._packer.foreign.indexer import IndexReport as IndexReport
+    from packtrain._packer.foreign.indexer import index_shards as index_shards
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
+    "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.runner": ("PackProgress", "PackReport", "pack"),
     "_packer.problem": ("Problem",),

@@ -60,6 +60,7 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
         if shards := sorted(file for file in damaged if file.endswith(_SHARDS)):
             say(
                 f"To mend {', '.join(shards[:3])}{', ...' if shards[3:] else ''}, remove it and run the same pack "
-                "command again, which packs only what is missing. A staged copy: `packtrain staged repair`"
+                "command again, which packs only what is missing. Shards that were indexed: index them again. A staged "
+                "copy: `packtrain staged repair`"
             )
     return 1 if report.problems else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+_IDENTITY: Final = ("label", "path_bytes", "path_offsets")
 
 Count = Annotated[int, Between(0, MOST)]
 Crc32c = Annotated[int, Between(0, 0xFFFFFFFF)]
@@ -246,6 +248,13 @@ class Manifest:
         for shard in self.shards:
             yield shard
             yield from shard.sidecars
+
+    @property
+    def identity(self) -> str:
+        """Says which sample each row is: the same however a list was packed, another one for other or moved rows."""
+        named = [column for column in self.columns if column.name in _IDENTITY]
+        texts = sorted(f"{column.name} {column.bytes} {column.crc32c:08x}" for column in named)
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
     @property
     def bytes(self) -> int:

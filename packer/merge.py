@@ -57,7 +57,7 @@ def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
         duplicates=images.duplicates,
         plan_sha256=plan.sha256,
         written_by=plan.written_by if plan.encoder is None else f"{plan.written_by}, {plan.encoder}",
-        rejects_file=_write_rejects(folder, rejects),
+        rejects_file=write_rejects(folder, rejects),
         columns=_write_index(folder / INDEX, plan.schema, notes, images, records),
         shards=tuple(note.info for note in notes),
     )
@@ -132,7 +132,8 @@ def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.ND
     return offsets, np.frombuffer(data, np.uint8)
 
 
-def _write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
+def write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
+    """Writes rejects.jsonl. Returns what the manifest has to say about it."""
     lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in rejects)
     data = "".join(lines).encode("utf-8", "backslashreplace")
     write_file(folder / REJECTS, [data])

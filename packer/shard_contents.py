@@ -28,6 +28,8 @@ from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, Field
 from packtrain._readers.formats import StoredSample, container
 
+from .foreign import walk as foreign
+from .foreign.plan import IndexPlan
 from .problem import Problem, other_bytes
 
 _REPORT_RECORDS: Final = 256
@@ -47,6 +49,7 @@ class ShardContents:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, number: int) -> None:
+        self._folder = folder
         self._number = number
         self._info = manifest.shards[number]
         self._path = manifest.shard_path(folder, number)
@@ -96,7 +99,7 @@ class ShardContents:
         schema = manifest.schema
         found: dict[int, StoredSample] = {}
         try:
-            for item in self._container.walk(self._path, schema):
+            for item in self._walk():
                 found[item.line] = item
                 if len(found) > len(self._rows):
                     yield Problem(name, f"the container holds more than its {len(self._rows)} records")
@@ -128,6 +131,15 @@ class ShardContents:
                 yield self.problem(row, f"its label is {stored.label} in the container, {label} in the index")
         for unknown in found:
             yield Problem(name, f"the container holds line {unknown}, which the index does not know", line=unknown)
+
+    def _walk(self) -> Iterator[StoredSample]:
+        """What the container's own library finds."""
+        if self._info.link is None:
+            return self._container.walk(self._path, self._manifest.schema)
+        rows = self._rows.tolist()
+        keys = (os.fsencode(self._index.text("path", row)).partition(b"/")[2] for row in rows)
+        lines = dict(zip(keys, self._index["line"][self._rows].tolist(), strict=True))
+        return foreign.walk(self._path, IndexPlan.load(self._folder).rules, lines, self._manifest.classes)
 
     def _places(self) -> Iterator[Iterator[tuple[int, int]]]:
         """Yields, for each field, offset and length of its records by the index."""

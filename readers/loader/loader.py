@@ -28,7 +28,7 @@ from .randomness import preserved
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .samples import SampleMaker
-from .state import LoaderState
+from .state import LoaderState, identity_of
 
 if TYPE_CHECKING:
     import torch
@@ -171,17 +171,18 @@ class Loader:
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
+        self._maker = BatchMaker(
+            SampleMaker(self._dataset, fields),
+            function("collate_fn", collate_fn),
+            skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
+        )
         self._progress = Progress(
             order_of(dataset, sampler, shuffle),
             self.batch_size,
             self.drop_last,
             self._ranks,
             Seed(seed, generator, self._ranks),
-        )
-        self._maker = BatchMaker(
-            SampleMaker(self._dataset, fields),
-            function("collate_fn", collate_fn),
-            skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
+            identity_of(self._maker.samples.stores),
         )
         headspace = flag("headspace", headspace)
         self.stats: Final = Meter(setup_of(self.num_workers, self._maker.samples.stores, headspace=headspace))

@@ -33,6 +33,7 @@ class Progress:
         drop_last: True to drop an incomplete step at the end of an epoch.
         ranks: Which rank this is.
         seed: The seed of order and random numbers.
+        dataset: Which samples the rows are; None if that is not known.
 
     Attributes:
         epoch: Number of the present epoch.
@@ -40,12 +41,15 @@ class Progress:
         under_way: True if the present pass has handed out a batch, so that the next one goes through the next epoch.
     """
 
-    def __init__(self, order: Order, batch_size: int, drop_last: bool, ranks: Ranks, seed: Seed) -> None:
+    def __init__(
+        self, order: Order, batch_size: int, drop_last: bool, ranks: Ranks, seed: Seed, dataset: str | None = None
+    ) -> None:
         self.order: Final = order
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._ranks = ranks
         self._seed = seed
+        self._dataset = dataset
         self.epoch = 0
         self.consumed = 0
         self.under_way = False
@@ -114,7 +118,8 @@ class Progress:
             self._draw(place)
         sampler = {**self.order.state(), **place._asdict()} if isinstance(self.order, SamplerOrder) else None
         name, length = type(self.order).__name__, _length(self.order)
-        return LoaderState(seed, self.epoch, self.consumed, length, name, self.order.parameters, sampler)
+        parameters = self.order.parameters
+        return LoaderState(seed, self.epoch, self.consumed, length, name, parameters, sampler, self._dataset)
 
     def load(self, state: LoaderState) -> None:
         """Goes to a state.
@@ -126,6 +131,11 @@ class Progress:
         order = type(self.order).__name__
         if state.order != order:
             raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {order}")
+        if state.dataset is not None and self._dataset is not None and state.dataset != self._dataset:
+            raise UsageError(
+                "the state was saved with another dataset, whose rows are other samples or in another order: samples "
+                "would be repeated or left out"
+            )
         if state.sampler is None:
             if state.length != len(self.order):
                 raise UsageError(

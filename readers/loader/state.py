@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from packtrain._core.errors import UsageError
 
 from .sampler import SamplerOrder
+
+if TYPE_CHECKING:
+    from ..dataset.store import RecordStore
 
 _VERSION = 1
 
@@ -26,6 +29,8 @@ class LoaderState:
         parameters: What else decides the rows of the order, see `Order.parameters`.
         sampler: What a foreign sampler needs to draw the epoch again, and the world size, which it cannot change; None
             for packtrain's own orders.
+        dataset: Which samples the rows are, see `Manifest.identity`; None for a foreign dataset, or if it was not
+            recorded.
     """
 
     seed: int | None
@@ -35,6 +40,7 @@ class LoaderState:
     order: str
     parameters: Mapping[str, int] = field(default_factory=dict)
     sampler: Mapping[str, Any] | None = None
+    dataset: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain numbers and strings, except for what a foreign sampler's own state holds."""
@@ -73,6 +79,8 @@ class LoaderState:
                 raise _no_state(f"{name} is {value!r}")
         if not isinstance(self.parameters, Mapping):
             raise _no_state(f"parameters is {self.parameters!r}")
+        if not isinstance(self.dataset, str | None):
+            raise _no_state(f"dataset is {self.dataset!r}")
         if isinstance(self.sampler, Mapping) != (self.order == SamplerOrder.__name__):
             raise _no_state(f"order is {self.order!r}, sampler is {self.sampler!r}")
         if self.consumed > self.length:
@@ -81,3 +89,8 @@ class LoaderState:
 
 def _no_state(why: str) -> UsageError:
     return UsageError(f"this is not the state of a loader: {why}")
+
+
+def identity_of(stores: Sequence[RecordStore]) -> str | None:
+    """Which samples the rows of these stores are, one store after the other; None without stores."""
+    return "+".join(store.manifest.identity for store in stores) or None

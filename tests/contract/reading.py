@@ -22,7 +22,7 @@ from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptRecord, UsageError
-from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
+from packtrain.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
 from .laws import Laws, column, manifest
 
@@ -188,7 +188,7 @@ class ReadingLaws(Laws):
             out = self.pack(images, tmp_path / f"{store.store} {store.mode}", store=store)
             for io_mode in ("mmap", "pread"):
                 opened = open_dataset(out, [RandomResizedCrop(20), RandomHorizontalFlip()], io=io_mode)
-                assert opened._samples.compose is not None
+                assert isinstance(opened._samples.compose, Compose)
                 for row, source in enumerate(list_rows):
                     image, random = decoded(source.data, store.mode), numbers(row, 23)
                     steps = opened._samples.compose.operations(*image.size, random)

@@ -14,6 +14,8 @@ import torch.distributed
 from helpers.batching import Numbers, steps, through_json
 
 from packtrain import BlockShuffled, Loader, Order, Sequential, Shuffled, Weighted
+from packtrain._readers.dataset.image_dataset import samples_of
+from packtrain._readers.loader.state import identity_of
 
 SEED = 7
 FIELDS = ("position", "row")
@@ -72,7 +74,9 @@ class Model:
     @classmethod
     def of(cls, dataset: Any, order: str) -> Self:
         made = ORDERS[order](dataset)
-        return cls(len(made), order, {"parameters": dict(made.parameters)} if made.parameters else {})
+        packed = samples_of(dataset)
+        identity = {} if packed is None else {"dataset": identity_of(packed.stores)}
+        return cls(len(made), order, ({"parameters": dict(made.parameters)} if made.parameters else {}) | identity)
 
     def begin(self, topology: Topology) -> None:
         if self.begun:

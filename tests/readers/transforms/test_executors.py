@@ -75,7 +75,7 @@ def whole(folder: Path) -> list[Image.Image]:
 
 def check(torchvision: Any, opened: PackedDataset, row: int, image: Image.Image, seed: int) -> bool:
     """Compares a row with torchvision's; says whether the transform can be applied to it at all."""
-    assert opened._samples.compose is not None
+    assert isinstance(opened._samples.compose, Compose)
     random = numbers(seed, opened._samples.compose.draws)
     try:
         steps = opened._samples.compose.operations(*image.size, random)
@@ -206,7 +206,7 @@ class TestForeign:
                 monkeypatch.setattr(rgbx, "_maps_rgb", lambda: False)
             seen: list[Image.Image] = []
             opened = open_dataset(folder, [TRANSFORMS[kind](), seen.append])
-            assert opened._samples.compose is not None
+            assert isinstance(opened._samples.compose, Compose)
             for row, image in enumerate(whole):
                 random = numbers(row, opened._samples.compose.draws)
                 steps = opened._samples.compose.operations(*image.size, random)
@@ -229,7 +229,7 @@ class TestForeign:
         ]
         for chain in chains:
             opened = open_dataset(crop_ready, chain)
-            assert opened._samples.compose is not None
+            assert isinstance(opened._samples.compose, Compose)
             assert list(map(type, opened._samples.compose.fused)) == [Resize, CenterCrop]
             for row, data in enumerate(SOURCES.values()):
                 assert torch.equal(opened[row][0], theirs(decoded(data, "RGB")))
@@ -316,7 +316,7 @@ class TestLittleIsDecoded:
         self, folder: Path, recorder: Recorder, transform: Any, box: Box
     ) -> None:
         opened = open_dataset(folder, transform)
-        assert opened._samples.compose is not None
+        assert isinstance(opened._samples.compose, Compose)
         opened._samples.make(0, [0.5] * opened._samples.compose.draws)[0]
         ((size, _, scale),) = recorder.asked
         record = opened.record(0).tobytes()

@@ -1,0 +1,84 @@
+"""`packtrain index`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from packtrain._core.cores import available_cores
+from packtrain._core.options import PIXEL_MODES
+from packtrain._core.sizes import size
+
+from .output import print_json, progress, say
+from .paths import PATH
+
+if TYPE_CHECKING:
+    from packtrain._packer.foreign.indexer import IndexReport
+
+
+@click.command("index", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("shards", metavar="SHARD...", type=PATH, nargs=-1, required=True)
+@click.argument("out", metavar="OUT", type=PATH)
+@click.option(
+    "--field",
+    "fields",
+    metavar="NAME=EXT[:KIND]",
+    multiple=True,
+    help="The field of the members with an extension, such as caption=txt or seg=seg.png:mask; may be repeated.",
+)
+@click.option(
+    "--mask", "masks", metavar="NAME", multiple=True, help="A field whose PNGs are masks, not images; may be repeated."
+)
+@click.option(
+    "--label",
+    metavar="EXT[:KEY]|none",
+    help="Where the label is, such as cls, or json:class_id for a value in a JSON object.  [default: cls, if there]",
+)
+@click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
+@click.option("--update", is_flag=True, help="Take new shards into the dataset OUT; the others are not read again.")
+@click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
+@click.option(
+    "--max-rejects",
+    default="0.1%",
+    metavar="N|P%",
+    help="How many samples may be refused; a percentage allows at least one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(shards: tuple[Path, ...], out: Path, workers: int | None, as_json: bool, **options: Any) -> None:
+    """Make a dataset of WebDataset tar shards. Each is read once and stays where it is; manifest and index go to OUT.
+
+    SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these.
+    """
+    from packtrain._packer.foreign.indexer import IndexProgress, index_shards
+
+    start = time.monotonic()
+    with progress("index", quiet=as_json, unit="bytes") as show:
+
+        def on_progress(state: IndexProgress) -> None:
+            show(state.done, state.total, 0, f"{state.samples:,} samples")
+
+        report = index_shards(shards, out, workers=workers or available_cores(), on_progress=on_progress, **options)
+    if as_json:
+        print_json(report)
+    else:
+        say(_describe(report, time.monotonic() - start))
+
+
+def _describe(report: IndexReport, seconds: float) -> str:
+    what = f"{report.records:,} samples in {report.shards} shard(s), {size(report.bytes)}"
+    if report.indexed:
+        text = f"{report.dataset}: {what}; {report.indexed} shard(s) read in {seconds:.1f} s"
+    else:
+        text = f"{report.dataset}: no new shards: {what}"
+    text += f"\nlabels: {report.labels}"
+    for field in report.fields:
+        missing = f", {field.missing:,} sample(s) without it" if field.missing else ""
+        text += f"\n{field.name}: {field.kind} ({', '.join(f'.{name}' for name in field.extensions)}){missing}"
+    if report.rejects:
+        text += f"\n{report.rejects} sample(s) refused, see {report.dataset / 'rejects.jsonl'}"
+    if report.left_out:
+        text += f"\n{report.left_out} file(s) left out: without an extension, hidden, or webdataset's own"
+    return text

@@ -1,0 +1,163 @@
+"""Writes the dataset of foreign shards: names and links of the shards, labels, index and manifest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from packtrain._core.errors import PackError
+from packtrain._core.files import make_folder, write_file
+from packtrain._core.index import IndexWriter
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FieldInfo, Link, Manifest, ShardInfo
+from packtrain._core.options import LabelSpec
+from packtrain._core.schema import Field
+
+from ..merge import write_rejects
+from ..notes import PARTS
+from .extending import AGAIN, Before
+from .plan import IndexPlan
+from .records import Label
+from .scan import Scan
+from .tables import Rows
+
+_RESERVED: Final = (MANIFEST, PLAN, REJECTS, INDEX, PARTS)
+_PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+
+
+def shard_names(paths: Sequence[Path], taken: Sequence[str]) -> list[str]:
+    """Unique plain names for new shards: what they are called, if that can be.
+
+    Args:
+        paths: The shards.
+        taken: The names of the shards before them.
+    """
+    used, names = {*taken, *_RESERVED}, []
+    for number, path in enumerate(paths, len(taken)):
+        name = path.name
+        if not _PLAIN.fullmatch(name) or name in used:
+            stem = re.sub("[^A-Za-z0-9_-]", "_", path.stem)[:100]
+            name = f"{stem}-{number:06d}.tar"
+        while name in used:
+            name = f"x{name}"
+        used.add(name)
+        names.append(name)
+    return names
+
+
+def linked_shards(
+    scans: Sequence[Scan], paths: Sequence[Path], names: Sequence[str], rows: Rows, before: Before | None
+) -> tuple[Path, list[ShardInfo]]:
+    """Returns the folder that all links start from, and what the manifest says about the shards."""
+    old = [] if before is None else before.paths()
+    base = Path(os.path.commonpath([path.parent for path in [*old, *paths]]))
+    infos = []
+    for path, shard in zip(old, [] if before is None else before.manifest.shards, strict=True):
+        modified = 0 if shard.link is None else shard.link.modified_ns
+        infos.append(replace(shard, link=Link(path.relative_to(base).as_posix(), modified)))
+    for scan, path, name in zip(scans, paths, names, strict=True):
+        link = Link(path.relative_to(base).as_posix(), scan.modified_ns)
+        infos.append(ShardInfo(name, scan.bytes, scan.crc32c, int((rows.shards == scan.number).sum()), (), link))
+    return base, infos
+
+
+def write_dataset(
+    temporary: Path,
+    folder: Path,
+    plan: IndexPlan,
+    fields: Sequence[Field],
+    rows: Rows,
+    links: tuple[Path, Sequence[ShardInfo]],
+    before: Before | None,
+) -> Manifest:
+    """Writes index, rejects.jsonl and manifest to `temporary`; all of it is to lie in `folder`.
+
+    Raises:
+        PackError: The labels do not fit together.
+    """
+    base, shards = links
+    spec, classes, labels = settle_labels(rows.labels, None if before is None else before.manifest)
+    make_folder(temporary / INDEX)
+    writer = IndexWriter(temporary / INDEX, len(rows.lines))
+    writer.add("line", rows.lines)
+    writer.add("shard", rows.shards)
+    for field in fields:
+        for name, column in rows.columns[field.name].items():
+            writer.add(field.prefix + name, column)
+    if labels is not None:
+        writer.add("label", labels)
+    writer.add("by_place", np.arange(len(rows.lines), dtype="<i8"))
+    writer.add_text("path", *_texts(rows.paths))
+    manifest = Manifest(
+        name=re.sub("[^A-Za-z0-9_-]", "-", folder.name)[:255] or INDEX,
+        format="tar",
+        fields=tuple(_with_figures(field, rows.columns[field.name]["length"]) for field in fields),
+        labels=spec,
+        classes=classes,
+        records=len(rows.lines),
+        lines=len(rows.lines) + len(rows.rejects),
+        rejects=len(rows.rejects),
+        duplicates=0,
+        plan_sha256=plan.sha256,
+        written_by=plan.written_by,
+        rejects_file=write_rejects(temporary, rows.rejects),
+        columns=writer.finish(),
+        shards=tuple(shards),
+        base=_base(base, folder),
+    )
+    write_file(temporary / MANIFEST, [manifest.dump()])
+    return manifest
+
+
+def settle_labels(
+    labels: Sequence[Label] | None, before: Manifest | None
+) -> tuple[LabelSpec, tuple[str, ...] | None, Any]:
+    """Decides the type of the labels: whole numbers, floating-point numbers, or the names of classes.
+
+    Classes are numbered in the order of their names; those that come with new shards follow those of before.
+
+    Returns:
+        The type, the names of the classes or None, and the labels as an array [rows] or None.
+
+    Raises:
+        PackError: There are numbers and names, or the type differs from that of the dataset `before`.
+    """
+    if labels is None:
+        return LabelSpec("none"), None, None
+    kinds = {type(label) for label in labels}
+    if str in kinds and len(kinds) > 1:
+        raise PackError("some labels are numbers and others are texts: --label takes one or the other")
+    classes: tuple[str, ...] | None = None
+    if str in kinds:
+        known = () if before is None else before.classes or ()
+        classes = (*known, *sorted({str(label) for label in labels} - set(known)))
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = [numbers[str(label)] for label in labels]
+    spec = LabelSpec("float" if float in kinds else "int")
+    if before is not None and (spec, classes is None) != (before.labels, before.classes is None):
+        raise PackError(f"the labels of the new shards are of another type than those of the dataset. {AGAIN}")
+    return spec, classes, np.array(labels, spec.dtype)
+
+
+def _with_figures(field: Field, lengths: Any) -> FieldInfo:
+    there = lengths[lengths >= 0]
+    missing = len(lengths) - len(there)
+    return FieldInfo.of(replace(field, optional=missing > 0), int(there.sum()), int(there.max(initial=0)), missing)
+
+
+def _base(base: Path, folder: Path) -> str:
+    """How the manifest names the folder of the shards: relative if both lie together, so that they move together."""
+    together = folder.parent == base or folder.parent in base.parents
+    return os.path.relpath(base, folder) if together else os.fspath(base)
+
+
+def _texts(texts: Sequence[bytes]) -> tuple[Any, Any]:
+    """Returns offsets, int64 [count + 1], and the bytes of all texts one after the other, uint8."""
+    offsets = np.zeros(len(texts) + 1, "<i8")
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    return offsets, np.frombuffer(b"".join(texts), "|u1")

@@ -1,0 +1,122 @@
+"""An indexed dataset into which new shards are taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from packtrain._core.errors import PackError
+from packtrain._core.index import Index
+from packtrain._core.manifest import Manifest
+from packtrain._core.problems import reason
+from packtrain._core.schema import IMAGE, Field
+
+from ..merge import read_rejects
+from . import tables
+from .plan import IndexPlan
+from .records import ArrayFacts, Label
+from .tables import Columns, Rows, no_columns
+
+AGAIN: Final = "Index all shards again, into a new folder"
+
+
+@dataclass(frozen=True)
+class Before:
+    """A dataset before new shards are taken into it.
+
+    Attributes:
+        folder: Its folder.
+        manifest: Its manifest.
+        plan: Its plan.
+        rows: Its rows.
+    """
+
+    folder: Path
+    manifest: Manifest
+    plan: IndexPlan
+    rows: Rows
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a dataset.
+
+        Raises:
+            OutputConflict: It was not indexed, but packed.
+            DatasetError: It is not sound.
+        """
+        plan, manifest = IndexPlan.load(folder), Manifest.load(folder)
+        return cls(folder, manifest, plan, _rows(folder, manifest))
+
+    def paths(self) -> list[Path]:
+        """Where its shards lie."""
+        shards = range(len(self.manifest.shards))
+        return [Path(os.path.normpath(self.manifest.shard_path(self.folder, number))) for number in shards]
+
+    def new_among(self, paths: Sequence[Path]) -> list[Path]:
+        """Those of the `paths` that are not in the dataset.
+
+        Raises:
+            PackError: A shard that is in it has changed.
+        """
+        for path, shard in zip(self.paths(), self.manifest.shards, strict=True):
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                raise PackError(f"{path}, which is in the dataset, cannot be read: {reason(error)}") from error
+            if shard.link is None or (found.st_size, found.st_mtime_ns) != (shard.bytes, shard.link.modified_ns):
+                raise PackError(f"{path} has changed since it was indexed. {AGAIN}")
+        known = {os.path.realpath(path) for path in self.paths()}
+        return [path for path in paths if os.path.realpath(path) not in known]
+
+    def rows_with(self, fields: Sequence[Field]) -> Rows:
+        """Its rows, with the columns of all these fields."""
+        count = len(self.rows.lines)
+        columns = {field.name: self.rows.columns.get(field.name) or no_columns(field, count) for field in fields}
+        return Rows(**{**vars(self.rows), "columns": columns})
+
+    def fields_with(self, new: Sequence[Field]) -> tuple[Field, ...]:
+        """Its fields together with those of new shards.
+
+        Raises:
+            PackError: They do not fit together.
+        """
+        fields = {field.name: field for field in self.manifest.schema.fields}
+        if IMAGE not in fields and any(field.name == IMAGE for field in new):
+            raise PackError(f"the new shards have images, and the dataset has none. {AGAIN}")
+        for field in new:
+            fields[field.name] = _joined(fields[field.name], field) if field.name in fields else field
+        return tuple(fields.values())
+
+
+def _joined(old: Field, new: Field) -> Field:
+    if old.kind == new.kind == "mask":
+        return tables.mask_field(old.name, wide="<u2" in (old.dtype, new.dtype))
+    joined = new
+    if old.kind == new.kind == "array":
+        form = ArrayFacts(old.dtype or "", old.shape or ()).joined(ArrayFacts(new.dtype or "", new.shape or ()))
+        joined = tables.array_field(old.name, form)
+    if joined.kind != old.kind:
+        raise PackError(f"the field {old.name!r} of the new shards does not fit that of the dataset. {AGAIN}")
+    return joined if joined.kind == "array" else old
+
+
+def _rows(folder: Path, manifest: Manifest) -> Rows:
+    index = Index.of(folder, manifest)
+    index.check_all()
+    labels: list[Label] | None = None
+    if manifest.labels.kind != "none":
+        labels = index["label"].tolist()
+    if manifest.classes is not None:
+        labels = [manifest.classes[number] for number in index["label"].tolist()]
+    columns: dict[str, Columns] = {}
+    for field in manifest.schema.fields:
+        own = index.field(field.name)
+        own.check_all()
+        columns[field.name] = {name: own[name] for name in no_columns(field, 0)}
+    text = index["path_bytes"].tobytes()
+    paths = [text[start:stop] for start, stop in pairwise(index["path_offsets"].tolist())]
+    return Rows(index["line"], index["shard"], paths, labels, columns, read_rejects(folder, manifest))

@@ -1,0 +1,263 @@
+"""Indexes foreign tar shards: reads each once, and makes a dataset of them whose shards stay in place."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.arguments import flag, function, path_of, whole
+from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain._core.files import file_errors
+from packtrain._core.manifest import Manifest
+from packtrain._core.schema import Field
+
+from ..engine import run_tasks
+from ..options import reject_limit
+from . import tables
+from .dataset import linked_shards, shard_names, write_dataset
+from .extending import Before
+from .fields import Rules
+from .headers import shown
+from .plan import IndexPlan
+from .publish import building, exchange, not_empty, only_updater, publish
+from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
+from .sources import find_shards
+from .tables import Rows
+
+_SHOWN: Final = 5
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """Progress of a run.
+
+    Attributes:
+        done: Number of bytes of shards that have been read.
+        total: Number of bytes to read.
+        samples: Number of samples found so far.
+    """
+
+    done: int
+    total: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """Result of a run.
+
+    Attributes:
+        dataset: Folder of the dataset.
+        indexed: Number of shards that this run has read.
+        shards: Number of shards in the dataset.
+        records: Number of samples in the dataset.
+        bytes: Total size of the shards in bytes.
+        rejects: Number of refused samples.
+        fields: Name, kind and extensions of each field, and the number of samples without it.
+        labels: Type of the labels.
+        left_out: Number of members, in the shards that this run has read, that belong to no sample.
+    """
+
+    dataset: Path
+    indexed: int
+    shards: int
+    records: int
+    bytes: int
+    rejects: int
+    fields: tuple[IndexedField, ...]
+    labels: str
+    left_out: int
+
+
+@dataclass(frozen=True)
+class IndexedField:
+    """A field of an indexed dataset.
+
+    Attributes:
+        name: Its name.
+        kind: Its kind.
+        extensions: What the names of its members end with.
+        missing: Number of samples without it.
+    """
+
+    name: str
+    kind: str
+    extensions: tuple[str, ...]
+    missing: int
+
+
+def index_shards(
+    shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    fields: Sequence[str] = (),
+    masks: Sequence[str] = (),
+    label: str | None = None,
+    mode: str = "RGB",
+    update: bool = False,
+    workers: int = 1,
+    max_rejects: str | int = "0.1%",
+    on_progress: Callable[[IndexProgress], None] | None = None,
+) -> IndexReport:
+    """Makes a dataset of WebDataset tar shards, which stay where they are.
+
+    Each shard is read once, from front to back. Rows are in the order of the shards, and in that of each shard.
+
+    Args:
+        shards: The shards: files, folders, patterns such as ``train-{000000..000146}.tar``, or ``@FILE`` for a list.
+        out: Folder of the dataset: new or empty, or with `update` one that was indexed before.
+        fields: What the members with an extension are, each as ``NAME=EXT`` or ``NAME=EXT:KIND``, such as
+            ``"caption=txt"`` or ``"features=pth:bytes"``. All others are understood by their extensions.
+        masks: Names of fields that are masks, maps of class indices, and not images.
+        label: Where the label is: ``"EXT"``, a member that holds a whole number; ``"EXT:KEY"``, a number or the name of
+            a class in a JSON object; or ``"none"``. None for ``"cls"``, if there is any.
+        mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
+        update: True to take new shards into the dataset `out`. Those that are in it are not read again, and what the
+            extensions mean stays as it is.
+        workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
+            ``if __name__ == "__main__"``.
+        max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
+        on_progress: Called in the calling process, several times a second.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UsageError: An argument has the wrong type, or does not fit what is in the shards.
+        PackError: A shard cannot be read, is not a sound tar archive of samples, or has changed since it was indexed.
+        OutputConflict: `out` holds something else, or somebody else is indexing there.
+        TooManyRejects: More samples were refused than allowed.
+        DatasetError: The dataset that is to be updated is not sound.
+    """
+    rules = Rules.parse(fields, masks, label, mode)
+    flag("update", update)
+    function("on_progress", on_progress)
+    run = _Run(whole("workers", workers, 1), max_rejects, on_progress)
+    folder = Path(os.path.realpath(path_of("out", out)))
+    paths = find_shards([shards] if isinstance(shards, str | os.PathLike) else shards)
+    with file_errors(folder):
+        if not update:
+            _require_free(folder)
+            return run.index(paths, folder, rules, None)
+        if rules != Rules():
+            raise UsageError("what the extensions mean was decided when the dataset was made: leave it out with update")
+        with only_updater(folder):
+            before = Before.load(folder)
+            if new := before.new_among(paths):
+                return run.index(new, folder, before.plan.rules, before)
+            return _report(folder, before.manifest, before.plan, [])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How shards are indexed; see `index_shards`."""
+
+    workers: int
+    max_rejects: str | int
+    on_progress: Callable[[IndexProgress], None] | None
+
+    def index(self, paths: Sequence[Path], folder: Path, rules: Rules, before: Before | None) -> IndexReport:
+        """Reads shards, and puts a dataset of them in its place."""
+        _check_ends(paths)
+        known = [] if before is None else [shard.name for shard in before.manifest.shards]
+        scans = self._scan([ScanTask(number, path, rules) for number, path in enumerate(paths, len(known))])
+        if before is None:
+            rules.require_used(dict.fromkeys(extension for scan in scans for extension in scan.found))
+        settled, fields = tables.settle(rules, scans)
+        if before is not None:
+            settled, fields = replace(settled, labels=rules.labels), before.fields_with(fields)
+        names = shard_names(paths, known)
+        rows = _rows(scans, names, settled, fields, before)
+        _check_rejects(rows, self.max_rejects, 0 if before is None else before.manifest.rejects)
+        plan = IndexPlan(settled, f"packtrain {metadata.version('packtrain')}")
+        links = linked_shards(scans, paths, names, rows, before)
+        with building(folder, plan.dump()) as temporary:
+            manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
+            (publish if before is None else exchange)(temporary, folder)
+        return _report(folder, manifest, plan, scans)
+
+    def _scan(self, tasks: Sequence[ScanTask]) -> list[Scan]:
+        """Reads all shards. Returns what is in them, in their order."""
+        total, done, samples = sum(os.stat(task.path).st_size for task in tasks), Counter[int](), Counter[int]()
+
+        def advance(progress: ScanProgress) -> None:
+            done[progress.number], samples[progress.number] = progress.bytes, progress.samples
+            if self.on_progress is not None:
+                self.on_progress(IndexProgress(done.total(), total, samples.total()))
+
+        scans = []
+        for scan in run_tasks(scan_shard, tasks, workers=min(self.workers, len(tasks)), on_progress=advance):
+            advance(ScanProgress(scan.number, scan.bytes, len(scan.keys)))
+            scans.append(scan)
+        return sorted(scans, key=lambda scan: scan.number)
+
+
+def _require_free(folder: Path) -> None:
+    """Refuses a folder with something in it before the time is spent to read all shards."""
+    if folder.exists() and not folder.is_dir():
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
+    if folder.is_dir() and os.listdir(folder):
+        raise not_empty(folder)
+
+
+def _check_ends(paths: Sequence[Path]) -> None:
+    problems = [problem for path in paths if (problem := check_ends(path)) is not None]
+    if len(problems) == 1:
+        raise PackError(problems[0])
+    if problems:
+        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+        raise PackError(f"{len(problems)} of {len(paths)} shards cannot be indexed:{listed}{more}")
+
+
+def _rows(
+    scans: Sequence[Scan], names: Sequence[str], rules: Rules, fields: Sequence[Field], before: Before | None
+) -> Rows:
+    """The rows of the dataset: those of before, and those of the new shards."""
+    extensions = {rule.extension: rule.name for rule in rules.fields}
+    parts = [] if before is None else [before.rows_with(fields)]
+    line = 0 if before is None else before.manifest.lines
+    for scan, name in zip(scans, names, strict=True):
+        parts.append(tables.rows(scan, name, line, extensions, fields, rules.labels))
+        line += len(scan.keys)
+    return tables.joined(parts)
+
+
+def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
+    rejects, lines = rows.rejects, len(rows.lines) + len(rows.rejects)
+    if len(rejects) == lines:
+        why = f"; the first: {rejects[0].path}: {rejects[0].reason}" if rejects else ": there is none"
+        raise PackError(f"no sample of {lines} can be used{why}")
+    # Those that the dataset had before were accepted then.
+    limit = max(before, reject_limit(max_rejects, lines))
+    if len(rejects) > limit:
+        examples = "".join(f"\n  {shown(os.fsencode(item.path))}: {item.reason}" for item in rejects[:_SHOWN])
+        raise TooManyRejects(
+            f"{len(rejects)} of {lines} samples refused, {limit} allowed.{examples}\n"
+            "Say with --field what the extensions are, or allow more with --max-rejects"
+        )
+
+
+def _report(folder: Path, manifest: Manifest, plan: IndexPlan, scans: Sequence[Scan]) -> IndexReport:
+    extensions = {
+        field.name: tuple(rule.extension for rule in plan.rules.fields if rule.name == field.name)
+        for field in manifest.fields
+    }
+    return IndexReport(
+        dataset=folder,
+        indexed=len(scans),
+        shards=len(manifest.shards),
+        records=manifest.records,
+        bytes=manifest.bytes,
+        rejects=manifest.rejects,
+        fields=tuple(
+            IndexedField(field.name, field.kind, extensions[field.name], field.missing) for field in manifest.fields
+        ),
+        labels=str(manifest.labels),
+        left_out=sum(scan.left_out for scan in scans),
+    )

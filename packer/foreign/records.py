@@ -1,0 +1,233 @@
+"""What a member of a foreign shard holds, as far as an index has to know: from its first bytes where that is enough."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import struct
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+
+from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.pillow import open_image
+from packtrain._core.errors import UsageError
+from packtrain._core.schema import check_array
+
+from .pieces import LARGEST_VIEW
+
+_ORIENTATION: Final = 0x0112
+_MOST_NPY_HEADER: Final = 64 * 1024
+_MOST_LABEL: Final = 64 * 1024
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_GREY: Final = (0, 3)
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+Label = int | float | str
+
+
+class Unfit(Exception):
+    """A member that is not what its name says. The message says why."""
+
+
+class ImageFacts(NamedTuple):
+    """Size of an image or mask as stored, and its EXIF orientation, 1 to 8; `wide` is True for a mask of 16 bits."""
+
+    width: int
+    height: int
+    orientation: int = 1
+    wide: bool = False
+
+
+class ArrayFacts(NamedTuple):
+    """Type and shape of arrays.
+
+    Attributes:
+        dtype: numpy type string.
+        shape: Their shape; the first size is None if they differ in it.
+        problem: Why they can be a field only as bytes, or "".
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    problem: str = ""
+
+    def joined(self, other: ArrayFacts) -> ArrayFacts:
+        """What is true of these arrays and of others."""
+        if self == other or self.problem:
+            return self
+        if other.problem:
+            return other
+        if self.dtype == other.dtype and self.shape and other.shape and self.shape[1:] == other.shape[1:]:
+            return ArrayFacts(self.dtype, (None, *self.shape[1:]))
+        return ArrayFacts("", (), f"there are arrays of {self} and of {other}")
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}".replace("None", "any")
+
+
+def image_facts(data: memoryview) -> ImageFacts:
+    """Reads the header of an image.
+
+    Raises:
+        Unfit: It is no image that packtrain opens.
+    """
+    if _starts(data, b"\xff\xd8") and (frame := frame_header(data)) and frame.width and frame.height:
+        exif = _jpeg_exif(data)
+        if (orientation := 1 if exif is None else _exif_orientation(exif)) is not None:
+            return ImageFacts(frame.width, frame.height, orientation)
+    elif _is_png(data):
+        width, height = struct.unpack_from(">II", data, 16)
+        if width and height and b"eXIf" not in bytes(data[33:4096]):
+            return ImageFacts(width, height)
+    return _opened_facts(data)
+
+
+def _starts(data: memoryview, magic: bytes) -> bool:
+    return bytes(data[: len(magic)]) == magic
+
+
+def _is_png(data: memoryview) -> bool:
+    """True if a PNG begins with a whole header."""
+    return _starts(data, _PNG) and bytes(data[12:16]) == b"IHDR" and len(data) >= 33
+
+
+def _opened_facts(data: memoryview) -> ImageFacts:
+    try:
+        with open_image(data) as image:
+            exif = image.info.get("exif") or image.info.get("xmp")
+            # Not `getexif` of an image without EXIF data: Pillow would decode a PNG to look behind its pixels.
+            orientation = image.getexif().get(_ORIENTATION, 1) if exif else 1
+            return ImageFacts(image.width, image.height, orientation if orientation in range(1, 9) else 1)
+    except Exception as error:
+        # Pillow's plugins raise any kind of error on a damaged header.
+        raise Unfit(f"its header cannot be read ({error})") from error
+
+
+def _jpeg_exif(data: memoryview) -> memoryview | None:
+    """The TIFF structure of the EXIF segment of a JPEG; None if there is neither that nor XMP, which may stand in."""
+    place = 2
+    while place + 10 <= len(data) and data[place] == 0xFF and data[place + 1] not in (0xC0, 0xC2, 0xDA):
+        length = data[place + 2] << 8 | data[place + 3]
+        if data[place + 1] == 0xE1 and bytes(data[place + 4 : place + 8]) in (b"Exif", b"http"):
+            return data[place + 10 : place + 2 + length]
+        place += 2 + length
+    return None
+
+
+def _exif_orientation(tiff: memoryview) -> int | None:
+    """The orientation that the first directory says, 1 if it says none; None if that is not certain."""
+    try:
+        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(tiff[:4])]
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (entries,) = struct.unpack_from(f"{order}H", tiff, start)
+        for number in range(entries):
+            tag, kind, count, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * number)
+            if tag == _ORIENTATION:
+                return value if (kind, count) == (3, 1) and 1 <= value <= 8 else None
+    except (KeyError, struct.error):
+        return None
+    return 1
+
+
+def mask_facts(data: memoryview) -> ImageFacts:
+    """Reads the header of a mask: a PNG of one channel, grey or with a palette.
+
+    Raises:
+        Unfit: It is something else.
+    """
+    if not _is_png(data):
+        raise Unfit("a mask must be a PNG")
+    width, height, depth, colour = struct.unpack_from(">IIBB", data, 16)
+    if colour not in _PNG_GREY:
+        raise Unfit("a mask must have one channel, grey or with a palette, and this one has several")
+    if not width or not height:
+        raise Unfit(f"its header says {width} x {height} pixels")
+    return ImageFacts(width, height, wide=depth == 16)
+
+
+def check_text(data: memoryview) -> None:
+    """Checks that a text is UTF-8.
+
+    Raises:
+        Unfit: It is not.
+    """
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise Unfit(f"a text must be UTF-8 ({error})") from error
+
+
+def parse_json(data: memoryview) -> object:
+    """Reads a JSON text.
+
+    Raises:
+        Unfit: It is none.
+    """
+    try:
+        return json.loads(str(data, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"it is not JSON ({error})") from error
+
+
+def plain_label(data: memoryview) -> int:
+    """Reads a label in decimal.
+
+    Raises:
+        Unfit: It is something else.
+    """
+    try:
+        text = str(data[:_MOST_LABEL], "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise Unfit(f"a label must be a text ({error})") from error
+    if not _DECIMAL.fullmatch(text) or int(text) not in _INT64:
+        raise Unfit(f"a label must be a whole number, and this is {text[:40]!r}")
+    return int(text)
+
+
+def json_label(value: object, key: str) -> Label:
+    """Takes a label out of a JSON object: a number, or the name of a class. Dots in `key` lead into inner objects.
+
+    Raises:
+        Unfit: It is not there, or something else.
+    """
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise Unfit(f"it has no {key!r}, which is to be the label")
+        value = cast("dict[str, object]", value)[part]
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
+    if isinstance(value, int) and value not in _INT64:
+        raise Unfit(f"its {key!r}, which is to be the label, does not fit 64 bits")
+    return value
+
+
+def array_facts(data: memoryview, size: int) -> ArrayFacts:
+    """Reads the header of an `.npy` file of `size` bytes, of which `data` is the beginning. Never unpickles."""
+    file = io.BytesIO(data[:_MOST_NPY_HEADER])
+    try:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            return ArrayFacts("", (), f"it is an .npy file of version {version[0]}.{version[1]}, not 1.0")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        check_array("array", dtype.str, shape)
+    except UsageError as error:
+        return ArrayFacts("", (), str(error).removeprefix("field array: "))
+    except Exception as error:
+        # numpy evaluates a Python literal, which can fail in many ways.
+        return ArrayFacts("", (), f"its header cannot be read ({error})")
+    if fortran and len(shape) > 1:
+        return ArrayFacts("", (), "its values lie in the order of Fortran")
+    values = math.prod(shape, start=dtype.itemsize)
+    if file.tell() + values != size:
+        return ArrayFacts("", (), f"its header says {values} bytes of values, and there are {size - file.tell()}")
+    return ArrayFacts(dtype.str, shape)
+
+
+def check_viewable(size: int) -> None:
+    """Raises `Unfit` if a member is larger than what is looked at as a whole."""
+    if size > LARGEST_VIEW:
+        raise Unfit(f"it has {size} bytes, more than the {LARGEST_VIEW} that can be checked")

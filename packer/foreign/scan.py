@@ -1,0 +1,251 @@
+"""Reads one foreign shard: a task for a worker process."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import PackError
+from packtrain._core.opening import open_regular
+from packtrain._core.problems import reason
+
+from . import records
+from .fields import LABEL, Rules
+from .headers import BLOCK, BadArchive, Member, compression, members, shown
+from .pieces import Pieces
+from .records import ArrayFacts, ImageFacts, Label, Unfit
+from .samples import Grouping
+
+_REPORT_MEMBERS: Final = 512
+Key = bytes
+_HEAD: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """A task: read one shard.
+
+    Attributes:
+        number: Number of the shard.
+        path: The shard.
+        rules: How its extensions are to be understood.
+    """
+
+    number: int
+    path: Path
+    rules: Rules
+
+    def __str__(self) -> str:
+        return f"indexing {self.path}"
+
+
+@dataclass(frozen=True)
+class ScanProgress:
+    """Progress of one shard.
+
+    Attributes:
+        number: Number of the shard.
+        bytes: Number of its bytes that have been read.
+        samples: Number of samples found in it so far.
+    """
+
+    number: int
+    bytes: int
+    samples: int
+
+
+@dataclass
+class Found:
+    """The members of a shard with one extension. All arrays have one entry per member.
+
+    Attributes:
+        kind: What they are: ``"label"``, or the kind of a field.
+        samples: Number of the sample in the shard.
+        offsets: Offset of the content.
+        lengths: Size of the content in bytes.
+        checksums: crc32c of the content.
+        widths: Width in pixels, of images and masks.
+        heights: Height in pixels.
+        orientations: EXIF orientation.
+        wide: True if a mask has 16 bits.
+        form: Type and shape of all arrays together.
+    """
+
+    kind: str
+    samples: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    checksums: array[int] = field(default_factory=lambda: array("I"))
+    widths: array[int] = field(default_factory=lambda: array("i"))
+    heights: array[int] = field(default_factory=lambda: array("i"))
+    orientations: array[int] = field(default_factory=lambda: array("B"))
+    wide: bool = False
+    form: ArrayFacts | None = None
+
+    def add(self, sample: int, member: Member, checksum: int, facts: ImageFacts | ArrayFacts | None) -> None:
+        """Takes one more member."""
+        self.samples.append(sample)
+        self.offsets.append(member.offset)
+        self.lengths.append(member.size)
+        self.checksums.append(checksum)
+        if self.kind in ("image", "mask"):
+            image = facts if isinstance(facts, ImageFacts) else ImageFacts(0, 0)
+            self.widths.append(image.width)
+            self.heights.append(image.height)
+            self.orientations.append(image.orientation)
+            self.wide = self.wide or image.wide
+        elif isinstance(facts, ArrayFacts):
+            self.form = facts if self.form is None else self.form.joined(facts)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What is in one shard.
+
+    Attributes:
+        number: Number of the shard.
+        bytes: Its size.
+        modified_ns: Time of its last change.
+        crc32c: crc32c of the whole file.
+        keys: Key of each sample.
+        headers: Offset of the first header of each sample.
+        found: Its members by extension.
+        labels: Label of each sample that has one, by the number of the sample.
+        unfit: Why a sample cannot be used, by its number.
+        left_out: Number of members that belong to no sample.
+    """
+
+    number: int
+    bytes: int
+    modified_ns: int
+    crc32c: int
+    keys: list[Key]
+    headers: array[int]
+    found: dict[str, Found]
+    labels: dict[int, Label]
+    unfit: dict[int, str]
+    left_out: int
+
+
+def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None]) -> Scan:
+    """Reads a shard.
+
+    Raises:
+        PackError: It cannot be read, or is not a sound tar archive of samples.
+    """
+    try:
+        descriptor = open_regular(task.path)
+        try:
+            return _Scanner(task, descriptor, report).scan()
+        finally:
+            os.close(descriptor)
+    except BadArchive as error:
+        raise bad_shard(task.path, error) from error
+    except OSError as error:
+        raise PackError(f"{task.path} cannot be read: {reason(error)}") from error
+
+
+def check_ends(path: Path) -> str | None:
+    """Looks at both ends of a shard, before the time is spent to read it. Returns what is wrong with it, or None."""
+    try:
+        descriptor = open_regular(path)
+        try:
+            size = os.fstat(descriptor).st_size
+            start = os.pread(descriptor, BLOCK, 0)
+            end = os.pread(descriptor, 2 * BLOCK, max(0, size - 2 * BLOCK))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return f"{path} cannot be read: {reason(error)}"
+    if name := compression(start):
+        return (
+            f"{path} is compressed with {name}, so its records cannot be read in place: `packtrain convert` makes a "
+            "dataset of it, or decompress it"
+        )
+    if not size:
+        return f"{path} is an empty file, not a tar archive"
+    if end.strip(b"\0") or len(end) < 2 * BLOCK:
+        return (
+            f"{path} is cut off, or no tar archive: it ends at byte {size} without the end mark, two blocks of zeros. "
+            "Write or copy it again, or leave it out"
+        )
+    return None
+
+
+def bad_shard(path: Path, error: BadArchive) -> PackError:
+    """The error for a shard that cannot be indexed."""
+    return PackError(f"{path}, byte {error.offset}: {error.why}")
+
+
+class _Scanner:
+    def __init__(self, task: ScanTask, descriptor: int, report: Callable[[ScanProgress], None]) -> None:
+        self._task = task
+        self._descriptor = descriptor
+        self._before = os.fstat(descriptor)
+        self._pieces = Pieces(descriptor, self._before.st_size)
+        self._report = report
+        self._grouping = Grouping()
+        self._found: dict[str, Found] = {}
+        self._labels: dict[int, Label] = {}
+        self._unfit: dict[int, str] = {}
+
+    def scan(self) -> Scan:
+        grouping = self._grouping
+        for count, member in enumerate(members(self._pieces)):
+            if count % _REPORT_MEMBERS == 0:
+                self._report(ScanProgress(self._task.number, member.offset, len(grouping.keys)))
+            if (place := grouping.add(member.name, member.header)) is not None:
+                self._take(*place, member)
+        checksum, after = self._pieces.finish(), os.fstat(self._descriptor)
+        if (after.st_size, after.st_mtime_ns) != (self._before.st_size, self._before.st_mtime_ns):
+            raise PackError(f"{self._task.path} was changed while it was read: wait until it is complete")
+        return Scan(
+            number=self._task.number,
+            bytes=after.st_size,
+            modified_ns=after.st_mtime_ns,
+            crc32c=checksum,
+            keys=grouping.keys,
+            headers=array("q", grouping.headers),
+            found=self._found,
+            labels=self._labels,
+            unfit=self._unfit,
+            left_out=grouping.left_out,
+        )
+
+    def _take(self, sample: int, extension: str, member: Member) -> None:
+        if (found := self._found.get(extension)) is None:
+            found = self._found[extension] = Found(self._task.rules.kind(extension))
+        facts: ImageFacts | ArrayFacts | None = None
+        try:
+            facts = self._look(found.kind, extension, sample, member)
+        except Unfit as error:
+            self._unfit.setdefault(sample, f"{shown(member.name)}, byte {member.offset}: {error}")
+        # The label is a column of the index, and not a record.
+        checksum = 0 if found.kind == LABEL else self._pieces.checksum(member.offset, member.size)
+        found.add(sample, member, checksum, facts)
+
+    def _look(self, kind: str, extension: str, sample: int, member: Member) -> ImageFacts | ArrayFacts | None:
+        """Looks at the content of a member as far as its kind needs it."""
+        view = self._pieces.view
+        rule = self._task.rules.label
+        if kind == LABEL:
+            self._labels[sample] = records.plain_label(view(member.offset, min(member.size, _HEAD)))
+        elif rule is not None and rule.key is not None and extension == rule.extension:
+            records.check_viewable(member.size)
+            value = records.parse_json(view(member.offset, member.size))
+            self._labels[sample] = records.json_label(value, rule.key)
+        elif kind == "array":
+            return records.array_facts(view(member.offset, min(member.size, _HEAD)), member.size)
+        elif kind == "mask":
+            return records.mask_facts(view(member.offset, min(member.size, _HEAD)))
+        elif kind != "bytes":
+            records.check_viewable(member.size)
+            content = view(member.offset, member.size)
+            if kind == "image":
+                return records.image_facts(content)
+            (records.check_text if kind == "text" else records.parse_json)(content)
+        return None

@@ -1,0 +1,403 @@
+"""Datasets of foreign shards: what is in them, what is refused, and how new shards are taken in."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.corpus import exif
+from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
+from helpers.support import encoded, picture
+from PIL import Image
+
+from packtrain import verify
+from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain._core.files import checksum_file
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import LabelSpec
+from packtrain._packer.foreign.indexer import index_shards
+from packtrain._packer.foreign.pieces import Pieces
+from packtrain._packer.foreign.sources import expand_braces, find_shards
+
+PNG = encoded(picture(1, 24, 16), "PNG")
+MASK = encoded(picture(1, 24, 16, "L"), "PNG")
+
+
+def indexed(tmp_path: Path, *samples: list[tuple[str, bytes]], **options: Any) -> Indexed:
+    """The dataset of one shard that consists of these members."""
+    tmp_path.mkdir(exist_ok=True)
+    shard = write_tar(tmp_path / "a.tar", [member for sample in samples for member in sample])
+    return Indexed(index_shards(shard, tmp_path / "out", **options).dataset)
+
+
+def kinds(dataset: Indexed) -> dict[str, str]:
+    return {field.name: field.kind for field in dataset.manifest.fields}
+
+
+def test_every_sample_is_a_row_in_the_order_of_the_shards(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", 3)
+    dataset = Indexed(index_shards(tmp_path / "shards", tmp_path / "out").dataset)
+    assert dataset.samples() == [
+        {
+            "path": f"train-{number // 4:06d}.tar/{number:06d}",
+            "label": number,
+            "image": jpeg(number, 20 + number, 30),
+            "text": f"caption {number}".encode(),
+        }
+        for number in range(12)
+    ]
+    assert dataset.index["width"].tolist() == list(range(20, 32))
+    assert dataset.index["by_place"].tolist() == dataset.index["line"].tolist() == list(range(12))
+    for number, shard in enumerate(shards):
+        info = dataset.manifest.shards[number]
+        assert info.link is not None
+        stat = shard.stat()
+        found = (info.bytes, info.crc32c, info.link.modified_ns)
+        assert found == (stat.st_size, checksum_file(shard), stat.st_mtime_ns)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "shards"]
+
+
+def test_shards_and_dataset_that_lie_together_move_together(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a" / "shards", 2)
+    index_shards(tmp_path / "a" / "shards", tmp_path / "a" / "out")
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len(Indexed(tmp_path / "b" / "out").samples()) == 8
+    index_shards(tmp_path / "b" / "shards", tmp_path / "elsewhere" / "out")
+    (tmp_path / "elsewhere").rename(tmp_path / "c")
+    assert len(Indexed(tmp_path / "c" / "out").samples()) == 8
+
+
+def test_fields_are_named_after_extensions(tmp_path: Path) -> None:
+    first = [("a/1.jpg", jpeg()), ("a/1.seg.png", PNG), ("a/1.class.txt", b"x"), ("a/1.3d", b"y"), ("a/1.json", b"{}")]
+    second = [("a/2.PNG", PNG), ("a/2.emb.npy", npy(np.ones(3, "f4")))]
+    dataset = indexed(tmp_path, first, second)
+    assert kinds(dataset) == {
+        "image": "image",
+        "seg": "image",
+        "class_": "text",
+        "f_3d": "bytes",
+        "json": "json",
+        "emb": "array",
+    }
+    assert [field.name for field in dataset.manifest.fields if not field.optional] == ["image"]
+    assert [field.missing for field in dataset.manifest.fields] == [0, 1, 1, 1, 1, 1]
+    assert dataset.manifest.labels == LabelSpec("none")
+    assert by_key(dataset.samples())["a/2"]["image"] == PNG
+
+
+def test_names_and_kinds_can_be_given(tmp_path: Path) -> None:
+    members = [
+        ("1.left.jpg", jpeg(1)),
+        ("1.right.jpg", jpeg(2)),
+        ("1.seg.png", MASK),
+        ("1.txt", b"\xff"),
+        ("1.id", b"7"),
+    ]
+    dataset = indexed(tmp_path, members, fields=["image=left.jpg", "caption=txt:bytes"], masks=["seg"], label="id")
+    assert kinds(dataset) == {"image": "image", "right": "image", "seg": "mask", "caption": "bytes"}
+    assert dataset.samples()[0]["label"] == 7
+    assert dataset.manifest.schema["seg"].dtype == "|u1"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"fields": ["x=jpgg"]}, "did you mean 'jpg'"),
+        ({"fields": ["Ä=jpg"]}, "cannot be the name"),
+        ({"fields": ["jpg"]}, "expected NAME=EXT"),
+        ({"fields": ["a=jpg", "b=jpg"]}, "two fields for the extension jpg"),
+        ({"fields": ["a=jpg", "a=txt"]}, "would both be the field 'a'"),
+        ({"fields": ["a=jpg:picture"]}, "expected"),
+        ({"masks": ["segg"]}, "there is no field 'segg'"),
+        ({"label": "json:"}, "expected EXT or EXT:KEY"),
+        ({"label": "number"}, "no member has the extension 'number'"),
+        ({"fields": "a=jpg"}, "expected a list"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        indexed(tmp_path, [("1.jpg", jpeg()), ("1.txt", b"x")], **options)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "dtype", "shape"),
+    [
+        ([np.ones((2, 3), "<f4")] * 2, "<f4", (2, 3)),
+        ([np.ones((2, 3), "<f4"), np.ones((0, 3), "<f4"), np.ones((5, 3), "<f4")], "<f4", (None, 3)),
+        ([np.float64(1), np.float64(2)], "<f8", ()),
+        ([np.ones((2, 3)), np.ones((2, 4))], None, None),
+        ([np.ones((2, 3)), np.ones((2, 3), "f4")], None, None),
+        ([np.ones((2, 3), ">f4")] * 2, None, None),
+        ([np.asfortranarray(np.ones((2, 3)))] * 2, None, None),
+        ([np.array([{}], object)] * 2, None, None),
+    ],
+)
+def test_arrays_are_a_field_of_arrays_if_they_fit_together(
+    tmp_path: Path, arrays: list[Any], dtype: str | None, shape: tuple[int | None, ...] | None
+) -> None:
+    dataset = indexed(tmp_path, *[[(f"{number}.npy", npy(array))] for number, array in enumerate(arrays)])
+    field = dataset.manifest.schema["npy"]
+    assert (field.kind, field.dtype, field.shape) == ("bytes" if dtype is None else "array", dtype, shape)
+    assert [sample["npy"] for sample in dataset.samples()] == [npy(array) for array in arrays]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "classes", "expected"),
+    [
+        ([3, 1], "int", None, [3, 1]),
+        ([3, 0.5], "float", None, [3, 0.5]),
+        (["dog", "cat"], "int", ("cat", "dog"), [1, 0]),
+    ],
+)
+def test_labels_out_of_json(tmp_path: Path, values: list[Any], labels: str, classes: Any, expected: list[Any]) -> None:
+    samples = [
+        [(f"{n}.jpg", jpeg()), (f"{n}.json", json.dumps({"a": {"b": v}}).encode())] for n, v in enumerate(values)
+    ]
+    dataset = indexed(tmp_path, *samples, label="json:a.b")
+    assert (str(dataset.manifest.labels), dataset.manifest.classes) == (labels, classes)
+    assert [sample["label"] for sample in dataset.samples()] == expected
+    assert "json" in kinds(dataset)
+
+
+BAD = {
+    "no image": [("b.cls", b"1")],
+    "no label": [("b.jpg", jpeg())],
+    "a label must be a whole number": [("b.jpg", jpeg()), ("b.cls", b"one")],
+    "its header cannot be read": [("b.jpg", b"<html>"), ("b.cls", b"1")],
+    "a text must be UTF-8": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.txt", b"\xff")],
+    "not JSON": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.json", b"[" * 100_000)],
+    "has 9 x 9 pixels, and the image 24 x 16": [
+        ("b.jpg", jpeg()),
+        ("b.cls", b"1"),
+        ("b.seg.png", encoded(picture(1, 9, 9, "L"), "PNG")),
+    ],
+    "one channel": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.seg.png", PNG)],
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_a_sample_that_cannot_be_used_is_refused_and_listed(tmp_path: Path, why: str) -> None:
+    sound = [("a.jpg", jpeg()), ("a.cls", b"5"), ("a.seg.png", MASK)]
+    after = [("c.jpg", jpeg(3)), ("c.cls", b"6"), ("c.seg.png", MASK)]
+    dataset = indexed(tmp_path, sound, BAD[why], after, masks=["seg"], max_rejects=1)
+    assert [sample["label"] for sample in dataset.samples()] == [5, 6]
+    assert dataset.index["line"].tolist() == [0, 2]
+    (reject,) = map(json.loads, (dataset.folder / "rejects.jsonl").read_text().splitlines())
+    assert (reject["line"], reject["path"]) == (1, "a.tar/b")
+    assert why in reject["reason"]
+    with pytest.raises(TooManyRejects, match="1 of 3 samples refused, 0 allowed"):
+        indexed(tmp_path / "again", sound, BAD[why], after, masks=["seg"], max_rejects=0)
+
+
+def test_orientation_and_size_come_from_the_header(tmp_path: Path) -> None:
+    files = {"jpg": jpeg(), "png": PNG, "bmp": encoded(picture(0, 24, 16), "BMP"), "gif": encoded(picture(0), "GIF")}
+    files["tif"] = encoded(picture(2, 25, 17), "TIFF")
+    files["jpeg"] = encoded(picture(1, 30, 20), exif=exif(6))
+    dataset = indexed(tmp_path, *[[(f"{name}.{name}", data)] for name, data in files.items()])
+    for row, data in enumerate(files.values()):
+        with Image.open(io.BytesIO(data)) as image:
+            size = (dataset.index["width"][row], dataset.index["height"][row])
+            assert (*size, dataset.index["orientation"][row]) == (*image.size, image.getexif().get(0x0112, 1))
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([("a.jpg", b""), ("b.jpg", b""), ("a.txt", b"")], r"'a.txt' belongs to the sample 'a', which began at byte 0"),
+        ([("a.jpg", b""), ("a.JPG", b"")], "'a.JPG' is there twice .* at byte 0"),
+        ([("a.jpg", b""), ("a.jpg", b"")], "'a.jpg' is there twice"),
+        ([(f"a.{number}.jpg", b"") for number in range(65)], "keys of samples must not have dots"),
+        ([("a.jpg", jpeg()), ("a.png", PNG)], "two members for the field 'image', at bytes 512 and"),
+    ],
+)
+def test_what_is_no_sample_is_named_with_its_place(tmp_path: Path, members: Any, why: str) -> None:
+    with pytest.raises(PackError, match=why):
+        indexed(tmp_path, members)
+    assert not (tmp_path / "out").exists()
+
+
+def test_shards_that_cannot_be_indexed_are_all_named_at_once(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", 3)
+    os.truncate(shards[0], 9000)
+    with tarfile.open(tmp_path / "shards" / "train-000003.tar.gz", "w:gz") as file:
+        file.add(shards[1], "x.jpg")
+    with pytest.raises(PackError) as caught:
+        index_shards(tmp_path / "shards", tmp_path / "out")
+    message = str(caught.value)
+    assert "2 of 4 shards" in message
+    assert f"{shards[0]} is cut off, or no tar archive: it ends at byte 9000" in message
+    assert "compressed with gzip" in message and "packtrain convert" in message
+
+
+def test_sources(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, 3)
+    (tmp_path / "list.txt").write_text(f"train-{{000001..000002}}.tar\n\n{shards[0]}\n")
+    assert find_shards([tmp_path]) == shards
+    assert find_shards([f"{tmp_path}/train-{{000000..000002}}.tar"]) == shards
+    assert find_shards([f"@{tmp_path}/list.txt"]) == [*shards[1:], shards[0]]
+    with pytest.raises(PackError, match="is there twice"):
+        find_shards([shards[0], tmp_path])
+    with pytest.raises(PackError, match="cannot be read"):
+        find_shards([tmp_path / "none.tar"])
+    with pytest.raises(UsageError, match="is a URL"):
+        find_shards(["s3://bucket/a.tar"])
+
+
+@pytest.mark.parametrize("pattern", ["a-{00..12}.tar", "{a,b}{1..3}", "{098..101}-{x,}", "none"])
+def test_braces_are_those_of_the_shell(pattern: str) -> None:
+    shell = subprocess.run(["bash", "-c", f"printf '%s\\n' {pattern}"], capture_output=True, text=True, check=True)
+    assert list(expand_braces(pattern)) == shell.stdout.splitlines()
+
+
+def test_several_processes_give_the_same_bytes(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", 3)
+    contents = []
+    for workers in (1, 2):
+        out = index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", workers=workers).dataset
+        contents.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()})
+    assert contents[0] == contents[1]
+
+
+def test_update_takes_in_new_shards_and_reads_no_other(tmp_path: Path) -> None:
+    shards, out = write_shards(tmp_path / "shards", 4), tmp_path / "out"
+    index_shards(shards[:2], out)
+    old = Indexed(out).samples()
+    report = index_shards(tmp_path / "shards", out, update=True)
+    assert (report.indexed, report.shards, report.records) == (2, 4, 16)
+    updated = Indexed(out)
+    assert updated.samples()[:8] == old
+    whole = Indexed(index_shards(tmp_path / "shards", tmp_path / "whole").dataset)
+    assert updated.samples() == whole.samples()
+    assert updated.manifest.columns == whole.manifest.columns
+    assert index_shards(shards[1], out, update=True).indexed == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "shards", "whole"]
+
+
+def test_update_with_other_fields_and_classes(tmp_path: Path) -> None:
+    def shard(name: str, label: str, *more: tuple[str, bytes]) -> Path:
+        text = json.dumps({"class": label}).encode()
+        return write_tar(tmp_path / name, [("a.jpg", jpeg()), ("a.json", text), *more])
+
+    first = shard("1.tar", "zebra", ("a.x.npy", npy(np.ones((2, 3)))))
+    second = shard("2.tar", "ape", ("a.x.npy", npy(np.ones((5, 3)))), ("a.txt", b"new"))
+    index_shards(first, tmp_path / "out", label="json:class")
+    index_shards(second, tmp_path / "out", update=True)
+    dataset = Indexed(tmp_path / "out")
+    assert dataset.manifest.classes == ("zebra", "ape")
+    assert [sample["label"] for sample in dataset.samples()] == [0, 1]
+    assert [sample.get("text") for sample in dataset.samples()] == [None, b"new"]
+    assert dataset.manifest.schema["x"].shape == (None, 3)
+    with pytest.raises(PackError, match="'x' of the new shards does not fit"):
+        index_shards(shard("3.tar", "b", ("a.x.npy", npy(np.ones(3)))), tmp_path / "out", update=True)
+
+
+def test_update_refuses_a_shard_that_changed(tmp_path: Path) -> None:
+    shards, out = write_shards(tmp_path / "shards", 2), tmp_path / "out"
+    index_shards(shards[:1], out)
+    os.utime(shards[0])
+    with pytest.raises(PackError, match="has changed since it was indexed"):
+        index_shards(shards, out, update=True)
+
+
+def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", 1)
+    (tmp_path / "out").mkdir()
+    index_shards(shards, tmp_path / "out")
+    with pytest.raises(OutputConflict, match="--update"):
+        index_shards(shards, tmp_path / "out")
+    with pytest.raises(OutputConflict, match="Leave out --update"):
+        index_shards(shards, tmp_path / "new", update=True)
+    with pytest.raises(UsageError, match="leave it out with update"):
+        index_shards(shards, tmp_path / "out", update=True, masks=["seg"])
+
+
+def test_shards_of_the_same_name_get_names_of_their_own(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_tar(tmp_path / folder / "0 é.tar", [("x.jpg", jpeg())])
+        write_tar(tmp_path / folder / "s.tar", [("x.jpg", jpeg())])
+    dataset = Indexed(index_shards([tmp_path / "a", tmp_path / "b"], tmp_path / "out").dataset)
+    assert [shard.name for shard in dataset.manifest.shards] == [
+        "0__-000000.tar",
+        "s.tar",
+        "0__-000002.tar",
+        "s-000003.tar",
+    ]
+    assert len(dataset.samples()) == 4
+
+
+def test_readers_find_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
+    """While updates are killed at any moment, the manifest always names an index that is there."""
+    shards, out = write_shards(tmp_path / "shards", 8, 1), tmp_path / "out"
+    index_shards(shards[:1], out)
+    script = (
+        "import sys; from packtrain._packer.foreign.indexer import index_shards\n"
+        "for n in range(2, 9): index_shards(sys.argv[2:2 + n], sys.argv[1], update=True)"
+    )
+    for delay in (0.3, 0.35, 0.4, 0.45, 5):
+        process = subprocess.Popen([sys.executable, "-c", script, out, *shards], stderr=subprocess.DEVNULL)
+        end = time.monotonic() + delay
+        while time.monotonic() < end and process.poll() is None:
+            assert Manifest.load(out).records >= 1
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(Indexed(out).samples()) == Manifest.load(out).records
+    index_shards(shards, out, update=True)
+    assert len(Indexed(out).samples()) == 8
+
+
+@pytest.mark.parametrize("window", [1, 700, 5000])
+def test_pieces_are_those_of_the_file(tmp_path: Path, window: int) -> None:
+    data = os.urandom(20_000)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        pieces = Pieces(descriptor, len(data), window)
+        random = np.random.default_rng(window)
+        place = 0
+        while place < len(data):
+            length = int(random.integers(0, 3000))
+            assert pieces.view(place, length) == data[place : place + length]
+            assert pieces.checksum(place, min(length, len(data) - place)) == crc(data[place : place + length])
+            place += int(random.integers(0, 2000))
+        with pytest.raises(ValueError, match="cannot be viewed"):
+            pieces.view(0, 10)
+        assert pieces.finish() == crc(data)
+    finally:
+        os.close(descriptor)
+
+
+def crc(data: bytes) -> int:
+    from crc32c import crc32c
+
+    return int(crc32c(data))
+
+
+def test_verify_compares_shards_with_what_tarfile_finds(tmp_path: Path) -> None:
+    def problems() -> list[str]:
+        return [problem.message for problem in verify(tmp_path / "out", decode_images=True).problems]
+
+    texts = [json.dumps({"class": name}).encode() for name in ("b", "a", "b")]
+    samples = [[(f"{n}.jpg", jpeg(n)), (f"{n}.json", text)] for n, text in enumerate(texts)]
+    samples[1].append(("1.txt", b"\xff"))
+    dataset = indexed(tmp_path, *samples, label="json:class", max_rejects=1)
+    assert dataset.manifest.records == 2
+    shard = tmp_path / "a.tar"
+    assert problems() == []
+    data = bytearray(shard.read_bytes())
+    data[600] ^= 1
+    shard.write_bytes(data)
+    assert any("crc32c" in message for message in problems())
+    shard.unlink()
+    assert problems()
