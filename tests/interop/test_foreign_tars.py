@@ -103,7 +103,6 @@ def test_the_layout_of_img2dataset(tmp_path: Path) -> None:
     assert [sample.get("text") for sample in dataset.samples()][:3] == [None, b"caption 1", b"caption 2"]
 
 
-@pytest.mark.xfail(reason="readers look for every shard in the dataset's folder", strict=True)
 def test_training_and_staging_take_an_indexed_dataset(tmp_path: Path, memory_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", 3)
     out = index_shards(tmp_path / "shards", tmp_path / "out").dataset
