@@ -129,9 +129,12 @@ class Plan:
             UnsupportedVersion: The plan was written by a newer packtrain.
             UnreadableFile: The plan cannot be read.
             CorruptFile: The plan is damaged, or says what no packer would.
+            OutputConflict: The folder was not packed, but indexed.
         """
         path = folder / PLAN
         body = load_document(path, newest=VERSION)
+        if "made_by" in body:
+            raise OutputConflict(f"{folder} holds an index of shards that lie elsewhere: choose another folder")
         if body["version"] > 1:
             plan = parse_document(cls, body, path)
         else:

@@ -90,7 +90,8 @@ class Shards:
         if shard.bytes != info.bytes:
             raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
         # A staged copy of a linked shard has its name in the folder, and a time of its own.
-        if info.link is not None and path != self._folder / info.name and shard.modified_ns != info.link.modified_ns:
+        linked = info.link is not None and (path != self._folder / info.name or path.is_symlink())
+        if linked and info.link is not None and shard.modified_ns != info.link.modified_ns:
             raise WrongShard(f"({path}) was changed after it had been indexed")
         self.opened[number] = shard
         return shard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.arguments import choice
-from packtrain._core.errors import CorruptRecord, UsageError
+from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
@@ -53,12 +54,13 @@ class RecordStore:
         self.path: Final = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
-        self.manifest: Final = Manifest.load(self.path)
+        manifest, index = _loaded(self.path)
+        self.manifest: Final = manifest
         self.schema: Final = self.manifest.schema
         self._shards: Final = Shards(self.path, self.manifest, io)
         self.io: Final = self._shards.io
         self.check: Final = check
-        self.index: Final = Index.of(self.path, self.manifest)
+        self.index: Final = index
         self._faults: Final = Faults(self.path, self.manifest, self.index, staged=self._lease is not None)
         self._length = self.manifest.records
         self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
@@ -175,6 +177,18 @@ class RecordStore:
 
 def _reopen(path: str, io: str, check: bool) -> RecordStore:
     return RecordStore(path, io=io, check=check)
+
+
+def _loaded(folder: Path) -> tuple[Manifest, Index]:
+    manifest = Manifest.load(folder)
+    try:
+        return manifest, Index.of(folder, manifest)
+    except CorruptFile:
+        # `packtrain index --update` may have put another dataset here between the two.
+        now = Manifest.load(folder)
+        if now == manifest:
+            raise
+        return now, Index.of(folder, now)
 
 
 def _labels(index: Index) -> Any:

@@ -15,9 +15,10 @@ from helpers.shards import Indexed, jpeg, npy, write_shards
 from helpers.support import encoded, output_of, picture, tool
 from PIL import Image
 
-from packtrain import Loader, Shuffled, open_dataset, stage, verify
+from packtrain import Loader, Shuffled, open_dataset, pack, stage, verify
 from packtrain._cli.main import group
-from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.errors import DatasetError, OutputConflict, UsageError
+from packtrain._core.manifest import Manifest
 from packtrain._packer.foreign.indexer import index_shards
 
 pytestmark = [
@@ -117,6 +118,28 @@ def test_training_and_staging_take_an_indexed_dataset(tmp_path: Path, memory_pat
     shards[0].write_bytes(shards[0].read_bytes())
     with pytest.raises(DatasetError, match="changed after it had been indexed"):
         open_dataset(out)[0]
+
+
+def test_whoever_opens_it_during_an_update_finds_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = write_shards(tmp_path / "shards", 3)
+    out = index_shards(shards[:2], tmp_path / "out").dataset
+    load = Manifest.load
+
+    def slow(folder: Path) -> Manifest:
+        monkeypatch.setattr(Manifest, "load", load)
+        manifest = load(folder)
+        index_shards(shards, out, update=True)
+        return manifest
+
+    monkeypatch.setattr(Manifest, "load", slow)
+    assert len(open_dataset(out)) == 12
+
+
+def test_no_packer_works_in_its_folder(tmp_path: Path, images: Path) -> None:
+    write_shards(tmp_path / "shards", 1)
+    out = index_shards(tmp_path / "shards", tmp_path / "out").dataset
+    with pytest.raises(OutputConflict, match="choose another folder"):
+        pack(images, out)
 
 
 def test_a_dataset_that_was_indexed_in_another_order_does_not_resume(tmp_path: Path) -> None:
