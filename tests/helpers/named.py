@@ -121,7 +121,7 @@ class Fields(Samples):
         change: Callable[[dict[str, Any]], Any] = lambda values: None,
     ) -> None:
         self._rows, self._names, self._damaged, self._change = rows, names, damaged, change
-        manifest = SimpleNamespace(schema=schema)
+        manifest = SimpleNamespace(schema=schema, identity="numbers")
         self._stores: Any = [SimpleNamespace(manifest=manifest, io="mmap", read_bytes=0)]
         self.foreign = change is not nothing
 

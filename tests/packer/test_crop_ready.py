@@ -347,8 +347,12 @@ class TestDatasets:
         assert real is not None
 
         def spoilt(data: bytes) -> bytes:
-            records.append(real.transcode(data))
-            return two_pictures(data, encoded(picture(9, 33, 20))) if len(records) in (3, 5) else records[-1]
+            record: bytes = real.transcode(data)
+            if len(data) > 500:  # not the JPEG by which packing tries the transcoder
+                records.append(record)
+                if len(records) in (3, 5):
+                    return two_pictures(data, encoded(picture(9, 33, 20)))
+            return record
 
         monkeypatch.setattr(native, "extension", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=spoilt))
         out = packed(images, tmp_path / "out", "tar", store=StoreOptions(), seed=None)

@@ -184,7 +184,7 @@ def test_an_image_for_which_memory_is_short_is_named_and_not_refused(
             raise MemoryError
         return real(data, options)
 
-    monkeypatch.setattr("packtrain._packer.shard.store_image", short)
+    monkeypatch.setattr("packtrain._packer.encoding.store_image", short)
     message = rf"not enough memory for .*{victim.name} \(line 2\): use fewer workers"
     with pytest.raises(ShardFailed, match=message):
         packed(images, tmp_path / "out", "tar", max_rejects="100%", store=StoreOptions(store))
