@@ -161,13 +161,14 @@ def _convert(
 def _indexed(source: str | os.PathLike[str], folder: Path, workers: int) -> Iterator[tuple[list[Path], Path]]:
     """Gives the shards, none of them compressed, and a folder for an index of them. It is removed if all goes well."""
     shards = find_shards([source])
+    folder = Path(os.path.abspath(folder))
     work = folder.with_name(f"{folder.name}{UNPACKED}")
     with file_errors(work):
         make_folder(work)
         lock = work / "lock"
         lock.touch()
         with locked(lock):
-            dataset = work / (folder.name or "data")
+            dataset = work / folder.name
             # The index of a run that was stopped is made again: the shards may have changed.
             shutil.rmtree(dataset, ignore_errors=True)
             yield unpacked_shards(shards, work / "shards", workers=workers), dataset

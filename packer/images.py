@@ -77,8 +77,9 @@ def store_image(data: bytes, options: StoreOptions, *, orientation: int | None =
     """
     if options.keeps_pixels:
         stored = _kept(data, options)
-        known = stored.header if orientation is None else stored.header._replace(orientation=orientation)
-        return stored._replace(header=known)
+        if orientation is None:
+            return stored
+        return stored._replace(header=stored.header._replace(orientation=orientation))
     image, header, remarks = _decode(data, options.mode)
     if orientation is not None:
         header = header._replace(orientation=orientation)

@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from packtrain._core.options import STORE_MODES, StoreOptions
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.options import Columns
 from packtrain._readers.dataset.store import RecordStore
-from packtrain.errors import CorruptRecord, OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain.errors import CorruptRecord, MissingDependency, OutputConflict, PackError, TooManyRejects, UsageError
 
 COUNT = 6
 TARGETS = {mode: StoreOptions(mode) for mode in STORE_MODES} | {
@@ -247,7 +248,19 @@ def test_an_indexed_dataset_becomes_crop_ready(shards: list[Path], tmp_path: Pat
     assert verify(out).problems == ()
 
 
-COMPRESSIONS = {".tar.gz": gzip.compress, ".tgz": gzip.compress, ".tar.bz2": bz2.compress, ".tar.xz": lzma.compress}
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    ".tar.gz": gzip.compress,
+    ".tgz": gzip.compress,
+    ".tar.bz2": bz2.compress,
+    ".tar.xz": lzma.compress,
+}
+
+
+def test_zstd_needs_a_package(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards[0].with_suffix(".tar.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependency, match="pip install zstandard"):
+        convert(shards[0].with_suffix(".tar.zst"), tmp_path / "out")
 
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
