@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from helpers.faults.cases import (
 )
 from helpers.faults.harness import Action, FaultPoints, FaultServer
 from helpers.fields import COLUMNS, field_set
-from helpers.support import ONE_FORMAT, packed, tree
+from helpers.support import packed, tree
 
 from packtrain import ConvertOptions, convert
 from packtrain._core.options import StoreOptions
@@ -35,32 +36,37 @@ except PacktrainError as error:
     print(f"{{type(error).__name__}}: {{error}}")
     raise SystemExit({CLEAN_ERROR}) from error
 """
-SHARD_BYTES = 3000
+SHARD_BYTES = 800
+FIELDS = replace(COLUMNS, fields=tuple(field for field in COLUMNS.fields if field.name == "seg"))
+"""A mask follows its image; with more fields, only the index has more files."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with a field of every kind, and a reject."""
+    """A dataset of images and masks, with a reject."""
     folder = tmp_path_factory.mktemp("source")
     listing = field_set(folder / "files", 6)
-    return packed(listing, folder / "dataset", "lmdb", max_rejects="1", columns=COLUMNS)
+    return packed(listing, folder / "dataset", "lmdb", max_rejects="1", columns=FIELDS)
 
 
 def arguments(source: Path, out: Path, format: str) -> dict[str, Any]:
     return {"source": os.fspath(source), "out": os.fspath(out), "format": format, "shard_bytes": SHARD_BYTES}
 
 
-@ONE_FORMAT
+@pytest.mark.parametrize(
+    "format_name", ["tar", *(pytest.param(name, marks=pytest.mark.stress) for name in ("hdf5", "lmdb"))]
+)
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
-    packer: FaultServer, source: Path, memory_path: Path, fault_points: FaultPoints, format_name: str
+    packer: FaultServer, source: Path, memory_path: Path, fault_points: FaultPoints, complete: bool, format_name: str
 ) -> None:
     before, model = tree(source), memory_path / "undisturbed"
     outcome = packer.run(CONVERT, arguments(source, model, format_name), model)
     assert outcome.returncode == DONE, outcome.output
     expected = tree(model)
-    assert len(list(model.glob("*.*5"))) > 1, sorted(expected)
+    assert len(list(model.glob("*-0*"))) > 1, sorted(expected)
     options = ConvertOptions(format_name, StoreOptions("raw", resize="8x8"), SHARD_BYTES)
-    for case in fault_points(outcome.calls, Action.KILL, Action.TEAR):
+    # The writers are those of `pack`, which dies at each of their calls elsewhere.
+    for case in fault_points(outcome.calls, Action.KILL)[:: 2 if complete else 5]:
         out = renewed(memory_path / "out")
         died = packer.run(CONVERT, arguments(source, out, format_name), out, *case)
         assert died.returncode == -signal.SIGKILL, case
