@@ -12,6 +12,7 @@ from .output import run
 COMMANDS: Final = {
     "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
+    "convert": "Turn a dataset, or compressed tars, into a dataset of another format or store mode.",
     "verify": "Check everything in a dataset.",
     "info": "Show what is in a dataset.",
     "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",

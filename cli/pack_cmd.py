@@ -103,7 +103,7 @@ def command(
     if as_json:
         print_json(report)
     else:
-        say(_describe(report, time.monotonic() - start))
+        say(describe_report(report, time.monotonic() - start))
 
 
 def _options(
@@ -142,7 +142,8 @@ def _options(
     )
 
 
-def _describe(report: PackReport, seconds: float) -> str:
+def describe_report(report: PackReport, seconds: float) -> str:
+    """What a run of `pack` or `convert` has done, for people."""
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
     if report.complete_before:
         text = f"{report.dataset}: already complete: {what}"

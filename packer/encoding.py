@@ -4,46 +4,85 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
-from packtrain._core.npy import npy_header
 from packtrain._core.options import StoreOptions
 from packtrain._core.schema import Field, Schema
 
 from .arrays import store_array
 from .images import StoredImage, encoder, store_image
-from .listing import ListedSample
-from .masks import Frame, png_writer, rewrites_masks, store_mask
+from .listing import Encoded, ListedSample
+from .masks import Frame, StoredMask, png_writer, rewrites_masks, store_mask
 from .sources import Refused, read_source
 
+EXTENSIONS: Final = {"text": "txt", "json": "json", "bytes": "bin"}
+"""File extensions of what is stored as it is."""
 _MAY_BE_EMPTY: Final = ("text", "bytes")
 
 
-class Encoded(NamedTuple):
-    """A record that has no place in a shard yet.
+@dataclass(frozen=True)
+class Files:
+    """The files and values that a list names, as a `Source`.
 
     Attributes:
-        payload: Bytes of the record; of arrays, raw masks and raw images the values alone.
-        extension: File extension that names the encoding, without the dot.
-        shape: Shape of the values, or height, width and channels of the image; () where it means nothing.
-        dtype: numpy type string of values, which most containers hold as `.npy` files; None for all else.
-        frame: Width, height and orientation, as far as the field has columns for them.
-        remarks: What the user should know about this record.
+        root: Folder that relative paths start from.
     """
 
-    payload: bytes
-    extension: str
-    shape: tuple[int, ...] = ()
-    dtype: str | None = None
-    frame: tuple[int, ...] = ()
-    remarks: tuple[str, ...] = ()
+    root: str
 
-    def stored(self, *, bare: bool) -> bytes:
-        """The bytes in a container that holds `bare` values, or `.npy` files."""
-        if bare or self.dtype is None:
-            return self.payload
-        return npy_header(self.dtype, self.shape) + self.payload
+    def resolve(self, path: str) -> str:
+        """Returns the path under which the file that the list calls `path` is found."""
+        return os.path.join(self.root, path)
+
+    def encoder(self, schema: Schema) -> str | None:
+        """See `Source`."""
+        return record_encoder(schema)
+
+    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+        """See `Source`."""
+        records: list[Encoded | None] = []
+        frame = None
+        image, others = schema.image, schema.others
+        if image is not None:
+            store = _store(image)
+            stored = store_image(read_source(self.resolve(sample.path)), store)
+            records.append(encoded_image(stored, store))
+            frame = Frame.of(stored, store) if others else None
+        for field, cell in zip(others, sample.cells, strict=True):
+            if cell is None:
+                if not field.optional:
+                    raise Refused(f"{field.kind} {field.name}: the sample is without it, and it is not optional")
+                records.append(None)
+                continue
+            with naming(field):
+                data = cell.content
+                if cell.by_path:
+                    path = self.resolve(os.fsdecode(data))
+                    data = read_source(path, may_be_empty=field.kind in _MAY_BE_EMPTY)
+                records.append(encode(field, data, by_path=cell.by_path, frame=frame))
+        return tuple(records)
+
+    def keeps_sizes(self, schema: Schema) -> bool:
+        """See `Source`."""
+        return all(
+            field.encoding != "raw" and (field.store is None or field.store.keeps_pixels) for field in schema.fields
+        )
+
+    def size(self, schema: Schema, sample: ListedSample) -> int:
+        """See `Source`."""
+        size = os.stat(self.resolve(sample.path)).st_size if schema.image is not None else 0
+        for cell in sample.cells:
+            if cell is not None:
+                content = cell.content
+                size += os.stat(self.resolve(os.fsdecode(content))).st_size if cell.by_path else len(content)
+        return size
+
+    def where(self, sample: ListedSample) -> str:
+        """See `Source`."""
+        return f"{self.resolve(sample.path)} (line {sample.line})"
 
 
 def record_encoder(schema: Schema) -> str | None:
@@ -61,47 +100,6 @@ def record_encoder(schema: Schema) -> str | None:
     return ", ".join(name for name in names if name is not None) or None
 
 
-def encode_sample(schema: Schema, sample: ListedSample, resolve: Callable[[str], str]) -> tuple[Encoded | None, ...]:
-    """Reads and converts all that belongs to a sample.
-
-    Args:
-        schema: What samples consist of.
-        sample: What the list says about this one.
-        resolve: Returns the path under which the file that the list calls so is found.
-
-    Returns:
-        The records in the order of the schema; None for a field that the sample is without.
-
-    Raises:
-        Refused: One of the fields cannot become a record; the message names it.
-        OSError: A file cannot be read, for a reason other than its content; the error names the file.
-        MemoryError: There is not enough memory for this sample.
-        MissingDependency: A package that a store mode needs is not installed.
-    """
-    records: list[Encoded | None] = []
-    frame = None
-    image, others = schema.image, schema.others
-    if image is not None:
-        store = _store(image)
-        stored = store_image(read_source(resolve(sample.path)), store)
-        records.append(_image(stored, store))
-        frame = Frame.of(stored, store) if others else None
-    for field, cell in zip(others, sample.cells, strict=True):
-        if cell is None:
-            if not field.optional:
-                raise Refused(f"{field.kind} {field.name}: the sample is without it, and it is not optional")
-            records.append(None)
-            continue
-        try:
-            data = cell.content
-            if cell.by_path:
-                data = read_source(resolve(os.fsdecode(data)), may_be_empty=field.kind in _MAY_BE_EMPTY)
-            records.append(encode(field, data, by_path=cell.by_path, frame=frame))
-        except Refused as refusal:
-            raise Refused(f"{field.kind} {field.name}: {refusal}") from refusal
-    return tuple(records)
-
-
 def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | None = None) -> Encoded:
     """Converts one value of a sample to its record.
 
@@ -117,26 +115,30 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
     """
     match field.kind:
         case "image":
-            return _image(store_image(data, _store(field)), _store(field))
+            return encoded_image(store_image(data, _store(field)), _store(field))
         case "mask":
-            payload, width, height = store_mask(data, field, frame or Frame())
-            if field.encoding == "png":
-                return Encoded(payload, "png", (height, width), frame=(width, height))
-            return Encoded(payload, "npy", (height, width), field.dtype, (width, height))
+            return encoded_mask(store_mask(data, field, frame or Frame()), field)
         case "array":
             payload, shape = store_array(data, field, by_path=by_path)
             return Encoded(payload, "npy", shape, field.dtype)
         case "text":
             _require_text(data)
-            return Encoded(data, "txt")
         case "json":
             _require_json(data)
-            return Encoded(data, "json")
-        case _:
-            return Encoded(data, "bin")
+    return Encoded(data, EXTENSIONS[field.kind])
 
 
-def _image(stored: StoredImage, store: StoreOptions) -> Encoded:
+@contextmanager
+def naming(field: Field) -> Iterator[None]:
+    """Puts the name of a field in front of the reason why it is refused."""
+    try:
+        yield
+    except Refused as refusal:
+        raise Refused(f"{field.kind} {field.name}: {refusal}") from refusal
+
+
+def encoded_image(stored: StoredImage, store: StoreOptions) -> Encoded:
+    """The record of an image that was stored with these options."""
     header = stored.header
     return Encoded(
         stored.payload,
@@ -146,6 +148,14 @@ def _image(stored: StoredImage, store: StoreOptions) -> Encoded:
         (header.width, header.height, header.orientation),
         stored.remarks,
     )
+
+
+def encoded_mask(stored: StoredMask, field: Field) -> Encoded:
+    """The record of a mask."""
+    payload, width, height = stored
+    if field.encoding == "png":
+        return Encoded(payload, "png", (height, width), frame=(width, height))
+    return Encoded(payload, "npy", (height, width), field.dtype, (width, height))
 
 
 def _store(field: Field) -> StoreOptions:

@@ -16,8 +16,10 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
+from packtrain._core.schema import Field
 
 from .delimited import BadRecord, read_heads, read_record
+from .encoding import Files
 from .labels import BadLine, is_number, stored_labels
 from .lines import LineParser, find_lines, suggest_labels
 from .listing import ListedSample, Reject, dataset_name
@@ -45,6 +47,7 @@ class ImageList:
     Attributes:
         labels: Type of the labels.
         columns: None: a list of paths and labels has no other columns.
+        fields: None: the options say how images are stored.
         name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
         root: Folder that relative paths start from.
         classes: Class names by label, or None.
@@ -72,6 +75,7 @@ class ImageList:
     ) -> None:
         self.labels = labels
         self.columns: Columns | None = None
+        self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
         self.root = root
         self.classes = classes
@@ -166,9 +170,14 @@ class ImageList:
         for ordinal in np.searchsorted(self._numbers, lines).tolist():
             yield self._text[self._starts[ordinal] : self._ends[ordinal]]
 
+    @property
+    def source(self) -> Files:
+        """The files that it names."""
+        return Files(os.fspath(self.root))
+
     def resolve(self, path: str) -> str:
         """Returns the path under which the file of an entry is found."""
-        return os.path.join(self.root, path)
+        return self.source.resolve(path)
 
 
 def _advise_columns(text: bytes, source: Path) -> str:

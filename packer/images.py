@@ -41,6 +41,7 @@ UPRIGHT: Final = {
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
+_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 _PALETTES: Final = ("P", "PA")
 PALETTE_REMARK: Final = "a palette image: mode L is the grey of its colours, not its indices"
 
@@ -61,19 +62,63 @@ class StoredImage(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def store_image(data: bytes, options: StoreOptions) -> StoredImage:
+def store_image(data: bytes, options: StoreOptions, *, orientation: int | None = None) -> StoredImage:
     """Converts the bytes of a source file to the image that is stored.
 
     Args:
         data: Content of the whole file.
         options: How pixels are stored.
+        orientation: EXIF orientation of its pixels, if that is known; None for what the file says.
 
     Raises:
         Refused: The image cannot be decoded, resized or encoded, or its pixels do not fit into 8 bits.
         MemoryError: There is not enough memory for this image.
         MissingDependency: A package that the store mode needs is not installed.
     """
-    return _kept(data, options) if options.keeps_pixels else _converted(data, options)
+    if options.keeps_pixels:
+        stored = _kept(data, options)
+        if orientation is None:
+            return stored
+        return stored._replace(header=stored.header._replace(orientation=orientation))
+    image, header, remarks = _decode(data, options.mode)
+    if orientation is not None:
+        header = header._replace(orientation=orientation)
+    return _converted(image, header, remarks, options)
+
+
+def store_pixels(
+    pixels: bytes, size: tuple[int, int], orientation: int, mode: str, options: StoreOptions
+) -> StoredImage:
+    """Converts decoded pixels to the image that is stored.
+
+    Args:
+        pixels: uint8, height x width x channels.
+        size: Width and height.
+        orientation: EXIF orientation of these pixels.
+        mode: Their mode, ``"RGB"`` or ``"L"``.
+        options: How they are stored; not in a mode that keeps files.
+
+    Raises:
+        Refused: They cannot be resized or encoded.
+        MemoryError: There is not enough memory for this image.
+        MissingDependency: A package that the store mode needs is not installed.
+    """
+    image = require_pillow().frombytes(mode, size, pixels).convert(options.mode)
+    return _converted(image, ImageHeader("npy", *size, orientation), [], options)
+
+
+def extension_of(data: bytes) -> str:
+    """The usual file extension of an encoded image, without the dot, by its first bytes.
+
+    Raises:
+        Refused: Pillow does not know what it is.
+    """
+    for magic, name in _MAGIC.items():
+        if data.startswith(magic):
+            return name
+    with faults_of_the_image("Pillow refuses it"), open_image(data) as image:
+        kind = image.format or ""
+    return _SUFFIXES.get(kind, kind.lower())
 
 
 def encoder(options: StoreOptions) -> str | None:
@@ -111,9 +156,8 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     return StoredImage(record, header, size, tuple(remarks))
 
 
-def _converted(data: bytes, options: StoreOptions) -> StoredImage:
-    """Store modes that decode the file and store its pixels anew."""
-    image, header, remarks = _decode(data, options.mode)
+def _converted(image: Image, header: ImageHeader, remarks: list[str], options: StoreOptions) -> StoredImage:
+    """Store modes that store the pixels of a decoded file anew."""
     source_size = image.size
     if options.orientation == "apply" and header.orientation in UPRIGHT:
         with faults_of_the_image("cannot turn it upright"):

@@ -1,17 +1,18 @@
-"""What the packer needs of a list, whatever file it comes from: one sample per line, with a path, a label and cells."""
+"""What the packer packs, wherever it comes from: a `Listing` says what there is, and its `Source` has the content."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
+from packtrain._core.schema import Field, Schema
 from packtrain._readers.formats import StoredLabel
 
 from .options import Columns
@@ -63,6 +64,74 @@ class Reject:
     reason: str
 
 
+class Encoded(NamedTuple):
+    """A record that has no place in a shard yet.
+
+    Attributes:
+        payload: Bytes of the record; of arrays, raw masks and raw images the values alone.
+        extension: File extension that names the encoding, without the dot.
+        shape: Shape of the values, or height, width and channels of the image; () where it means nothing.
+        dtype: numpy type string of values, which most containers hold as `.npy` files; None for all else.
+        frame: Width, height and orientation, as far as the field has columns for them.
+        remarks: What the user should know about this record.
+    """
+
+    payload: bytes
+    extension: str
+    shape: tuple[int, ...] = ()
+    dtype: str | None = None
+    frame: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def stored(self, *, bare: bool) -> bytes:
+        """The bytes in a container that holds `bare` values, or `.npy` files."""
+        if bare or self.dtype is None:
+            return self.payload
+        return npy_header(self.dtype, self.shape) + self.payload
+
+
+class Source(Protocol):
+    """Where the content of samples comes from. It travels to the workers, so it pickles."""
+
+    def encoder(self, schema: Schema) -> str | None:
+        """Names the libraries that, apart from the content, decide the stored bytes; None if there are none.
+
+        Raises:
+            MissingDependency: A package that is needed is not installed, or does not work.
+        """
+
+    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+        """Reads and converts all that belongs to a sample.
+
+        Args:
+            schema: What samples consist of.
+            sample: What the list says about this one.
+
+        Returns:
+            The records in the order of the schema; None for a field that the sample is without.
+
+        Raises:
+            Refused: One of the fields cannot become a record; the message names it.
+            OSError: A file cannot be read, for a reason other than its content; the error names the file.
+            DatasetError: The sample comes from a dataset, which is damaged there or cannot be read.
+            MemoryError: There is not enough memory for this sample.
+            MissingDependency: A package that a store mode needs is not installed.
+        """
+
+    def keeps_sizes(self, schema: Schema) -> bool:
+        """True if records are about as large as what they are made of, so that `size` can be asked for."""
+
+    def size(self, schema: Schema, sample: ListedSample) -> int:
+        """Size in bytes of all that the records of a sample are made of.
+
+        Raises:
+            OSError: A file is missing or cannot be read.
+        """
+
+    def where(self, sample: ListedSample) -> str:
+        """The name of a sample for messages."""
+
+
 class Listing(Protocol):
     """A parsed list.
 
@@ -71,8 +140,8 @@ class Listing(Protocol):
     Attributes:
         labels: Type of the labels; kind none if the list has none.
         columns: Which columns hold the fields; None for a list of paths and labels.
+        fields: The fields, where they are known; None to find them by options and the content of a sample.
         name: Prefix of the shard names.
-        root: Folder that relative paths start from.
         classes: Class names by label, or None.
         rejects: The lines that could not be parsed.
         lines: Number of lines that are neither blank nor a header.
@@ -83,14 +152,18 @@ class Listing(Protocol):
 
     labels: LabelSpec
     columns: Columns | None
+    fields: tuple[Field, ...] | None
     name: str
-    root: Path
     classes: tuple[str, ...] | None
     rejects: list[Reject]
     lines: int
     duplicates: int
     sha256: str
     advice: str
+
+    @property
+    def source(self) -> Source:
+        """Where the content of the samples comes from."""
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""

@@ -48,6 +48,11 @@ class Frame(NamedTuple):
     orientation: int = 1
     resize: ResizeRule | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """True if the image has the pixels that it had, so that its masks need not change."""
+        return self.resize is None and self.orientation not in UPRIGHT
+
     @classmethod
     def of(cls, image: StoredImage, options: StoreOptions) -> Frame:
         """The frame of an image that was stored with these options."""
@@ -75,14 +80,24 @@ def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
             f"folder with --dtype {field.name}=uint16"
         )
     indices = _decode(data)
-    size = indices.shape[1], indices.shape[0]
-    if frame.source_size not in (None, size):
-        raise Refused(f"it has {_in_words(size)} pixels, and its image {_in_words(frame.source_size or size)}")
-    stored = _resized(_turned(indices, frame.orientation), frame.resize)
-    height, width = stored.shape
-    if field.encoding == "raw":
-        return StoredMask(np.ascontiguousarray(stored, field.dtype).tobytes(), width, height)
-    return StoredMask(data if stored is indices else _as_png(stored, field), width, height)
+    stored = _framed(indices, frame)
+    if stored is indices and field.encoding == "png":
+        return StoredMask(data, *indices.shape[::-1])
+    return _stored(stored, field)
+
+
+def store_indices(indices: Mask, field: Field, frame: Frame) -> StoredMask:
+    """Converts class indices, [height, width], to the mask that is stored.
+
+    Args:
+        indices: They fit the type of the field.
+        field: The field that the mask belongs to.
+        frame: What became of the image of the same sample.
+
+    Raises:
+        Refused: The mask has another size than the image.
+    """
+    return _stored(_framed(indices, frame), field)
 
 
 def mask_header(data: bytes) -> PngHeader:
@@ -117,6 +132,21 @@ def _decode(data: bytes) -> Mask:
     with warnings.catch_warnings(), whole_images_only(), faults_of_the_image("Pillow refuses it"):
         warnings.simplefilter("ignore")
         return decode_png(data)
+
+
+def _framed(indices: Mask, frame: Frame) -> Mask:
+    """The mask after what became of the image; the same object if nothing changes."""
+    size = indices.shape[1], indices.shape[0]
+    if frame.source_size not in (None, size):
+        raise Refused(f"it has {_in_words(size)} pixels, and its image {_in_words(frame.source_size or size)}")
+    return _resized(_turned(indices, frame.orientation), frame.resize)
+
+
+def _stored(indices: Mask, field: Field) -> StoredMask:
+    height, width = indices.shape
+    if field.encoding == "raw":
+        return StoredMask(np.ascontiguousarray(indices, field.dtype).tobytes(), width, height)
+    return StoredMask(_as_png(indices, field), width, height)
 
 
 def _turned(indices: Mask, orientation: int) -> Mask:

@@ -29,8 +29,7 @@ from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._readers.formats import container
 
-from .encoding import encode_sample, record_encoder
-from .listing import ListedSample, Listing
+from .listing import Listing
 from .options import Columns, PackOptions, usual_shard_bytes
 from .settling import sampled, settled_fields
 from .sources import Refused
@@ -268,7 +267,7 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
         entries=len(images),
         seed=options.seed,
         shard_bytes=options.shard_bytes or (there.shard_bytes if there is not None else 0),
-        encoder=record_encoder(Schema(fields, options.labels, images.classes)),
+        encoder=images.source.encoder(Schema(fields, options.labels, images.classes)),
         written_by=f"packtrain {metadata.version('packtrain')}",
         shards=(),
     )
@@ -307,33 +306,22 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
     image = schema.image
     if schema.plain and image is not None and image.store is not None and image.store.fixed_shape is not None:
         return math.prod(image.store.fixed_shape)
+    source, sizes, failure = images.source, [], ""
     # Records that are about as large as their files need not be made to know their size.
-    kept = all(field.encoding != "raw" and (field.store is None or field.store.keeps_pixels) for field in schema.fields)
-    sizes, failure = [], ""
+    kept = source.keeps_sizes(schema)
     sample = sampled(images, _SAMPLED_FILES if kept else _SAMPLED_IMAGES)
     for entry in sample:
         try:
             if kept:
-                sizes.append(_file_bytes(entry, schema, images))
+                sizes.append(source.size(schema, entry))
             else:
-                records = encode_sample(schema, entry, images.resolve)
-                sizes.append(sum(len(record.payload) for record in records if record is not None))
+                sizes.append(sum(len(record.payload) for record in source.encode(schema, entry) if record is not None))
         except (OSError, Refused, MemoryError) as error:
             failure = failure or f"{images.resolve(entry.path)}: {str(error) or 'not enough memory'}"
     if not sizes:
         advice = f"{images.advice}." if images.advice else "Is --root right?"
         raise ListError(f"none of {len(sample)} sampled files can be read. {advice} First: {failure}")
     return max(1, sum(sizes) // len(sizes))
-
-
-def _file_bytes(entry: ListedSample, schema: Schema, images: Listing) -> int:
-    """Size of the files and values of a sample."""
-    size = os.stat(images.resolve(entry.path)).st_size if schema.image is not None else 0
-    for cell in entry.cells:
-        if cell is not None:
-            by_path = cell.by_path
-            size += os.stat(images.resolve(os.fsdecode(cell.content))).st_size if by_path else len(cell.content)
-    return size
 
 
 def _short(value: Any) -> str:

@@ -122,12 +122,11 @@ def pack(
     """
     options = PackOptions() if options is None else options
     instance("options", options, PackOptions)
-    whole("workers", workers, 1)
+    check_run(workers, on_progress)
     flag("retry_rejects", retry_rejects)
-    function("on_progress", on_progress)
     folder = path_of("out", out)
     with file_errors(folder):
-        _require_usable(folder)
+        require_usable(folder)
     images = read_list(
         path_of("source", source),
         options.labels,
@@ -138,7 +137,32 @@ def pack(
         leave_out=folder,
         allow_empty=options.allow_empty,
     )
-    guard = RejectGuard(reject_limit(max_rejects, images.lines), images.lines)
+    limit = reject_limit(max_rejects, images.lines)
+    return pack_listing(images, folder, options, workers, limit, retry_rejects=retry_rejects, on_progress=on_progress)
+
+
+def check_run(workers: int, on_progress: Callable[[PackProgress], None] | None) -> None:
+    """Checks arguments that say how a run goes.
+
+    Raises:
+        UsageError: One has the wrong type or is out of range.
+    """
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
+
+
+def pack_listing(
+    images: Listing,
+    folder: Path,
+    options: PackOptions,
+    workers: int,
+    max_rejects: int,
+    *,
+    retry_rejects: bool = False,
+    on_progress: Callable[[PackProgress], None] | None = None,
+) -> PackReport:
+    """Packs what a listing says into `folder`; see `pack`. At most `max_rejects` lines may be refused."""
+    guard = RejectGuard(max_rejects, images.lines)
     with file_errors(folder):
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)
@@ -177,7 +201,12 @@ def _count_bad_lines(guard: RejectGuard, images: Listing) -> None:
         raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
 
 
-def _require_usable(folder: Path) -> None:
+def require_usable(folder: Path) -> None:
+    """Refuses a folder in which something else lies.
+
+    Raises:
+        OutputConflict: There is something in it that no packer left.
+    """
     if folder.is_symlink() and not folder.exists():
         raise OutputConflict(
             f"{folder} is a link that leads nowhere. Make the folder that it leads to, or choose another name"
@@ -243,7 +272,7 @@ def _pack_shards(
 
 def _tasks(folder: Path, plan: Plan, images: Listing, numbers: Sequence[int]) -> Iterator[ShardTask]:
     for number in numbers:
-        yield ShardTask(folder, plan, number, images.entries(plan.ordinals(number)), os.fspath(images.root))
+        yield ShardTask(folder, plan, number, images.entries(plan.ordinals(number)), images.source)
 
 
 def _report(folder: Path, manifest: Manifest, *, packed: int, resumed: int, complete_before: bool) -> PackReport:

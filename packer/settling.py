@@ -44,6 +44,8 @@ def settled_fields(images: Listing, options: PackOptions, before: Sequence[Field
     Raises:
         ListError: No row of the sample says what an array or a mask is, or the rows contradict each other.
     """
+    if images.fields is not None:
+        return images.fields
     columns = options.columns
     if columns is None:
         return (image_field(options.store),)

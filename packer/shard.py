@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
-from packtrain._core.errors import ShardFailed
+from packtrain._core.errors import ShardFailed, UnreadableFile
 from packtrain._core.files import (
     checksum_file,
     file_errors,
@@ -27,9 +25,8 @@ from packtrain._core.files import (
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.problems import way_out
 
-from .encoding import Encoded, encode_sample, record_encoder
 from .formats import NewRecord, NewSample, RecordSpec, ShardWriter, WrittenShard, shard_writer
-from .listing import ListedSample, Reject
+from .listing import Encoded, ListedSample, Reject, Source
 from .notes import ShardNote, note_columns
 from .plan import Plan
 from .sources import Refused
@@ -46,7 +43,7 @@ class ShardTask:
         plan: Plan of the dataset.
         number: Number of the shard.
         entries: Lines of the shard, in place order.
-        root: Folder that relative paths start from.
+        source: Where the content of the samples comes from.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the calling process, which holds in all workers.
     """
 
@@ -54,7 +51,7 @@ class ShardTask:
     plan: Plan
     number: int
     entries: tuple[ListedSample, ...]
-    root: str
+    source: Source
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
@@ -89,7 +86,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     """
     plan, final = task.plan, task.folder / task.plan.shards[task.number].name
     set_pixel_limit(task.pixel_limit)
-    _require_encoder(plan, task.folder)
+    _require_encoder(task)
     remove_temporaries(task.folder, final.name)
     temporary = temporary_path(final)
     with file_errors(task.folder, ShardFailed):
@@ -167,17 +164,17 @@ def _write(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
 ) -> tuple[_Written, WrittenShard]:
     """Adds every entry to the writer and closes it."""
-    schema, resolve = task.plan.schema, partial(os.path.join, task.root)
+    schema, source = task.plan.schema, task.source
     written = _Written([], [], [], [], Counter())
     reported = time.monotonic()
     try:
         for done, entry in enumerate(task.entries, 1):
             try:
-                encoded = encode_sample(schema, entry, resolve)
+                encoded = source.encode(schema, entry)
             except Refused as refusal:
                 written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
-            except (OSError, MemoryError) as error:
-                raise _not_the_files_fault(error, entry, resolve) from error
+            except (OSError, UnreadableFile, MemoryError) as error:
+                raise _not_the_files_fault(error, entry, source) from error
             else:
                 writer.add(NewSample(entry.line, entry.label, written.take(entry, encoded, bare=writer.bare)))
             if time.monotonic() - reported > _REPORT_SECONDS:
@@ -189,11 +186,13 @@ def _write(
 
 
 def _not_the_files_fault(
-    error: OSError | MemoryError, entry: ListedSample, resolve: Callable[[str], str]
+    error: OSError | UnreadableFile | MemoryError, entry: ListedSample, source: Source
 ) -> ShardFailed:
+    if isinstance(error, UnreadableFile):
+        return ShardFailed(str(error))
     if isinstance(error, MemoryError):
         return ShardFailed(
-            f"not enough memory for {resolve(entry.path)} (line {entry.line}): use fewer workers (--workers), or "
+            f"not enough memory for {source.where(entry)}: use fewer workers (--workers), or "
             "remove the line if its files are too large, then run the same command again"
         )
     return ShardFailed(
@@ -207,10 +206,10 @@ def _write_sidecar(path: Path, data: bytes) -> FileInfo:
     return FileInfo(path.name, len(data), crc32c(data))
 
 
-def _require_encoder(plan: Plan, folder: Path) -> None:
-    here = record_encoder(plan.schema)
+def _require_encoder(task: ShardTask) -> None:
+    plan, here = task.plan, task.source.encoder(task.plan.schema)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan in {folder} was made with {plan.encoder}, but this environment has {here}: the same files "
+            f"the plan in {task.folder} was made with {plan.encoder}, but this environment has {here}: the same files "
             "would give other bytes. Pack in the same environment, or start again in another folder"
         )

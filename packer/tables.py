@@ -14,8 +14,10 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
+from packtrain._core.schema import Field
 
 from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
+from .encoding import Files
 from .labels import BadLine, LabelParser, stored_labels, suggest_values
 from .listing import Cell, ListedSample, Reject, dataset_name
 from .options import Columns
@@ -58,6 +60,7 @@ class Table:
     ) -> None:
         self.labels = labels
         self.columns: Columns | None = columns
+        self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
         self.root = root
         self.classes = classes
@@ -158,9 +161,14 @@ class Table:
         for place in self._places[np.searchsorted(self._numbers, lines)].tolist():
             yield os.fsencode(self._reader.find_path(self._rows.values(place)))
 
+    @property
+    def source(self) -> Files:
+        """The files that it names."""
+        return Files(os.fspath(self.root))
+
     def resolve(self, path: str) -> str:
         """Returns the path under which the file that the list calls `path` is found."""
-        return os.path.join(self.root, path)
+        return self.source.resolve(path)
 
 
 class _BadValue(ValueError):

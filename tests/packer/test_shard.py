@@ -34,7 +34,7 @@ def task_in(folder: Path, listing: Path, options: PackOptions) -> ShardTask:
     plan = plan_shards(outline_plan(images, options), images)
     assert len(plan.shards) == 1
     (folder / "parts").mkdir(parents=True)
-    return ShardTask(folder, plan, 0, images.entries(plan.ordinals(0)), str(images.root))
+    return ShardTask(folder, plan, 0, images.entries(plan.ordinals(0)), images.source)
 
 
 @pytest.fixture(scope="module")

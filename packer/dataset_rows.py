@@ -1,0 +1,260 @@
+"""The rows of a dataset, to be packed once more: what there is, and the records as they become in the new dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._codec.values import parse_npy
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import CorruptFile, UsageError
+from packtrain._core.manifest import INDEX, MANIFEST
+from packtrain._core.opening import read_regular
+from packtrain._core.options import StoreOptions
+from packtrain._core.problems import reading
+from packtrain._core.schema import IMAGE, Field, Schema
+from packtrain._readers.dataset.records import FieldRecords
+from packtrain._readers.dataset.store import RecordStore
+
+from .encoding import EXTENSIONS, encoded_image, encoded_mask, naming, record_encoder
+from .images import extension_of, store_image, store_pixels
+from .labels import stored_labels
+from .listing import Encoded, ListedSample, dataset_name
+from .masks import Frame, StoredMask, store_indices, store_mask
+from .merge import read_rejects
+from .options import Columns
+
+
+class DatasetRows:
+    """The rows of a dataset, as a `Listing`. Lines, paths, labels and rejects stay what they are.
+
+    Args:
+        store: The dataset.
+        options: How images are to be stored; None: as they are.
+
+    Raises:
+        UsageError: The images are pixels, and are to be stored as files.
+        DatasetError: The index is damaged.
+    """
+
+    def __init__(self, store: RecordStore, options: StoreOptions | None = None) -> None:
+        manifest, index = store.manifest, store.index
+        self.labels = manifest.labels
+        self.columns: Columns | None = None
+        self.fields: tuple[Field, ...] | None = tuple(_stored_by(field, options) for field in manifest.schema.fields)
+        self.name = dataset_name(manifest.name)
+        self.classes = manifest.classes
+        self.rejects = read_rejects(store.path, manifest)
+        self.lines = manifest.lines
+        self.duplicates = manifest.duplicates
+        with reading(store.path / MANIFEST):
+            self.sha256 = hashlib.sha256(read_regular(store.path / MANIFEST, MOST_BYTES)).hexdigest()
+        self.advice = "Choose another store mode or another size"
+        self.source = StoredRecords(store)
+        self._index = index
+        index.check_all()
+        self._numbers = index["line"]
+        if (np.diff(self._numbers) <= 0).any():
+            raise CorruptFile(f"{store.path / INDEX / 'line.npy'} is damaged: its lines do not ascend", file=INDEX)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._numbers)
+
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
+        """Returns the rows with these numbers."""
+        values = self._index["label"] if self.labels.kind != "none" else np.empty(0)
+        labels = stored_labels(self.labels, values, ordinals)
+        rows = zip(ordinals.tolist(), self._numbers[ordinals].tolist(), labels, strict=True)
+        return tuple(ListedSample(line, self._index.text("path", row), label) for row, line, label in rows)
+
+    def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the lines, int64 [n], of these rows [n]."""
+        numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
+        return numbers
+
+    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
+        """Yields the path of each of these lines. They must ascend, and each must be that of a row."""
+        for row in np.searchsorted(self._numbers, lines).tolist():
+            yield os.fsencode(self._index.text("path", row))
+
+    def resolve(self, path: str) -> str:
+        """Returns the path as it is: the file is not needed."""
+        return path
+
+
+def _stored_by(field: Field, options: StoreOptions | None) -> Field:
+    """The field as it becomes."""
+    if options is None or field.store is None:
+        return field
+    if field.store.store == "raw" and options.keeps_pixels:
+        raise UsageError(
+            f"{field.name} is stored as pixels, and store mode {options.store} keeps files: there are none any more. "
+            "Take --store jpeg, which encodes pixels, or --store raw"
+        )
+    return replace(field, store=options)
+
+
+class StoredRecords:
+    """The records of a dataset, as a `Source`. What is to be stored as it is, is copied; all else is decoded.
+
+    Each record is compared with its checksum.
+
+    Args:
+        store: The dataset. It is to read with system calls, so that a failing disk is an error and not a SIGBUS.
+    """
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._bare = store.manifest.format == "hdf5"
+
+    def encoder(self, schema: Schema) -> str | None:
+        """See `Source`. Nothing decides the bytes of what is copied."""
+        changed = tuple(field for field in schema.fields if field.store is not None and not self._is_kept(field))
+        masks = tuple(field for field in schema.fields if field.kind == "mask") if changed else ()
+        return record_encoder(replace(schema, fields=(*changed, *masks))) if changed else None
+
+    def keeps_sizes(self, schema: Schema) -> bool:
+        """See `Source`."""
+        return all(field.store is None or field.store.keeps_pixels or self._is_kept(field) for field in schema.fields)
+
+    def size(self, schema: Schema, sample: ListedSample) -> int:
+        """See `Source`."""
+        row = self._row(sample)
+        return sum(max(0, self._store.field(name).length(row)) for name in schema.names)
+
+    def where(self, sample: ListedSample) -> str:
+        """See `Source`."""
+        return f"{self._store.path}: {self._store.describe(self._row(sample))}"
+
+    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+        """See `Source`."""
+        row, frame = self._row(sample), Frame()
+        records: list[Encoded | None] = []
+        for field in schema.fields:
+            if field.name == IMAGE:
+                record, frame = self._image(field, row)
+                records.append(record)
+                continue
+            with naming(field):
+                records.append(self._encode(field, row, frame))
+        return tuple(records)
+
+    def _row(self, sample: ListedSample) -> int:
+        return int(np.searchsorted(self._store.index["line"], sample.line))
+
+    def _is_kept(self, field: Field) -> bool:
+        """True if images of this field are stored as the records that they are."""
+        before = self._store.schema[field.name].store
+        assert before is not None and field.store is not None, "both are images"
+        return _keeps(before, field.store)
+
+    def _encode(self, field: Field, row: int, frame: Frame) -> Encoded | None:
+        records = self._store.field(field.name)
+        if field.kind == "image":
+            return self._image(field, row)[0]
+        if field.kind == "mask":
+            return self._mask(field, records, row, frame)
+        if field.kind == "array":
+            values = records.value(row)
+            return None if values is None else Encoded(values.tobytes(), "npy", values.shape, field.dtype)
+        record = records.read(row)
+        return None if record is None else Encoded(bytes(record), EXTENSIONS[field.kind])
+
+    def _image(self, field: Field, row: int) -> tuple[Encoded | None, Frame]:
+        """The record of an image, and what became of its frame."""
+        store, records = field.store, self._store.field(field.name)
+        assert store is not None, "an image has store options"
+        record = records.read(row)
+        if record is None:
+            return None, Frame()
+        image = _Image.of(self._store.schema[field.name].store, records, row)
+        data = self._pixels(records, row, record, image) if image.store.store == "raw" else bytes(record)
+        if _keeps(image.store, store):
+            return image.copied(data, store), Frame()
+        if image.store.store == "raw":
+            stored = store_pixels(data, image.size, image.turned_by, image.store.mode, store)
+        else:
+            stored = store_image(data, store, orientation=image.turned_by)
+        frame = Frame.of(stored, store)
+        header = stored.header._replace(orientation=image.orientation_in(store))
+        return encoded_image(stored._replace(header=header), store), frame
+
+    def _pixels(self, records: FieldRecords, row: int, record: memoryview, image: _Image) -> bytes:
+        """The pixels of a raw record, without the header that most containers have there."""
+        width, height = image.size
+        try:
+            start = 0 if self._bare else parse_npy(record)[2]
+            if len(record) - start != width * height * image.store.channels:
+                raise ValueError(f"{len(record) - start} bytes are not {width} x {height} pixels")
+        except ValueError as error:
+            raise records.undecodable(row, error) from error
+        return bytes(record[start:])
+
+    def _mask(self, field: Field, records: FieldRecords, row: int, frame: Frame) -> Encoded | None:
+        if field.encoding == "raw":
+            values = records.value(row)
+            if values is None:
+                return None
+            return encoded_mask(store_indices(values, field, Frame() if frame.is_kept else frame), field)
+        record = records.read(row)
+        if record is None:
+            return None
+        if frame.is_kept:
+            return encoded_mask(StoredMask(bytes(record), *records.size(row)), field)
+        return encoded_mask(store_mask(bytes(record), field, frame), field)
+
+
+def _keeps(before: StoreOptions, after: StoreOptions) -> bool:
+    """True if a record that was stored by one set of options need not change for the other."""
+    if after.check and not before.check:
+        return False
+    if after.store == "verbatim" or before.store == after.store == "crop-ready":
+        return True
+    return replace(before, check=after.check) == after
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image that is stored.
+
+    Attributes:
+        store: How it is stored.
+        size: Width and height.
+        orientation: EXIF orientation of the file that it comes from.
+    """
+
+    store: StoreOptions
+    size: tuple[int, int]
+    orientation: int
+
+    @classmethod
+    def of(cls, store: StoreOptions | None, records: FieldRecords, row: int) -> _Image:
+        assert store is not None, "an image has store options"
+        return cls(store, records.size(row), int(records.columns["orientation"][row]))
+
+    @property
+    def turned_by(self) -> int:
+        """The orientation that its pixels have now."""
+        return 1 if self.store.orientation == "apply" else self.orientation
+
+    def orientation_in(self, store: StoreOptions) -> int:
+        """The orientation that the index is to name, if the image is stored by these options."""
+        return self.orientation if store.orientation == "apply" else self.turned_by
+
+    def copied(self, data: bytes, store: StoreOptions) -> Encoded:
+        """The same record once more."""
+        width, height = self.size
+        raw = store.store == "raw"
+        return Encoded(
+            data,
+            "npy" if raw else extension_of(data),
+            (height, width, store.channels),
+            "|u1" if raw else None,
+            (width, height, self.orientation_in(store)),
+        )

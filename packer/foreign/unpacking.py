@@ -1,0 +1,153 @@
+"""Decompresses shards into a folder, where they can be indexed like any others. Only a piece is in memory at a time."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from packtrain._core.errors import MissingDependency, PackError, ShardFailed, UsageError
+from packtrain._core.files import MiB, file_errors, make_folder, remove_temporaries, write_file
+from packtrain._core.opening import open_regular
+from packtrain._core.problems import reason
+
+from ..engine import run_tasks
+from .headers import compression
+
+_PIECE: Final = MiB
+_MAGIC_BYTES: Final = 8
+_SUFFIX: Final = re.compile(r"(\.tar)?\.(gz|bz2|xz|zst|zstd)$|\.(tgz|tbz|tbz2|txz|tzst)$", re.IGNORECASE)
+_DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
+
+
+@dataclass(frozen=True)
+class _Unpacking:
+    """A task: decompress one shard.
+
+    Attributes:
+        shard: The compressed shard.
+        target: Where the decompressed one goes.
+    """
+
+    shard: Path
+    target: Path
+
+    def __str__(self) -> str:
+        return f"decompressing {self.shard}"
+
+
+def unpacked_shards(shards: Sequence[Path], folder: Path, *, workers: int) -> list[Path]:
+    """Decompresses those of the shards that are compressed.
+
+    A shard that was decompressed before, and has not changed since, is left as it is.
+
+    Args:
+        shards: The shards.
+        folder: Where the decompressed ones go, each with the name and the time of the compressed one.
+        workers: Number of worker processes.
+
+    Returns:
+        All shards, none of them compressed, in the same order.
+
+    Raises:
+        PackError: A shard cannot be read, or is damaged.
+        UsageError: A shard is compressed in a way that is not known here.
+        MissingDependency: A package that is needed is not installed.
+        NoSpace: The file system is full.
+    """
+    paths, tasks = [], []
+    for number, shard in enumerate(shards):
+        if _compression(shard) is None:
+            paths.append(shard)
+            continue
+        target = folder / f"{number:06d}" / f"{_SUFFIX.sub('', shard.name)}.tar"
+        paths.append(target)
+        if not _is_there(target, shard):
+            tasks.append(_Unpacking(shard, target))
+    for _ in run_tasks(_unpack, tasks, workers=min(workers, len(tasks)), on_progress=lambda _: None):
+        pass
+    return paths
+
+
+def _unpack(task: _Unpacking, report: Callable[[None], None]) -> None:
+    with file_errors(task.target, ShardFailed):
+        make_folder(task.target.parent)
+        remove_temporaries(task.target.parent)
+        write_file(task.target, _pieces(task.shard))
+        modified = os.stat(task.shard).st_mtime_ns
+        # The time tells whether the shard has changed, and makes the same index of it each time.
+        os.utime(task.target, ns=(modified, modified))
+
+
+def _pieces(shard: Path) -> Iterator[bytes]:
+    """The content of a compressed file, in pieces."""
+    kind = _compression(shard)
+    damaged = (*_DAMAGED, _zstandard(shard).ZstdError) if kind == "zstd" else _DAMAGED
+    with os.fdopen(open_regular(shard), "rb") as file:
+        try:
+            with _decompressed(file, kind, shard) as content:
+                while piece := content.read(_PIECE):
+                    yield piece
+        except damaged as error:
+            raise _damaged(shard, error) from error
+        except OSError as error:
+            # bz2 says with an OSError without a number that its data is invalid.
+            raise _damaged(shard, error) if error.errno is None else _unreadable(shard, error) from error
+
+
+def _decompressed(file: IO[bytes], kind: str | None, shard: Path) -> Any:
+    match kind:
+        case "gzip":
+            return gzip.GzipFile(fileobj=file)
+        case "bzip2":
+            return bz2.BZ2File(file)
+        case "xz":
+            return lzma.LZMAFile(file)
+        case "zstd":
+            return _zstandard(shard).ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        case _:
+            raise UsageError(f"{shard} is compressed with {kind}, which packtrain does not read: decompress it first")
+
+
+def _zstandard(shard: Path) -> Any:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError as error:
+        raise MissingDependency(
+            f"{shard} is compressed with zstd, which needs a package: `pip install zstandard`; or decompress it with "
+            "`zstd -d`"
+        ) from error
+    return zstandard
+
+
+def _compression(shard: Path) -> str | None:
+    try:
+        with os.fdopen(open_regular(shard), "rb", buffering=0) as file:
+            return compression(file.read(_MAGIC_BYTES))
+    except OSError as error:
+        raise _unreadable(shard, error) from error
+
+
+def _is_there(target: Path, shard: Path) -> bool:
+    try:
+        return os.lstat(target).st_mtime_ns == os.stat(shard).st_mtime_ns
+    except OSError:
+        return False
+
+
+def _unreadable(shard: Path, error: OSError) -> PackError:
+    return PackError(f"{shard} cannot be read: {reason(error)}")
+
+
+def _damaged(shard: Path, error: Exception) -> PackError:
+    return PackError(
+        f"{shard} is damaged: it cannot be decompressed ({error}). Write or copy it again, or leave it out"
+    )
