@@ -149,7 +149,7 @@ def prepare(images: Path, folder: Path, lines: int) -> dict[str, Any]:
 
 
 def label_map(seed: int, image: str) -> bytes:
-    """A mask for an image, as a PNG: blobs of class indices on a background of 0, with a palette, as VOC's masks are."""
+    """A mask for an image: a PNG of blobs on a background of 0, with a palette, as the masks of VOC are."""
     random = np.random.default_rng(seed)
     with Image.open(image) as file:
         width, height = file.size
@@ -184,9 +184,10 @@ def _packtrain(dataset: Path, *, masks: bool) -> Iterator[tuple[Any, Any, Any]]:
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
     transform = [RandomResizedCrop(SIDE), RandomHorizontalFlip()]
-    if masks:
-        return batches(repeated(open_dataset(dataset, transform, fields=("image", "mask", "label"))))
-    return ((images, None, labels) for images, labels in batches(repeated(open_dataset(dataset, transform))))
+    fields = ("image", "mask", "label") if masks else None
+    for batch in batches(repeated(open_dataset(dataset, transform, fields=fields))):
+        images, *mask, labels = batch
+        yield images, mask[0] if mask else None, labels
 
 
 def _torch(folder: Path) -> Iterator[tuple[Any, Any, Any]]:

@@ -1,4 +1,4 @@
-"""What docs/fields.md shows can be typed: its list is packed by its commands, and its programs run on what comes out."""
+"""What docs/fields.md shows can be typed: its commands pack its list, and its programs run on what comes out."""
 
 from __future__ import annotations
 
