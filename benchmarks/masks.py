@@ -185,9 +185,11 @@ def _packtrain(dataset: Path, *, masks: bool) -> Iterator[tuple[Any, Any, Any]]:
 
     transform = [RandomResizedCrop(SIDE), RandomHorizontalFlip()]
     fields = ("image", "mask", "label") if masks else None
-    for batch in batches(repeated(open_dataset(dataset, transform, fields=fields))):
-        images, *mask, labels = batch
-        yield images, mask[0] if mask else None, labels
+    stream: Iterator[Any] = batches(repeated(open_dataset(dataset, transform, fields=fields)))
+    for batch in stream:
+        # Without `fields`, a batch is a plain pair.
+        images, labels = batch[0], batch[-1]
+        yield images, batch.mask if masks else None, labels
 
 
 def _torch(folder: Path) -> Iterator[tuple[Any, Any, Any]]:
