@@ -19,13 +19,26 @@ from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import RESULTS, Unmeasurable, machine, print_targets, save, saved
 from benchmarks.plot import draw
 
-BENCHMARKS: Final = ("pack", "open", "loading", "recipes", "views", "photographs", "staging", "floors", "peers-open")
+BENCHMARKS: Final = (
+    "pack",
+    "open",
+    "loading",
+    "recipes",
+    "views",
+    "masks",
+    "photographs",
+    "webdataset",
+    "indexing",
+    "staging",
+    "floors",
+    "peers-open",
+)
 """Each is a module of this folder."""
 COMPARISONS: Final = {
     f"peers-{workload}": workload for workload in ("jpeg", "jpeg500", "raw256-rrc", "raw-crop", "cold")
 }
 GROUPS: Final = {"peers": (*COMPARISONS, "pack", "open", "peers-open")}
-BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "views", "photographs")
+BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "views", "masks", "photographs")
 OUT: Final = RESULTS.with_name("out")
 """Where figures go that do not replace the kept ones."""
 

@@ -144,7 +144,7 @@ def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[
         note = f"without images that are smaller than {SIDE}"
     described = {**describe_list(images), "repeats": repeats, "lines": count, "used": len(sources), "note": note}
     if not workload.raw:
-        described["file_bytes"] = _write_files(folder, sources, workload.shrink)
+        described["file_bytes"] = write_files(folder, sources, workload.shrink)
     if workload.raw or workload.shrink:
         _write_list(folder / ORIGINALS, sources)
     listed = folder / (ORIGINALS if workload.raw or workload.shrink else "train.txt")
@@ -165,8 +165,8 @@ def _is_large(path: str) -> bool:
         return min(file.size) >= SIDE
 
 
-def _write_files(folder: Path, sources: Sequence[tuple[str, int]], shrink: str | None) -> int:
-    """Writes a loose file for each source, and their list; returns the size of all files in bytes."""
+def write_files(folder: Path, sources: Sequence[tuple[str, int]], shrink: str | None = None) -> int:
+    """Writes a loose file for each source (path and label), and their list; returns the size of all files in bytes."""
     (folder / "files").mkdir()
     pairs, shrunk, size = [], dict[str, Path](), 0
     for number, (source, label) in enumerate(sources):

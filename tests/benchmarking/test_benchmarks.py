@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from inspect import signature
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.support import picture
+from PIL import Image
 
-from benchmarks import floors, recipes, views
+from benchmarks import floors, indexing, masks, recipes, views, webdataset
 from benchmarks.measure import RESULTS
-from benchmarks.peers.common import BATCH, SIDE
+from benchmarks.peers.common import BATCH, PACKED, SIDE
 from benchmarks.recipes import RECIPES, SIDES
 from benchmarks.run import BENCHMARKS, BY_DEFAULT, COMPARISONS, GROUPS, _benchmark
 from benchmarks.workloads import WORKLOADS, prepare
+from packtrain import open_dataset
 
 LINES = 640
 """Enough lines that some images are timed, though only one in 32 is, and more than two batches."""
@@ -94,6 +98,50 @@ def test_both_sides_make_the_same_views(jpegs: Path, side: str, torchvision: Any
     images, labels = next(views.first_views(views.batches(side, jpegs)))
     assert images.dtype == torch.uint8 and sorted(images.shape) == sorted((BATCH, 3, SIDE, SIDE))
     assert labels.shape == (BATCH,)
+
+
+@pytest.fixture(scope="module")
+def masked(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What contestants read at the benchmark masks."""
+    folder = tmp_path_factory.mktemp("masked") / "data"
+    masks.prepare(listed, folder, LINES)
+    return folder
+
+
+def test_a_mask_is_as_large_as_its_image_and_has_several_classes(listed: Path) -> None:
+    with Image.open(BytesIO(masks.label_map(3, str(listed.parent / "0.jpg")))) as mask:
+        assert (mask.mode, mask.size) == ("P", (400, 300))
+        values = np.unique(np.asarray(mask))
+    assert 0 in values and 3 < len(values) <= values.max() + 1 <= masks.CLASSES
+
+
+@pytest.mark.parametrize("side", masks.SIDES)
+def test_all_sides_make_the_same_masks(masked: Path, side: str, torchvision: Any) -> None:
+    images, mask, labels = next(masks.batches(side, masked))
+    assert images.dtype == torch.uint8 and sorted(images.shape) == sorted((BATCH, 3, SIDE, SIDE))
+    assert (mask is None) == (side == masks.UNMASKED)
+    if mask is not None:
+        assert mask.dtype == torch.uint8 and mask.shape == (BATCH, SIDE, SIDE)
+        assert set(mask.unique().tolist()) > {0, 1} and mask.max() < masks.CLASSES
+    assert labels.shape == (BATCH,)
+
+
+def test_both_commands_read_the_shards_that_are_written(listed: Path, tmp_path: Path) -> None:
+    written = indexing.write_shards(listed, tmp_path / "shards", 2 * indexing.SHARDS)
+    assert len(list((tmp_path / "shards").iterdir())) == indexing.SHARDS
+    assert written > 2 * indexing.SHARDS * (listed.parent / "0.jpg").stat().st_size // 2
+    webdataset.index(tmp_path / "shards", tmp_path / "out")
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.targets.tolist() == [0, 1, 2, 3] * (len(dataset) // 4)
+    assert np.array_equal(np.asarray(dataset.image(5)), np.asarray(Image.open(listed.parent / "1.jpg")))
+
+
+def test_webdataset_s_own_shards_are_indexed(listed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    described = webdataset.prepare(listed, tmp_path / "data", LINES)
+    dataset = open_dataset(tmp_path / "data" / PACKED)
+    assert len(dataset) == described["lines"] and described["shards"] == len(dataset.store.manifest.shards)
+    assert dataset.targets.tolist() == [row % 4 for row in range(len(dataset))]
 
 
 def test_both_sides_of_a_recipe_validate_on_the_same_pixels(jpegs: Path, torchvision: Any) -> None:
