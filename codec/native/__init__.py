@@ -176,6 +176,19 @@ class Extension(Protocol):
             MemoryError: There is not enough memory.
         """
 
+    def unfilter(self, rows: Buffer, width: int, out: npt.NDArray[np.uint8], /) -> None:
+        """Undoes the filters of a PNG's rows, of one byte per pixel.
+
+        Args:
+            rows: What zlib makes of the file's data: for each row the number of its filter, and `width` bytes.
+            width: Width of the image, in pixels.
+            out: The result, uint8 [height, width], writable and contiguous.
+
+        Raises:
+            ValueError: `rows` or `out` has a different size, or a row has an unknown filter.
+            MemoryError: There is not enough memory.
+        """
+
     def resize_pixels(
         self,
         image: npt.NDArray[np.uint8],

@@ -13,6 +13,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
 PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
 PyObject *resize_pixels(PyObject *module, PyObject *args);
+PyObject *unfilter(PyObject *module, PyObject *args);
 
 /* Prepares the tables of copy_records; call it once, before the first copy_records. */
 void copy_records_init(void);

@@ -17,6 +17,7 @@ static PyMethodDef methods[] = {
     {"copy_pixels", copy_pixels, METH_VARARGS, NULL},
     {"copy_records", copy_records, METH_VARARGS, NULL},
     {"resize_pixels", resize_pixels, METH_VARARGS, NULL},
+    {"unfilter", unfilter, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,6 +13,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from packtrain._codec import native
 from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, PadMode, Scale, size_after
 from packtrain._codec.masks import Mask, decode_png, map_mask, png_header
 from packtrain._readers.transforms.compose import compose
@@ -43,7 +44,21 @@ def random_mask(seed: int, width: int, height: int, dtype: str = "u1") -> Mask:
     return np.random.default_rng(seed).integers(0, most, (height, width)).astype(dtype)
 
 
-def png_of(values: Any, depth: int, color: int) -> bytes:
+def filtered(lines: Any, filters: Any) -> bytes:
+    """The rows of a PNG with one byte per pixel, filtered as https://www.w3.org/TR/png-3/#9Filters says."""
+    result, above = bytearray(), [0] * lines.shape[1]
+    for line, number in zip(lines.tolist(), filters, strict=True):
+        result.append(number)
+        for x, value in enumerate(line):
+            left, corner = (line[x - 1], above[x - 1]) if x else (0, 0)
+            estimate = left + above[x] - corner
+            nearest = min((left, above[x], corner), key=lambda side: abs(estimate - side))
+            result.append((value - (0, left, above[x], (left + above[x]) // 2, nearest)[number]) % 256)
+        above = line
+    return bytes(result)
+
+
+def png_of(values: Any, depth: int, color: int, filters: Any = None) -> bytes:
     """A PNG file of one channel, written without Pillow."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -52,7 +67,7 @@ def png_of(values: Any, depth: int, color: int) -> bytes:
     height, width = values.shape
     bits = (values[..., None] >> np.arange(depth - 1, -1, -1)) & 1
     lines = np.packbits(bits.reshape(height, -1).astype(np.uint8), axis=1)
-    data = b"".join(b"\0" + line.tobytes() for line in lines)
+    data = filtered(lines, [0] * height if filters is None else filters)
     palette = chunk(b"PLTE", bytes(range(3)) * (1 << depth)) if color == 3 else b""
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     return b"".join(
@@ -81,6 +96,44 @@ def test_values_are_those_in_the_file(form: tuple[int, int], width: int, height:
     assert header.dtype == ("<u2" if depth == 16 else "|u1")
     assert mask.dtype == (np.int32 if depth == 16 else np.uint8)
     np.testing.assert_array_equal(mask, values)
+
+
+@pytest.mark.parametrize("with_extension", [True, False])
+@given(st.sampled_from([0, 3]), SIDES, SIDES, SEEDS, st.data())
+def test_rows_may_be_filtered_in_any_way(
+    with_extension: bool, color: int, width: int, height: int, seed: int, data: st.DataObject
+) -> None:
+    values = random_mask(seed, width, height)
+    filters = data.draw(st.lists(st.integers(0, 4), min_size=height, max_size=height))
+    file = png_of(values, 8, color, filters)
+    with pytest.MonkeyPatch.context() as patch:
+        if not with_extension:
+            patch.setattr(native, "extension", None)
+        np.testing.assert_array_equal(decode_png(file), values, strict=True)
+
+
+@given(SIDES, SIDES, SEEDS, st.data())
+def test_damage_means_the_same_with_the_extension_and_without(
+    width: int, height: int, seed: int, data: st.DataObject
+) -> None:
+    """Either the same values, or an error."""
+    file = bytearray(png_of(random_mask(seed, width, height), 8, 0, [seed % 5] * height))
+    place = data.draw(st.integers(0, len(file) - 1))
+    file[place] ^= data.draw(st.integers(1, 255))
+    if data.draw(st.booleans()):
+        del file[place:]
+    found = []
+    for extension in (native.extension, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "extension", extension)
+            try:
+                found.append(decode_png(bytes(file)))
+            except Exception:
+                found.append(None)
+    if found[0] is None or found[1] is None:
+        assert found[0] is found[1]
+    else:
+        np.testing.assert_array_equal(*found)
 
 
 def test_colours_and_other_files_are_refused() -> None:
