@@ -15,6 +15,17 @@ from .paths import PATH
 _SHARDS: Final = (".tar", ".h5", ".mdb")
 
 
+def _remedy(shards: str, *, linked: bool) -> str:
+    copy = "A staged copy: `packtrain staged repair`"
+    if linked:
+        # Nobody but their owner has them, and an index of damaged bytes would say that they are right.
+        return (
+            f"To mend {shards}, restore it from a sound copy; do not remove it, packtrain cannot make it again. If it "
+            f"was changed on purpose, index the shards again into another folder. {copy}"
+        )
+    return f"To mend {shards}, remove it and run the same pack command again, which packs only what is missing. {copy}"
+
+
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=PATH)
 @click.option("--decode", is_flag=True, help="Also decode every image.")
@@ -59,8 +70,9 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
         damaged = {problem.file for problem in report.problems if not problem.unreadable}
         if shards := sorted(file for file in damaged if file.endswith(_SHARDS)):
             say(
-                f"To mend {', '.join(shards[:3])}{', ...' if shards[3:] else ''}, remove it and run the same pack "
-                "command again, which packs only what is missing. Shards that were indexed: index them again. A staged "
-                "copy: `packtrain staged repair`"
+                _remedy(
+                    f"{', '.join(shards[:3])}{', ...' if shards[3:] else ''}",
+                    linked=Manifest.load(dataset).base is not None,
+                )
             )
     return 1 if report.problems else 0

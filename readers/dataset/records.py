@@ -85,7 +85,7 @@ class Faults:
         if self._staged:
             return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"
         if self._manifest.base is not None:
-            return "restore the shard from a sound copy, or run `packtrain index` again"
+            return "restore the shard from a sound copy, or index again if it was changed on purpose"
         return "restore the shard from a sound copy, or pack again"
 
     def _file(self, row: int) -> str | None:

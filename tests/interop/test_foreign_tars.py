@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import webdataset
 from click.testing import CliRunner
 from helpers.shards import Indexed, jpeg, npy, write_shards
-from helpers.support import encoded, output_of, picture, tool
+from helpers.support import encoded, flip, output_of, picture, tool
 from PIL import Image
 
 from packtrain import Loader, Shuffled, open_dataset, pack, stage, verify
@@ -140,6 +141,18 @@ def test_no_packer_works_in_its_folder(tmp_path: Path, images: Path) -> None:
     out = index_shards(tmp_path / "shards", tmp_path / "out").dataset
     with pytest.raises(OutputConflict, match="choose another folder"):
         pack(images, out)
+
+
+def test_nobody_is_told_to_remove_shards_that_packtrain_cannot_make_again(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / "shards", 2)
+    out = index_shards(shards, tmp_path / "out").dataset
+    times = shards[1].stat()
+    flip(shards[1], 700)
+    os.utime(shards[1], ns=(times.st_atime_ns, times.st_mtime_ns))
+    outcome = CliRunner().invoke(group, ["verify", str(out), "--workers", "1"])
+    assert outcome.exit_code == 1
+    assert f"To mend {shards[1].name}, restore it from a sound copy; do not remove it" in outcome.output
+    assert "same pack command" not in outcome.output
 
 
 def test_a_dataset_that_was_indexed_in_another_order_does_not_resume(tmp_path: Path) -> None:
