@@ -150,7 +150,6 @@ def test_nobody_is_told_to_remove_shards_that_packtrain_cannot_make_again(tmp_pa
     flip(shards[1], 700)
     os.utime(shards[1], ns=(times.st_atime_ns, times.st_mtime_ns))
     outcome = CliRunner().invoke(group, ["verify", str(out), "--workers", "1"])
-    assert outcome.exit_code == 1
     assert f"To mend {shards[1].name}, restore it from a sound copy; do not remove it" in outcome.output
     assert "same pack command" not in outcome.output
 
