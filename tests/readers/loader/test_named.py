@@ -50,7 +50,12 @@ def loader_of(*arguments: Any, batch: int = 4, workers: int = 0, **options: Any)
 class TestContents:
     @pytest.mark.parametrize(
         ("workers", "method"),
-        [(0, "fork"), (2, "fork"), pytest.param(2, "spawn"), pytest.param(3, "forkserver", marks=pytest.mark.complete)],
+        [
+            (0, "fork"),
+            (2, "fork"),
+            pytest.param(2, "spawn", marks=pytest.mark.complete),
+            pytest.param(3, "forkserver", marks=pytest.mark.complete),
+        ],
     )
     def test_each_field_is_collated(self, workers: int, method: str) -> None:
         with loader_of(22, workers=workers, multiprocessing_context=method, shuffle=True, fields=EXTRAS) as loader:
@@ -67,6 +72,7 @@ class TestContents:
                     seen += rows
                 assert sorted(seen) == list(range(22))
 
+    @pytest.mark.sampled
     @WORKERS
     @pytest.mark.parametrize("names", [(name,) for name in NAMES] + [("label", "image"), ("image", "label")])
     def test_any_fields_in_any_order(self, names: tuple[str, ...], workers: int) -> None:
