@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 
 from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import check_array
@@ -22,7 +23,6 @@ _ORIENTATION: Final = 0x0112
 _MOST_NPY_HEADER: Final = 64 * 1024
 _MOST_LABEL: Final = 64 * 1024
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-_PNG_GREY: Final = (0, 3)
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
@@ -139,14 +139,13 @@ def mask_facts(data: memoryview) -> ImageFacts:
     Raises:
         Unfit: It is something else.
     """
-    if not _is_png(data):
-        raise Unfit("a mask must be a PNG")
-    width, height, depth, colour = struct.unpack_from(">IIBB", data, 16)
-    if colour not in _PNG_GREY:
-        raise Unfit("a mask must have one channel, grey or with a palette, and this one has several")
-    if not width or not height:
-        raise Unfit(f"its header says {width} x {height} pixels")
-    return ImageFacts(width, height, wide=depth == 16)
+    try:
+        header = png_header(data)
+    except ValueError as error:
+        raise Unfit(str(error)) from error
+    if not header.width or not header.height:
+        raise Unfit(f"its header says {header.width} x {header.height} pixels")
+    return ImageFacts(header.width, header.height, wide=header.dtype != "|u1")
 
 
 def check_text(data: memoryview) -> None:
