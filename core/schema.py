@@ -125,11 +125,6 @@ class Schema:
         if IMAGE in names[1:]:
             raise UsageError("the image comes first among the fields")
 
-    @classmethod
-    def of_images(cls, store: StoreOptions, labels: LabelSpec, classes: tuple[str, ...] | None = None) -> Schema:
-        """The schema of version 1: an image and a label."""
-        return cls((image_field(store),), labels, classes)
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the stored fields."""

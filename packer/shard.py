@@ -25,7 +25,7 @@ from packtrain._core.files import (
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.problems import way_out
 
-from .formats import NewRecord, NewSample, RecordSpec, ShardWriter, WrittenShard, shard_writer
+from .formats import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
 from .listing import Encoded, ListedSample, Reject, Source
 from .notes import ShardNote, note_columns
 from .plan import Plan
@@ -93,7 +93,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         try:
             # The free space that a message gives is measured before the file is removed.
             with file_errors(task.folder, ShardFailed):
-                written, finished = _write(task, shard_writer(plan.format)(temporary, RecordSpec(plan.schema)), report)
+                written, finished = _write(task, shard_writer(plan.format)(temporary, plan.schema), report)
                 fsync_file(temporary)
                 checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)

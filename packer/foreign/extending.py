@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Self
@@ -76,7 +76,7 @@ class Before:
         """Its rows, with the columns of all these fields."""
         count = len(self.rows.lines)
         columns = {field.name: self.rows.columns.get(field.name) or no_columns(field, count) for field in fields}
-        return Rows(**{**vars(self.rows), "columns": columns})
+        return replace(self.rows, columns=columns)
 
     def fields_with(self, new: Sequence[Field]) -> tuple[Field, ...]:
         """Its fields together with those of new shards.

@@ -112,7 +112,6 @@ class Scan:
         modified_ns: Time of its last change.
         crc32c: crc32c of the whole file.
         keys: Key of each sample.
-        headers: Offset of the first header of each sample.
         found: Its members by extension.
         labels: Label of each sample that has one, by the number of the sample.
         unfit: Why a sample cannot be used, by its number.
@@ -124,7 +123,6 @@ class Scan:
     modified_ns: int
     crc32c: int
     keys: list[Key]
-    headers: array[int]
     found: dict[str, Found]
     labels: dict[int, Label]
     unfit: dict[int, str]
@@ -209,7 +207,6 @@ class _Scanner:
             modified_ns=after.st_mtime_ns,
             crc32c=checksum,
             keys=grouping.keys,
-            headers=array("q", grouping.headers),
             found=self._found,
             labels=self._labels,
             unfit=self._unfit,

@@ -42,17 +42,6 @@ class NewSample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordSpec:
-    """What all samples of a dataset have in common; a writer needs to know it beforehand.
-
-    Attributes:
-        schema: The fields and the labels.
-    """
-
-    schema: Schema
-
-
-@dataclass(frozen=True)
 class WrittenShard:
     """What a writer returns when its shard is complete.
 
@@ -74,8 +63,8 @@ class ShardWriter(Protocol):
     bare: bool
     """True if the payload of arrays, raw masks and raw images is their values alone, False if it is an `.npy` file."""
 
-    def __init__(self, path: Path, spec: RecordSpec) -> None:
-        """Creates the file at `path`, which must not exist yet."""
+    def __init__(self, path: Path, schema: Schema) -> None:
+        """Creates the file at `path`, which must not exist yet, for samples of this schema."""
 
     def add(self, sample: NewSample) -> None:
         """Appends a sample."""

@@ -20,10 +20,10 @@ import h5py
 import numpy as np
 
 from packtrain._core.files import MiB, write_all
-from packtrain._core.schema import Field
+from packtrain._core.schema import Field, Schema
 from packtrain._readers.formats.hdf5 import ALIGNMENT, layout, place
 
-from . import NewRecord, NewSample, RecordSpec, WrittenShard
+from . import NewRecord, NewSample, WrittenShard
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
 _PIECE_BYTES: Final = MiB
@@ -34,18 +34,18 @@ class Writer:
 
     bare: Final = True
 
-    def __init__(self, path: Path, spec: RecordSpec) -> None:
-        self._labels_spec = spec.schema.labels
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._labels_spec = schema.labels
         self._lines = array("q")
         self._labels: list[Any] = []
         self._fields: list[_Records] = []
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             self._image = None
-            if spec.schema.image is not None:
-                self._image = _Records(spec.schema.image, _Stream(self._descriptor, _data_start()))
+            if schema.image is not None:
+                self._image = _Records(schema.image, _Stream(self._descriptor, _data_start()))
                 self._fields.append(self._image)
-            for field in spec.schema.others:
+            for field in schema.others:
                 self._fields.append(_Records(field, _Spool(path)))
         except BaseException:
             self.close()

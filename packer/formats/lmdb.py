@@ -11,9 +11,10 @@ from typing import Any, Final
 import lmdb
 
 from packtrain._core.files import FULL, MiB
+from packtrain._core.schema import Schema
 from packtrain._readers.formats.lmdb import LABELS, database, databases, places
 
-from . import NewSample, RecordSpec, WrittenShard
+from . import NewSample, WrittenShard
 
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB
@@ -27,9 +28,9 @@ class Writer:
 
     bare: Final = False
 
-    def __init__(self, path: Path, spec: RecordSpec) -> None:
+    def __init__(self, path: Path, schema: Schema) -> None:
         self._path = path
-        self._schema = schema = spec.schema
+        self._schema = schema
         try:
             # meminit stays on: without it, stale heap content would end up in the file.
             self._environment: Any = lmdb.open(

@@ -10,10 +10,10 @@ from typing import Final
 from crc32c import crc32c
 
 from packtrain._core.files import write_all
-from packtrain._core.schema import IMAGE
+from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats.tar import BLOCK, KEY_DIGITS, label_extension
 
-from . import NewSample, RecordSpec, WrittenShard
+from . import NewSample, WrittenShard
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
 _SIZE: Final = slice(124, 135)
@@ -39,9 +39,8 @@ class Writer:
 
     bare: Final = False
 
-    def __init__(self, path: Path, spec: RecordSpec) -> None:
+    def __init__(self, path: Path, schema: Schema) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        schema = spec.schema
         self._label_suffix = label_extension(schema.labels)
         self._prefixes = tuple("" if field.name == IMAGE else f"{field.name}." for field in schema.fields)
         labelled = schema.labels.kind != "none"

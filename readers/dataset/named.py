@@ -34,8 +34,6 @@ CROP: Final = "crop"
 # Fields with pixels, which transforms move.
 _PIXELS: Final = ("image", "mask")
 
-Pixels = npt.NDArray[np.uint8]
-
 
 def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, ...] | None:
     """The names of the fields that a sample is to have; None for (image, label).

@@ -29,7 +29,6 @@ from .store import RecordStore
 
 TransformLike = Callable[[Any], Any]
 """Any callable on an image or a label: packtrain's transforms, torchvision's, or a function."""
-Pixels = npt.NDArray[np.uint8]
 
 
 class Samples(ABC):

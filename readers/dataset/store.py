@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.arguments import choice
-from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
+from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
@@ -154,10 +154,6 @@ class RecordStore:
     def describe(self, row: int) -> str:
         """The name of `row` for messages: row, line, path and shard."""
         return self._faults.describe(row)
-
-    def corrupt(self, row: int, how: str) -> CorruptRecord:
-        """The error that says how `row` is damaged."""
-        return self._faults.damaged(row, IMAGE, how)
 
     def close(self) -> None:
         """Closes the shards. Views that were handed out stay valid; the next read opens the shards again."""

@@ -55,13 +55,6 @@ class Loader:
     optional, ``batch.present`` comes last, a named tuple of a vector for each of these, bool [batch]. Where a sample is
     without a field, the batch has zeros, an empty text, None as JSON value, no bytes, or no entries.
 
-    With a dataset from ``open_dataset(fields=...)``, a batch is a named tuple of its fields, then of what `fields` asks
-    for (``batch.image``, ``batch.caption``). Images, masks, and arrays of one shape are tensors [batch, ...]; arrays
-    whose first size differs are a `packtrain.Ragged`; texts, JSON values and bytes are lists. Masks are uint8 or int32
-    [batch, height, width]: ``cross_entropy`` needs ``batch.mask.long()``, best called on the device. If fields are
-    optional, ``batch.present`` comes last, a named tuple of a vector for each of these, bool [batch]. Where a sample is
-    without a field, the batch has zeros, an empty text, None as JSON value, no bytes, or no entries.
-
     Images lie in memory that workers write to, and that is used again as soon as no tensor or array over it is alive.
     If a program keeps so many batches that the workers would run out of memory, it gets copies.
 

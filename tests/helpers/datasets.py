@@ -18,7 +18,7 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
-from packtrain._packer.formats import NewRecord, NewSample, RecordSpec, shard_writer
+from packtrain._packer.formats import NewRecord, NewSample, shard_writer
 
 FIELDS = (
     image_field(StoreOptions("verbatim")),
@@ -71,7 +71,7 @@ def write_dataset(folder: Path, format: str, schema: Schema, values: Sequence[Ma
     (folder / "index").mkdir(parents=True)
     labels = schema.labels.kind != "none"
     path = folder / f"t-000000{SUFFIXES[format]}"
-    writer = shard_writer(format)(path, RecordSpec(schema))
+    writer = shard_writer(format)(path, schema)
     samples = [
         NewSample(
             row,

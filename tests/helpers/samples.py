@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
-from packtrain._packer.formats import NewRecord, NewSample, RecordSpec, WrittenShard, shard_writer
+from packtrain._packer.formats import NewRecord, NewSample, WrittenShard, shard_writer
 
 Value = bytes | npt.NDArray[Any]
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u4", "<i8", "<f2", "<f4", "<f8", "<c8", "<c16")
@@ -53,7 +53,7 @@ def new_sample(schema: Schema, sample: Sample, *, bare: bool) -> NewSample:
 
 def write_shard(path: Path, format: str, schema: Schema, samples: Sequence[Sample]) -> WrittenShard:
     """Writes a shard of these samples."""
-    writer = shard_writer(format)(path, RecordSpec(schema))
+    writer = shard_writer(format)(path, schema)
     try:
         for sample in samples:
             writer.add(new_sample(schema, sample, bare=writer.bare))

@@ -27,7 +27,7 @@ from packtrain._core.files import write_all
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._packer.confined import Died, Limits, Send, run_confined
-from packtrain._packer.formats import NewRecord, NewSample, RecordSpec, shard_writer
+from packtrain._packer.formats import NewRecord, NewSample, shard_writer
 from packtrain._readers.formats import container
 from packtrain.errors import CorruptFile
 
@@ -92,7 +92,7 @@ class TestDisk:
 
     def test_no_other_file_has_a_name_while_it_is_written(self, tmp_path: Path, format_name: str) -> None:
         path = tmp_path / "shard"
-        writer = shard_writer(format_name)(path, RecordSpec(SCHEMA))
+        writer = shard_writer(format_name)(path, SCHEMA)
         data = bytes(3 << 20)
         record = NewRecord(data, "bin", crc32c(data), (len(data) // 16, 4))
         writer.add(NewSample(0, 1, (record, record, None, record)))
@@ -104,14 +104,14 @@ class TestDisk:
         descriptors = len(os.listdir("/proc/self/fd"))
         (tmp_path / "shard.field").mkdir()
         with pytest.raises(FileExistsError):
-            shard_writer("hdf5")(tmp_path / "shard", RecordSpec(SCHEMA))
+            shard_writer("hdf5")(tmp_path / "shard", SCHEMA)
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
     def test_memory_does_not_grow_with_the_shard(self, tmp_path: Path, format_name: str) -> None:
         schema = Schema((Field("data", "bytes"),), LabelSpec("none"))
         data = bytes(1 << 20)
         record = NewRecord(data, "bin", crc32c(data), ())
-        writer = shard_writer(format_name)(tmp_path / "shard", RecordSpec(schema))
+        writer = shard_writer(format_name)(tmp_path / "shard", schema)
         tracemalloc.start()
         try:
             for line in range(64):
@@ -125,7 +125,7 @@ class TestDisk:
 
 
 def test_an_array_that_does_not_fill_its_shape_is_not_written(tmp_path: Path) -> None:
-    writer = shard_writer("hdf5")(tmp_path / "shard", RecordSpec(Schema((SCHEMA["boxes"],), LabelSpec("none"))))
+    writer = shard_writer("hdf5")(tmp_path / "shard", Schema((SCHEMA["boxes"],), LabelSpec("none")))
     with pytest.raises(ValueError, match="field boxes: 20 bytes do not hold an array"):
         writer.add(NewSample(0, None, (NewRecord(bytes(20), "npy", 0, (1, 4)),)))
     writer.close()
