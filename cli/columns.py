@@ -29,7 +29,6 @@ _FIELDS: Final = (
     ("array", "array", "[NAME=]COL[:path]", "Lists of numbers, or paths of .npy files."),
     ("bytes", "bytes", "[NAME=]COL", "Paths of other files, or binary values of Parquet."),
 )
-_ALWAYS_BY_PATH: Final = ("image", "mask", "bytes")
 
 
 def column_options(command: F) -> F:
@@ -107,9 +106,10 @@ def columns_of(
 
 def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
     """Returns name, column and whether its cells are paths, of ``[NAME=]COL[:path]``."""
+    from packtrain._packer.options import ALWAYS_BY_PATH
     from packtrain._packer.suggested_columns import field_words
 
-    by_path = kind in _ALWAYS_BY_PATH
+    by_path = kind in ALWAYS_BY_PATH
     if not by_path and text.endswith(_BY_PATH):
         text, by_path = text.removesuffix(_BY_PATH), True
     name, separator, column = text.partition("=")
@@ -119,7 +119,7 @@ def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
     try:
         return check_name(name), column, by_path
     except UsageError as error:
-        suffix = _BY_PATH if by_path and kind not in _ALWAYS_BY_PATH else ""
+        suffix = _BY_PATH if by_path and kind not in ALWAYS_BY_PATH else ""
         words = shlex.join([_spelled(option), field_words(column, kind) + suffix])
         raise UsageError(f"{error}, for example: {words}") from None
 

@@ -348,6 +348,15 @@ class Index(Columns):
         return rows
 
 
+def text_column(texts: Iterable[bytes], rows: int) -> tuple[Array, Array]:
+    """What `IndexWriter.add_text` takes: offsets, int64 [rows + 1], and the bytes of all texts in a row, uint8."""
+    data, offsets = bytearray(), np.zeros(rows + 1, "<i8")
+    for row, text in enumerate(texts):
+        data += text
+        offsets[row + 1] = len(data)
+    return offsets, np.frombuffer(data, np.uint8)
+
+
 def _chain(blocks: Array, block: int, data: memoryview) -> None:
     blocks[block] = crc32c(data, int(blocks[block]))
 

@@ -175,6 +175,11 @@ class Manifest:
         return image.store
 
     @property
+    def bare(self) -> bool:
+        """True if arrays, raw masks and raw images are stored as their values alone, False if as `.npy` files."""
+        return self.format == "hdf5"
+
+    @property
     def version(self) -> int:
         """Version of the document: 1 if that can say everything."""
         return 1 if self.schema.plain and self.base is None else VERSION

@@ -19,11 +19,19 @@ from .typed import MOST, Between, Form, OneOf
 
 KINDS: Final = ("image", "mask", "text", "json", "array", "bytes")
 IMAGE: Final = "image"
+LABEL: Final = "label"
+CROP: Final = "crop"
+"""What samples call the part of the image that was taken."""
+PRESENT: Final = "present"
+"""What batches call the vectors that say which samples have a field."""
+PAIR: Final = (IMAGE, LABEL)
+"""The parts of a sample that is no named tuple."""
 RESERVED: Final = frozenset(
-    {"image", "label", "row", "line", "position", "path", "key", "crop", "present"} | set(keyword.kwlist)
+    {IMAGE, LABEL, "row", "line", "position", "path", "key", CROP, PRESENT} | set(keyword.kwlist)
 )
 """Names that no other field may have: what samples hold anyway, and what cannot be an attribute in Python."""
-MASK_DTYPES: Final = ("|u1", "<u2")
+MASK_DTYPES: Final = {"|u1": "|u1", "<u2": "<i4"}
+"""Types of a mask's values as they are stored, and as samples have them: torch does little with uint16."""
 MASK_ENCODINGS: Final = ("png", "raw")
 MOST_DIMENSIONS: Final = 8
 _NAME: Final = "[a-z][a-z0-9_]{0,63}"
@@ -88,10 +96,15 @@ class Field:
         """What the names of its columns in the index begin with."""
         return "" if self.name == IMAGE else f"field.{self.name}."
 
+    @property
+    def has_pixels(self) -> bool:
+        """True if its records have a width and a height, and transforms move them."""
+        return self.kind in ("image", "mask")
+
     def columns(self) -> dict[str, str]:
         """Its columns in the index: name and numpy type string."""
         columns = {"offset": "<i8", "length": "<i8", "crc32c": "<u4"}
-        if self.kind in ("image", "mask"):
+        if self.has_pixels:
             columns |= {"width": "<i4", "height": "<i4"}
         if self.kind == "image":
             columns["orientation"] = "|u1"

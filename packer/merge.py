@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.files import fsync_folder, make_folder, write_file
-from packtrain._core.index import IndexWriter
+from packtrain._core.index import IndexWriter, text_column
 from packtrain._core.manifest import INDEX, MANIFEST, REJECTS, ColumnInfo, FieldInfo, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
@@ -47,7 +47,10 @@ def merge(folder: Path, plan: Plan, images: Listing) -> Manifest:
         name=plan.name,
         format=plan.format,
         fields=tuple(
-            FieldInfo.of(field) if plan.schema.plain else _figures(field, notes) for field in plan.schema.fields
+            FieldInfo.of(field)
+            if plan.schema.plain
+            else with_figures(field, [note.columns[f"{field.prefix}length"] for note in notes])
+            for field in plan.schema.fields
         ),
         labels=plan.labels,
         classes=plan.classes,
@@ -109,27 +112,17 @@ def _write_index(
     by_place = np.empty(records, "<i8")
     by_place[place_of] = np.arange(records)
     writer.add("by_place", by_place)
-    writer.add_text("path", *_texts(images.paths(lines[place_of]), records))
+    writer.add_text("path", *text_column(images.paths(lines[place_of]), records))
     for field in schema.others:
         add(field.columns())
     return writer.finish()
 
 
-def _figures(field: Field, notes: Sequence[ShardNote]) -> FieldInfo:
-    """What the records of a field amount to."""
-    lengths = [note.columns[f"{field.prefix}length"] for note in notes]
+def with_figures(field: Field, lengths: Sequence[npt.NDArray[np.int64]]) -> FieldInfo:
+    """A field, and what its records amount to, whose `lengths` are int64 [any] each."""
     missing = sum(int((found == MISSING).sum()) for found in lengths)
     total = sum(int(found.sum()) for found in lengths) - missing * MISSING
     return FieldInfo.of(field, total, max(0, *(int(found.max(initial=0)) for found in lengths)), missing)
-
-
-def _texts(texts: Iterable[bytes], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Returns offsets, int64 [count + 1], and the bytes of all texts one after the other, uint8."""
-    data, offsets = bytearray(), np.zeros(count + 1, "<i8")
-    for row, text in enumerate(texts):
-        data += text
-        offsets[row + 1] = len(data)
-    return offsets, np.frombuffer(data, np.uint8)
 
 
 def write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:

@@ -20,9 +20,8 @@ from packtrain._core.manifest import Count, Manifest
 
 from .confined import Died, Limits, Send, run_confined
 from .problem import Problem, check_file
-from .shard_contents import ShardContents
+from .shard_contents import REPORT_RECORDS, ShardContents
 
-_REPORT_RECORDS: Final = 256
 _MOST_DEATHS: Final = 5
 _MEMORY: Final = 1024 * MiB
 _MEMORY_TO_DECODE: Final = 3 * 1024 * MiB
@@ -126,7 +125,7 @@ def _check_contents(
             for last in run_confined(work, _Message, _limits(manifest, check.number, decode)):
                 if last.problem is not None:
                     yield last.problem
-                elif last.step == _RECORDS and last.done % _REPORT_RECORDS == 0:
+                elif last.step == _RECORDS and last.done % REPORT_RECORDS == 0:
                     report(VerifyProgress(check.number, last.done))
             return
         except Died as death:

@@ -28,11 +28,12 @@ from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, Field
 from packtrain._readers.formats import StoredSample, container
 
-from .foreign import walk as foreign
 from .foreign.plan import IndexPlan
+from .foreign.walk import walk as walk_foreign
 from .problem import Problem, other_bytes
 
-_REPORT_RECORDS: Final = 256
+REPORT_RECORDS: Final = 256
+"""How often progress is reported."""
 Rows = npt.NDArray[np.int64]
 
 
@@ -83,7 +84,7 @@ class ShardContents:
         entries = zip(*(field.entries(rows) for field in self._fields), strict=True)
         shards = self._index["shard"][rows].tolist()
         for done, (row, shard, places) in enumerate(zip(rows.tolist(), shards, entries, strict=True), start):
-            if decode or done % _REPORT_RECORDS == 0:
+            if decode or done % REPORT_RECORDS == 0:
                 say(done)
             if shard != self._number:
                 how = f"the index has it in shard {shard}, and its place in shard {self._number}"
@@ -139,7 +140,7 @@ class ShardContents:
         rows = self._rows.tolist()
         keys = (os.fsencode(self._index.text("path", row)).partition(b"/")[2] for row in rows)
         lines = dict(zip(keys, self._index["line"][self._rows].tolist(), strict=True))
-        return foreign.walk(self._path, IndexPlan.load(self._folder).rules, lines, self._manifest.classes)
+        return walk_foreign(self._path, IndexPlan.load(self._folder).rules, lines, self._manifest.classes)
 
     def _places(self) -> Iterator[Iterator[tuple[int, int]]]:
         """Yields, for each field, offset and length of its records by the index."""
@@ -167,8 +168,8 @@ class _FieldRecords:
         self.name: Final = field.name
         self._field = field
         self._columns = columns
-        self._bare = manifest.format == "hdf5"
-        self._sized = "width" in columns
+        self._bare = manifest.bare
+        self._sized = field.has_pixels
         self._decoder = None if field.store is None else RecordDecoder(field.store, decoder("pillow"))
 
     def entries(self, rows: Rows) -> Iterator[tuple[int, ...]]:

@@ -13,13 +13,13 @@ import numpy as np
 
 from packtrain._core.errors import PackError
 from packtrain._core.files import make_folder, write_file
-from packtrain._core.index import IndexWriter
+from packtrain._core.index import IndexWriter, text_column
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FieldInfo, Link, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
 
-from ..merge import write_rejects
-from ..notes import PARTS
+from ..merge import with_figures, write_rejects
+from ..notes import MISSING, PARTS
 from .extending import AGAIN, Before
 from .plan import IndexPlan
 from .records import Label
@@ -92,11 +92,11 @@ def write_dataset(
     if labels is not None:
         writer.add("label", labels)
     writer.add("by_place", np.arange(len(rows.lines), dtype="<i8"))
-    writer.add_text("path", *_texts(rows.paths))
+    writer.add_text("path", *text_column(rows.paths, len(rows.paths)))
     manifest = Manifest(
         name=re.sub("[^A-Za-z0-9_-]", "-", folder.name)[:255] or INDEX,
         format="tar",
-        fields=tuple(_with_figures(field, rows.columns[field.name]["length"]) for field in fields),
+        fields=tuple(_found(field, rows) for field in fields),
         labels=spec,
         classes=classes,
         records=len(rows.lines),
@@ -144,20 +144,13 @@ def settle_labels(
     return spec, classes, np.array(labels, spec.dtype)
 
 
-def _with_figures(field: Field, lengths: Any) -> FieldInfo:
-    there = lengths[lengths >= 0]
-    missing = len(lengths) - len(there)
-    return FieldInfo.of(replace(field, optional=missing > 0), int(there.sum()), int(there.max(initial=0)), missing)
+def _found(field: Field, rows: Rows) -> FieldInfo:
+    """What the manifest says about a field, which is optional if a row is without it."""
+    lengths = rows.columns[field.name]["length"]
+    return with_figures(replace(field, optional=bool((lengths == MISSING).any())), [lengths])
 
 
 def _base(base: Path, folder: Path) -> str:
     """How the manifest names the folder of the shards: relative if both lie together, so that they move together."""
     together = folder.parent == base or folder.parent in base.parents
     return os.path.relpath(base, folder) if together else os.fspath(base)
-
-
-def _texts(texts: Sequence[bytes]) -> tuple[Any, Any]:
-    """Returns offsets, int64 [count + 1], and the bytes of all texts one after the other, uint8."""
-    offsets = np.zeros(len(texts) + 1, "<i8")
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    return offsets, np.frombuffer(b"".join(texts), "|u1")

@@ -11,11 +11,10 @@ from typing import Annotated, Final, Self
 from packtrain._core.arguments import choice
 from packtrain._core.errors import UsageError
 from packtrain._core.options import PIXEL_MODES
-from packtrain._core.schema import IMAGE, KINDS, RESERVED, FieldName, check_name
+from packtrain._core.schema import IMAGE, KINDS, LABEL, RESERVED, FieldName, check_name
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
 
-LABEL: Final = "label"
 _IMAGES: Final = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
     *("jp2", "j2k", "avif"),

@@ -12,9 +12,10 @@ from typing import Final
 from packtrain._core.errors import PackError
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reason
+from packtrain._core.schema import LABEL
 
 from . import records
-from .fields import LABEL, Rules
+from .fields import Rules
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .pieces import Pieces
 from .records import ArrayFacts, ImageFacts, Label, Unfit

@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from packtrain._core.errors import PackError
 from packtrain._core.options import StoreOptions
-from packtrain._core.schema import IMAGE, Field
+from packtrain._core.schema import IMAGE, LABEL, Field
 
 from ..listing import Reject
-from .fields import LABEL, FieldRule, Rules
+from ..notes import MISSING
+from .fields import FieldRule, Rules
 from .headers import shown
 from .records import ArrayFacts, Label
 from .scan import Found, Scan
@@ -32,8 +33,6 @@ _SOURCES: Final = {
     "orientation": "orientations",
 }
 """The columns of a field, and where a scan has them."""
-_MISSING: Final = {"length": -1, "orientation": 1}
-"""What a column holds of a sample without the field, if it is not 0."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 def no_columns(field: Field, count: int) -> Columns:
     """The columns of a field that none of `count` samples has."""
     names = {name.removeprefix(field.prefix): dtype for name, dtype in field.columns().items()}
-    return {name: np.full(count, _MISSING.get(name, 0), dtype) for name, dtype in names.items()}
+    return {name: np.full(count, MISSING if name == "length" else 0, dtype) for name, dtype in names.items()}
 
 
 def _columns(scan: Scan, shard: str, count: int, names: Mapping[str, str], field: Field) -> Columns:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packtrain._core.errors import CorruptFile
+from packtrain._core.schema import LABEL
 from packtrain._readers.formats import MOST_LABEL_BYTES, StoredLabel, StoredSample
 
 from . import records
-from .fields import LABEL, Rules
+from .fields import Rules
 from .records import Unfit
 from .samples import Name, split_name
 

@@ -16,10 +16,9 @@ from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import choice, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
-from packtrain._core.schema import IMAGE, Schema
+from packtrain._core.schema import IMAGE, PAIR, Schema
 
 from .combined import ConcatSamples, SubsetSamples
-from .named import LABEL
 from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 # Number of folders that are named in a `repr`.
 _SHOWN: Final = 3
-_PLAIN: Final = (IMAGE, LABEL)
 
 
 class ImageDataset(Dataset[Any]):
@@ -67,7 +65,7 @@ class ImageDataset(Dataset[Any]):
     @property
     def field_names(self) -> tuple[str, ...]:
         """Names of the parts of a sample, in order."""
-        return self._samples.fields or _PLAIN
+        return self._samples.fields or PAIR
 
     @property
     def classes(self) -> tuple[str, ...] | None:

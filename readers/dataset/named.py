@@ -14,7 +14,7 @@ from packtrain._codec.masks import map_mask
 from packtrain._codec.stages import OTHER, RESIZE, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
-from packtrain._core.schema import IMAGE, Schema
+from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.compose import Compose
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from .records import FieldRecords
     from .store import RecordStore
 
-LABEL: Final = "label"
-CROP: Final = "crop"
-# Fields with pixels, which transforms move.
-_PIXELS: Final = ("image", "mask")
-
 
 def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, ...] | None:
     """The names of the fields that a sample is to have; None for (image, label).
@@ -42,7 +37,7 @@ def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, .
         UsageError: There is no such field, or one is named twice, or there is none; or `fields` is None, and there is
             no image.
     """
-    known = (*schema.names, LABEL, *((CROP,) if any(field.kind in _PIXELS for field in schema.fields) else ()))
+    known = (*schema.names, LABEL, *((CROP,) if any(field.has_pixels for field in schema.fields) else ()))
     if fields is None:
         if schema.image is None:
             raise UsageError(f"its samples have no image: say what they are to have, such as fields={known[:2]}")
@@ -146,7 +141,7 @@ class NamedSamples:
                 values[name] = self._images[name].make(row, random, into if name == IMAGE else None, on_stage)
             else:
                 values[name] = records.value(row, on_stage)
-            if values[name] is not None and records.field.kind in _PIXELS:
+            if values[name] is not None and records.field.has_pixels:
                 sizes[name] = records.size(row)
         for name in self._masks:
             if name in sizes:
@@ -198,7 +193,7 @@ class NamedSamples:
 
 def _frame(schema: Schema, names: Sequence[str]) -> str:
     """The field that `crop` is about: the image, or else the first one with pixels, of those asked for if any is."""
-    pixels = [field.name for field in schema.fields if field.kind in _PIXELS]
+    pixels = [field.name for field in schema.fields if field.has_pixels]
     return IMAGE if IMAGE in pixels else next((name for name in names if name in pixels), pixels[0])
 
 

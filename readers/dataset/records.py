@@ -132,7 +132,7 @@ class FieldRecords:
         self._offset = native(self.columns["offset"]).data
         self._size = native(self.columns["length"]).data
         self._crc32c = native(self.columns["crc32c"]).data
-        self._sized = field.kind in ("image", "mask")
+        self._sized = field.has_pixels
         sizes = ("width", "height") if self._sized else ("length", "length")
         self._width, self._height = (native(self.columns[name]).data for name in sizes)
 

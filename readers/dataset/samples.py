@@ -17,14 +17,14 @@ from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import function
 from packtrain._core.errors import DatasetError, UsageError
-from packtrain._core.schema import IMAGE, Schema
+from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
 from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, Pipeline
 from ..transforms.views import Views, composed
 from .images import StoredImages
-from .named import CROP, LABEL, NamedSamples, checked_fields, checked_name
+from .named import NamedSamples, checked_fields, checked_name
 from .store import RecordStore
 
 TransformLike = Callable[[Any], Any]

@@ -79,9 +79,7 @@ class RecordStore:
         """
         records = self._fields.get(name)
         if records is None:
-            # In HDF5, arrays and raw pixels have no header: they are datasets of their types.
-            bare = self.manifest.format == "hdf5"
-            field = self.schema[name]
+            field, bare = self.schema[name], self.manifest.bare
             records = FieldRecords(field, self.index, self._shards, self._faults, check=self.check, bare=bare)
             # Another thread may have been faster.
             records = self._fields.setdefault(name, records)

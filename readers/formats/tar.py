@@ -32,14 +32,13 @@ from typing import Final
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.options import LabelSpec
-from packtrain._core.schema import IMAGE, Schema
+from packtrain._core.schema import IMAGE, LABEL, Schema
 
 from . import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
 BLOCK: Final = 512
-_LABEL: Final = "label"
 
 
 def label_extension(labels: LabelSpec) -> str:
@@ -83,7 +82,7 @@ def _sample(archive: tarfile.TarFile, schema: Schema, key: str, members: Iterato
                 raise ValueError(f"member {member.name!r} is where {part} of {key!r} should be")
         else:
             raise ValueError(f"member {member.name!r} has no place in sample {key!r}")
-        if name == _LABEL:
+        if name == LABEL:
             label = read_label(_content(archive, member))
         else:
             places[name] = member.offset_data, member.size
@@ -98,7 +97,7 @@ def _parts(schema: Schema) -> Iterator[tuple[str, bool]]:
     if schema.image is not None:
         yield IMAGE, schema.image.optional
     if schema.labels.kind != "none":
-        yield _LABEL, False
+        yield LABEL, False
     for field in schema.others:
         yield field.name, field.optional
 
@@ -106,7 +105,7 @@ def _parts(schema: Schema) -> Iterator[tuple[str, bool]]:
 def _part(schema: Schema, suffix: str) -> str:
     """Returns which part of a sample a member is, by what follows its key."""
     if schema.labels.kind != "none" and suffix == label_extension(schema.labels):
-        return _LABEL
+        return LABEL
     name, dot, _ = suffix.partition(".")
     return name if dot else IMAGE
 
