@@ -7,10 +7,11 @@ from typing import Any, Final
 import numpy.typing as npt
 import torch
 
+from packtrain._core.schema import PRESENT
+
 from ..dataset.rows import sample_type
 from .arena import Field, Layout
 from .blob import unpacked
-from .columns import PRESENT
 from .engine import Batch
 
 _PREFIX: Final = f"{PRESENT}."

@@ -10,16 +10,17 @@ import numpy.typing as npt
 
 from packtrain._codec.stages import WRITE, Stage, untimed
 from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
-from packtrain._core.schema import IMAGE
+from packtrain._core.schema import IMAGE, PAIR
 
 from ..dataset.rows import is_sample
 from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout, Varying
 from .blob import Blob, packed
-from .columns import Column, Target, Writer, column_of, mask_like, present, view
+from .columns import Column, column_of, mask_like, present, view
 from .generators import Seeder
 from .randomness import mixed
 from .samples import SampleMaker, blamed, image_and_label
+from .writing import Target, Writer
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
 
-PAIR: Final = (IMAGE, "label")
-"""The fields of a sample that is no named tuple."""
 _NUMBER: Final = Field("<i8", small=True)
 _INPUTS: Final = {"row": _NUMBER, "position": _NUMBER}
 
