@@ -111,7 +111,7 @@ class StoredRecords:
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store
-        self._bare = store.manifest.format == "hdf5"
+        self._bare = store.manifest.bare
 
     def encoder(self, schema: Schema) -> str | None:
         """See `Source`. Nothing decides the bytes of what is copied."""
