@@ -24,6 +24,8 @@ from .samples import Grouping
 _REPORT_MEMBERS: Final = 512
 Key = bytes
 _HEAD: Final = 64 * 1024
+_CHECKS: Final = {"text": records.check_text, "json": records.parse_json}
+"""What looks at the whole of a member, by the kind of its field."""
 
 
 @dataclass(frozen=True)
@@ -240,10 +242,10 @@ class _Scanner:
             return records.array_facts(view(member.offset, min(member.size, _HEAD)), member.size)
         elif kind == "mask":
             return records.mask_facts(view(member.offset, min(member.size, _HEAD)))
-        elif kind != "bytes":
+        elif kind == "image" or kind in _CHECKS:
             records.check_viewable(member.size)
             content = view(member.offset, member.size)
             if kind == "image":
                 return records.image_facts(content)
-            (records.check_text if kind == "text" else records.parse_json)(content)
+            _CHECKS[kind](content)
         return None
