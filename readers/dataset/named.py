@@ -102,6 +102,7 @@ class NamedSamples:
         self._compose = Compose([]) if compose is None or isinstance(compose, Views) else compose
         self._target_transform = target_transform
         self._fields: Final = {name: store.field(name) for name in names if name not in (LABEL, CROP)}
+        self._with_pixels: Final = {name for name, records in self._fields.items() if records.field.has_pixels}
         self._masks: Final = [name for name, records in self._fields.items() if records.field.kind == "mask"]
         # Callables that are not packtrain's get PIL images, and are called when all fields are there.
         alone = Compose([*self._compose.fused, _unchanged]) if self._compose.foreign else compose
@@ -141,7 +142,7 @@ class NamedSamples:
                 values[name] = self._images[name].make(row, random, into if name == IMAGE else None, on_stage)
             else:
                 values[name] = records.value(row, on_stage)
-            if values[name] is not None and records.field.has_pixels:
+            if name in self._with_pixels and values[name] is not None:
                 sizes[name] = records.size(row)
         for name in self._masks:
             if name in sizes:
