@@ -199,6 +199,14 @@ def test_a_sample_that_cannot_be_used_is_refused_and_listed(tmp_path: Path, why:
         indexed(tmp_path / "again", sound, BAD[why], after, masks=["seg"], max_rejects=0)
 
 
+def test_a_missing_record_has_nothing_in_the_index_but_its_length(tmp_path: Path) -> None:
+    dataset = indexed(tmp_path, [("a.jpg", jpeg()), ("a.left.jpg", jpeg())], [("b.jpg", jpeg(1))])
+    field = dataset.manifest.schema["left"]
+    columns = dataset.index.field("left")
+    missing = {name.removeprefix(field.prefix): 0 for name in field.columns()} | {"length": -1}
+    assert {name: columns[name][1] for name in missing} == missing
+
+
 def test_orientation_and_size_come_from_the_header(tmp_path: Path) -> None:
     files = {"jpg": jpeg(), "png": PNG, "bmp": encoded(picture(0, 24, 16), "BMP"), "gif": encoded(picture(0), "GIF")}
     files["tif"] = encoded(picture(2, 25, 17), "TIFF")
