@@ -106,8 +106,8 @@ def columns_of(
 
 def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
     """Returns name, column and whether its cells are paths, of ``[NAME=]COL[:path]``."""
+    from packtrain._packer.lists.suggested_columns import field_words
     from packtrain._packer.options import ALWAYS_BY_PATH
-    from packtrain._packer.suggested_columns import field_words
 
     by_path = kind in ALWAYS_BY_PATH
     if not by_path and text.endswith(_BY_PATH):

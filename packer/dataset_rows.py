@@ -23,8 +23,8 @@ from packtrain._readers.dataset.store import RecordStore
 
 from .encoding import EXTENSIONS, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
-from .labels import stored_labels
 from .listing import Encoded, ListedSample, dataset_name
+from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
 from .merge import read_rejects
 from .options import Columns

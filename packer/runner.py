@@ -24,7 +24,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 
 from .engine import run_tasks
 from .listing import Listing
-from .lists import read_list
+from .lists.reader import read_list
 from .merge import merge, remove_notes
 from .notes import PARTS, load_note, make_parts, note_path
 from .options import PackOptions, reject_limit

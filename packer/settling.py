@@ -16,8 +16,8 @@ from packtrain._core.permutation import Permutation
 from packtrain._core.schema import Field, image_field
 
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
-from .class_names import read_class_names
 from .listing import Cell, ListedSample, Listing
+from .lists.class_names import read_class_names
 from .masks import mask_header
 from .options import FieldColumn, PackOptions
 from .sources import Refused

@@ -13,7 +13,7 @@ import pytest
 
 from packtrain import Columns, FieldColumn
 from packtrain._core.options import LabelSpec
-from packtrain._packer.lists import read_list
+from packtrain._packer.lists.reader import read_list
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "lists" / "coco.py"
 COCO: dict[str, Any] = {

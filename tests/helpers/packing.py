@@ -16,8 +16,8 @@ from crc32c import crc32c
 from packtrain import PackOptions
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._packer.image_list import ImageList
 from packtrain._packer.listing import Reject
+from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.notes import ShardNote, note_columns
 from packtrain._packer.plan import Plan, outline_plan, plan_shards
 

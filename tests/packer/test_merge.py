@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
-from packtrain._packer.image_list import ImageList
 from packtrain._packer.listing import Reject
+from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.merge import merge, read_rejects
 from packtrain._packer.notes import load_note, note_path
 from packtrain.errors import CorruptFile, PackError

@@ -18,7 +18,7 @@ from packtrain._core.document import dump_document, load_document
 from packtrain._core.files import MiB
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import image_field
-from packtrain._packer.image_list import ImageList
+from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.options import usual_shard_bytes
 from packtrain._packer.plan import Plan, PlannedColumn, PlannedShard, outline_plan, plan_shards
 from packtrain.errors import CorruptFile, ListError, OutputConflict

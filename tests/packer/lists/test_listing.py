@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec
-from packtrain._packer.image_list import ImageList
 from packtrain._packer.listing import ListedSample, Listing
-from packtrain._packer.lists import read_list
+from packtrain._packer.lists.image_list import ImageList
+from packtrain._packer.lists.reader import read_list
 from packtrain.errors import ListError
 
 LISTS: dict[str, tuple[bytes, list[ListedSample]]] = {

@@ -16,11 +16,11 @@ from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
 
+from ..encoding import Files
+from ..listing import Cell, ListedSample, Reject, dataset_name
+from ..options import Columns
 from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
-from .encoding import Files
 from .labels import BadLine, LabelParser, stored_labels, suggest_values
-from .listing import Cell, ListedSample, Reject, dataset_name
-from .options import Columns
 from .rows import BadRow, Row, Rows
 
 _NO_LABEL: Final = ()

@@ -18,12 +18,12 @@ from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
 
+from ..encoding import Files
+from ..listing import ListedSample, Reject, dataset_name
+from ..options import Columns
 from .delimited import BadRecord, read_heads, read_record
-from .encoding import Files
 from .labels import BadLine, is_number, stored_labels
 from .lines import LineParser, find_lines, suggest_labels
-from .listing import ListedSample, Reject, dataset_name
-from .options import Columns
 from .suggested_columns import command_line
 
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")

@@ -14,13 +14,13 @@ from packtrain._core.opening import open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
 
+from ..listing import Listing
+from ..options import Columns
 from .class_names import read_class_names, similar_file
 from .delimited import DelimitedRows
 from .folder import list_classes, list_images
 from .image_list import ImageList
 from .json_lines import JsonLines, starts_with_object
-from .listing import Listing
-from .options import Columns
 from .parquet import ParquetRows, heads_of
 from .rows import Rows
 from .suggested_columns import command_line

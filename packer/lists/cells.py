@@ -9,9 +9,9 @@ from typing import Any, Final, NoReturn
 
 from packtrain._core.options import LabelSpec
 
+from ..listing import Cell
+from ..options import FieldColumn
 from .labels import BadLine, is_number
-from .listing import Cell
-from .options import FieldColumn
 
 _NAMES: Final = {
     bool: "true or false",

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from packtrain import Columns, FieldColumn, PackOptions
 from packtrain._core.options import LabelSpec
-from packtrain._packer.delimited import BadRecord, DelimitedRows, read_record
-from packtrain._packer.json_lines import JsonLines
 from packtrain._packer.listing import Cell, ListedSample, Listing
-from packtrain._packer.lists import read_list
-from packtrain._packer.tables import Table
+from packtrain._packer.lists.delimited import BadRecord, DelimitedRows, read_record
+from packtrain._packer.lists.json_lines import JsonLines
+from packtrain._packer.lists.reader import read_list
+from packtrain._packer.lists.tables import Table
 from packtrain.errors import ListError, MissingDependency, UsageError
 
 CAPTION = FieldColumn("caption", "text", "caption", by_path=False)

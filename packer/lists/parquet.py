@@ -16,9 +16,9 @@ from packtrain._core.errors import ListError, MissingDependency, UsageError
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
 
+from ..listing import Cell
+from ..options import Columns
 from .labels import BadLine
-from .listing import Cell
-from .options import Columns
 from .rows import BadRow, Row, columns_of
 
 _BATCH: Final = 1 << 14
