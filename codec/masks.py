@@ -23,6 +23,8 @@ Mask = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
 """uint8 or int32 [height, width]."""
 
 _HEADER: Final = struct.Struct(">8s4x4sIIBB")
+_CHUNK: Final = struct.Struct(">I4s")
+_AFTER_HEADER: Final = 33
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _GREY: Final = 0
 _PALETTE: Final = 3
@@ -80,12 +82,23 @@ def decode_png(data: Encoded) -> Mask:
         Exception: Whatever Pillow raises on a damaged file.
     """
     header = png_header(data)
+    _refuse_second_header(data)
     values = np.asarray(open_image(data))
     if header.depth == _WIDE:
         return values.astype(np.int32)
     if not header.palette and header.depth in _SCALED:
         return values // np.uint8(_SCALED[header.depth])
     return values.astype(np.uint8)
+
+
+def _refuse_second_header(data: Encoded) -> None:
+    """Refuses a file with two headers, of which Pillow believes the second: it may say colours, or other bits."""
+    place, kind = _AFTER_HEADER, b""
+    while kind != b"IDAT" and place + _CHUNK.size <= len(data):
+        length, kind = _CHUNK.unpack_from(data, place)
+        if kind == b"IHDR":
+            raise ValueError("it has two PNG headers")
+        place += length + 12
 
 
 def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = None) -> Mask:
