@@ -160,6 +160,8 @@ class OpenShard(Shard):
             buffer = bytearray(data)
             while piece := os.pread(self._descriptor, size - len(buffer), offset + len(buffer)):
                 buffer += piece
+            if len(buffer) < size:
+                raise OSError(f"it has become shorter than the {self.bytes} bytes that it had when it was opened")
             data = bytes(buffer)
         return memoryview(data)
 
