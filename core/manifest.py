@@ -249,6 +249,16 @@ class Manifest:
             return path
         return folder / self.base / shard.link.path
 
+    def modified_ns(self, folder: Path, number: int) -> int | None:
+        """When shard `number` was last changed, if it is read where it is linked; None for a file of the dataset.
+
+        A staged copy of a linked shard has its name in the folder, and a time of its own.
+        """
+        info, path = self.shards[number], self.shard_path(folder, number)
+        if info.link is None or (path == folder / info.name and not path.is_symlink()):
+            return None
+        return info.link.modified_ns
+
     def files(self) -> Iterable[FileInfo]:
         """Every file of the dataset other than plan, manifest and index, by the name it has in the dataset's folder."""
         yield self.rejects_file

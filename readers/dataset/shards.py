@@ -89,9 +89,7 @@ class Shards:
         shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
         if shard.bytes != info.bytes:
             raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
-        # A staged copy of a linked shard has its name in the folder, and a time of its own.
-        linked = info.link is not None and (path != self._folder / info.name or path.is_symlink())
-        if linked and info.link is not None and shard.modified_ns != info.link.modified_ns:
+        if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
             raise WrongShard(f"({path}) was changed after it had been indexed")
         self.opened[number] = shard
         return shard

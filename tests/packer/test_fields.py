@@ -201,8 +201,7 @@ def test_what_readers_could_not_read_is_a_reject(tmp_path: Path) -> None:
     reasons = (tmp_path / "out" / "rejects.jsonl").read_text()
     assert reasons.count("json a: ") == reasons.count("more than 256 deep") == 2
     assert "mask m: " in reasons
-    (sample,) = open_dataset(tmp_path / "out", fields=["a"])
-    assert json.dumps(sample.a) == nested(256)
+    assert json.dumps(open_dataset(tmp_path / "out", fields=["a"])[0].a) == nested(256)
 
 
 def test_masks_follow_images_that_are_resized(listing: Path, tmp_path: Path) -> None:

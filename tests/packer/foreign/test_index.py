@@ -171,7 +171,8 @@ def test_arrays_that_readers_could_not_read_are_bytes(tmp_path: Path, what: str)
     record = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(size)
     dataset = indexed(tmp_path, [("0.npy", record)], [("1.npy", record)])
     assert kinds(dataset) == {"npy": "bytes"}
-    assert [sample.npy for sample in open_dataset(dataset.folder, fields=["npy"])] == [record] * 2
+    opened = open_dataset(dataset.folder, fields=["npy"])
+    assert [opened[row].npy for row in range(2)] == [record] * 2
 
 
 @pytest.mark.parametrize("extension", ["5 x.jpg", "a\u00a0b.jpg", "\x1b[31m.jpg"])
@@ -376,6 +377,16 @@ def test_update_refuses_a_shard_that_changed(tmp_path: Path) -> None:
     os.utime(shards[0])
     with pytest.raises(PackError, match="has changed since it was indexed"):
         index_shards(shards, out, update=True)
+
+
+def test_verify_names_a_shard_that_readers_refuse_for_its_time(tmp_path: Path) -> None:
+    dataset = indexed(tmp_path, [("a.txt", b"x")])
+    assert not verify(dataset.folder).problems
+    os.utime(tmp_path / "a.tar")
+    with pytest.raises(CorruptFile, match="was changed after it had been indexed"):
+        open_dataset(dataset.folder, fields=["text"])[0]
+    (problem,) = verify(dataset.folder).problems
+    assert "was changed after it had been indexed" in problem.message
 
 
 def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
