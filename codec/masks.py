@@ -25,6 +25,8 @@ Mask = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
 """uint8 or int32 [height, width]."""
 
 _HEADER: Final = struct.Struct(">8s4x4sIIBB")
+_CHUNK: Final = struct.Struct(">I4s")
+_AFTER_HEADER: Final = 33
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _GREY: Final = 0
 _PALETTE: Final = 3
@@ -32,7 +34,6 @@ _PALETTE: Final = 3
 _SCALED: Final = {2: 85, 4: 17}
 _BYTE: Final = 8
 _WIDE: Final = 16
-_CHUNK: Final = struct.Struct(">I4s")
 _CHECKSUM: Final = struct.Struct(">I")
 # The fifth bit of the first letter of a chunk's name, as lower-case letters have it: decoders may ignore the chunk.
 _ANCILLARY: Final = 0x20
@@ -93,6 +94,7 @@ def decode_png(data: Encoded) -> Mask:
     header = png_header(data)
     if (plain := _decoded_plain(data, header)) is not None:
         return plain
+    _refuse_second_header(data)
     values = np.asarray(open_image(data))
     if header.depth == _WIDE:
         return values.astype(np.int32)
@@ -140,10 +142,20 @@ def _image_data(data: memoryview) -> bytes:
             raise ValueError
         if kind == b"IDAT":
             pieces.append(body)
-        elif kind[0] & _ANCILLARY == 0 and kind not in (b"IHDR", b"PLTE", b"IEND"):
+        elif kind[0] & _ANCILLARY == 0 and kind not in (b"PLTE", b"IEND") and place != len(_SIGNATURE):
             raise ValueError
         place += _CHUNK.size + length + _CHECKSUM.size
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+
+def _refuse_second_header(data: Encoded) -> None:
+    """Refuses a file with two headers, of which Pillow believes the second: it may say colours, or other bits."""
+    place, kind = _AFTER_HEADER, b""
+    while kind != b"IDAT" and place + _CHUNK.size <= len(data):
+        length, kind = _CHUNK.unpack_from(data, place)
+        if kind == b"IHDR":
+            raise ValueError("it has two PNG headers")
+        place += _CHUNK.size + length + _CHECKSUM.size
 
 
 def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = None) -> Mask:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.schema import Field
+from packtrain._core.typed import MOST
 
 from .masks import Mask, decode_png
 
@@ -67,29 +68,42 @@ def decode_json(record: memoryview | bytes) -> Any:
         ValueError: It is no JSON text, or its objects and lists are nested more than `MOST_NESTED` deep.
     """
     text = str(record, "utf-8")
-    # Nearly all records have fewer brackets than that, whatever they enclose.
-    if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
-        raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
+    require_shallow(text)
     return json.loads(text)
 
 
-def parse_npy(record: memoryview) -> tuple[str, tuple[int, ...], int]:
+def require_shallow(text: str) -> None:
+    """Checks how deep a JSON text is nested, which is the same for what is written and what is read.
+
+    Raises:
+        ValueError: Its objects and lists are nested more than `MOST_NESTED` deep.
+    """
+    # Nearly all texts have fewer brackets than that, whatever they enclose.
+    if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
+        raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
+
+
+def parse_npy(head: memoryview, size: int) -> tuple[str, tuple[int, ...], int]:
     """Type string and shape of the C-ordered array in an `.npy` file, and where its values begin.
+
+    Args:
+        head: The first bytes of the file, or all of it.
+        size: Size of the file in bytes.
 
     Raises:
         ValueError: It is no `.npy` file that is allowed here, or has another size than its header says.
     """
-    width = _LENGTHS.get(bytes(record[6:8])) if bytes(record[:6]) == _NPY else None
+    width = _LENGTHS.get(bytes(head[6:8])) if bytes(head[:6]) == _NPY else None
     if width is None:
-        raise ValueError(f"it is no .npy file; it begins with {bytes(record[:16])!r}")
+        raise ValueError(f"it is no .npy file; it begins with {bytes(head[:16])!r}")
     start = 8 + width
-    end = start + int.from_bytes(record[8:start], "little")
-    if end > min(len(record), _MOST_HEADER):
+    end = start + int.from_bytes(head[8:start], "little")
+    if end > min(len(head), _MOST_HEADER):
         raise ValueError(f"its .npy header is said to end at byte {end}")
-    dtype, shape = _described(bytes(record[start:end]))
-    size = np.dtype(dtype).itemsize * math.prod(shape)
-    if len(record) - end != size:
-        raise ValueError(f"it has {len(record) - end} bytes of values, where {dtype} {list(shape)} has {size}")
+    dtype, shape = _described(bytes(head[start:end]))
+    values = np.dtype(dtype).itemsize * math.prod(shape)
+    if size - end != values:
+        raise ValueError(f"it has {size - end} bytes of values, where {dtype} {list(shape)} has {values}")
     return dtype, shape, end
 
 
@@ -101,17 +115,22 @@ def _described(header: bytes) -> tuple[str, tuple[int, ...]]:
     dtype, fortran, sizes = found.groups()
     if fortran == "True":
         raise ValueError("its values are in Fortran order; write it again with numpy.ascontiguousarray")
+    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
     try:
-        return np.dtype(dtype).str, tuple(int(size) for size in sizes.split(",") if size.strip())
+        kind = np.dtype(dtype)
     except TypeError as error:
         raise ValueError(f"its .npy header names the type {dtype!r}") from error
+    # numpy makes no array of larger ones, not even without a value.
+    if kind.itemsize * math.prod(max(size, 1) for size in shape) > MOST:
+        raise ValueError(f"its .npy header says shape {list(shape)}, which is too large")
+    return kind.str, shape
 
 
 def _array(record: memoryview, dtype: str, shape: tuple[int | None, ...], *, bare: bool) -> npt.NDArray[Any]:
     if bare:
         found, start = _bare_shape(len(record), dtype, shape), 0
     else:
-        stored, found, start = parse_npy(record)
+        stored, found, start = parse_npy(record, len(record))
         fits = len(found) == len(shape) and all(want in (None, size) for want, size in zip(shape, found, strict=True))
         if stored != dtype or not fits:
             raise ValueError(f"it is an array {stored} {list(found)}, where the field has {_shown(dtype, shape)}")

@@ -22,6 +22,8 @@ MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+LINKED_SUFFIX: Final = ".tar"
+"""What the names of linked shards end in."""
 _IDENTITY: Final = ("label", "path_bytes", "path_offsets")
 
 Count = Annotated[int, Between(0, MOST)]
@@ -230,11 +232,16 @@ class Manifest:
                 check_shard_names(self.name, number, shard)
             elif self.base is None or shard.sidecars:
                 raise ValueError(f"shards[{number}]: a link {'with sidecars' if shard.sidecars else 'without a base'}")
+            elif not shard.name.endswith(LINKED_SUFFIX):
+                # Any other name may be that of a file of the dataset, or of its staged copy.
+                raise ValueError(f"shards[{number}]: a link with a name that does not end in {LINKED_SUFFIX}")
+            else:
+                os.fsencode(shard.link.path)
         if len({shard.name for shard in self.shards}) < len(self.shards):
             raise ValueError("two shards have the same name")
         if any(field.missing > (self.records if field.optional else 0) for field in self.fields):
             raise ValueError("more samples are without a field than can be")
-        if self.base is not None and (not self.base or "\0" in self.base):
+        if self.base is not None and (not os.fsencode(self.base) or "\0" in self.base):
             raise ValueError("base is not a path")
         if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
             raise ValueError("the counts of records, rejects and lines do not add up")
@@ -246,6 +253,16 @@ class Manifest:
         if shard.link is None or self.base is None or os.path.lexists(path):
             return path
         return folder / self.base / shard.link.path
+
+    def modified_ns(self, folder: Path, number: int) -> int | None:
+        """When shard `number` was last changed, if it is read where it is linked; None for a file of the dataset.
+
+        A staged copy of a linked shard has its name in the folder, and a time of its own.
+        """
+        info, path = self.shards[number], self.shard_path(folder, number)
+        if info.link is None or (path == folder / info.name and not path.is_symlink()):
+            return None
+        return info.link.modified_ns
 
     def files(self) -> Iterable[FileInfo]:
         """Every file of the dataset other than plan, manifest and index, by the name it has in the dataset's folder."""

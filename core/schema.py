@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -132,9 +133,9 @@ class Schema:
         names = self.names
         if not names:
             raise UsageError("a dataset without a field: name at least one, such as an image or an array")
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UsageError(f"two fields are called {twice}")
+        name, count = Counter(names).most_common(1)[0]
+        if count > 1:
+            raise UsageError(f"two fields are called {name}")
         if IMAGE in names[1:]:
             raise UsageError("the image comes first among the fields")
 

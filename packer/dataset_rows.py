@@ -189,7 +189,7 @@ class StoredRecords:
         """The pixels of a raw record, without the header that most containers have there."""
         width, height = image.size
         try:
-            start = 0 if self._bare else parse_npy(record)[2]
+            start = 0 if self._bare else parse_npy(record, len(record))[2]
             if len(record) - start != width * height * image.store.channels:
                 raise ValueError(f"{len(record) - start} bytes are not {width} x {height} pixels")
         except ValueError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from packtrain._codec.values import require_shallow
 from packtrain._core.options import StoreOptions
 from packtrain._core.schema import Field, Schema
 
@@ -172,11 +173,13 @@ def _require_text(data: bytes) -> str:
 
 def _require_json(data: bytes) -> None:
     try:
-        json.loads(_require_text(data), parse_constant=_refuse_constant)
+        require_shallow(text := _require_text(data))
+    except ValueError as error:
+        raise Refused(f"JSON that cannot be read: {error}") from error
+    try:
+        json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise Refused(f"not JSON: {error}") from error
-    except RecursionError as error:
-        raise Refused("JSON that is nested too deeply") from error
 
 
 def _refuse_constant(name: str) -> None:

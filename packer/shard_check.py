@@ -103,6 +103,9 @@ def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> 
     whole = list(check_file(check.folder, info, path=path))
     if os.path.isfile(path):
         problems += whole
+        if manifest.modified_ns(check.folder, check.number) not in (None, os.stat(path).st_mtime_ns):
+            # Readers refuse it, whatever is in it.
+            problems.append(Problem(info.name, f"({path}) was changed after it had been indexed"))
         # Its structure is read only if the file is sound: there is no point in parsing damage.
         problems += _check_contents(check, manifest, report, whole=not whole)
     else:

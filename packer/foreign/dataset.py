@@ -14,20 +14,19 @@ import numpy as np
 from packtrain._core.errors import PackError
 from packtrain._core.files import make_folder, write_file
 from packtrain._core.index import IndexWriter, text_column
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FieldInfo, Link, Manifest, ShardInfo
+from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, FieldInfo, Link, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
 
 from ..merge import with_figures, write_rejects
-from ..notes import MISSING, PARTS
+from ..notes import MISSING
 from .extending import AGAIN, Before
 from .plan import IndexPlan
 from .records import Label
 from .scan import Scan
 from .tables import Rows
 
-_RESERVED: Final = (MANIFEST, PLAN, REJECTS, INDEX, PARTS)
-_PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+_PLAIN: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,250}}{re.escape(LINKED_SUFFIX)}")
 
 
 def shard_names(paths: Sequence[Path], taken: Sequence[str]) -> list[str]:
@@ -37,12 +36,12 @@ def shard_names(paths: Sequence[Path], taken: Sequence[str]) -> list[str]:
         paths: The shards.
         taken: The names of the shards before them.
     """
-    used, names = {*taken, *_RESERVED}, []
+    used, names = {*taken}, []
     for number, path in enumerate(paths, len(taken)):
         name = path.name
         if not _PLAIN.fullmatch(name) or name in used:
             stem = re.sub("[^A-Za-z0-9_-]", "_", path.stem)[:100]
-            name = f"{stem}-{number:06d}.tar"
+            name = f"{stem}-{number:06d}{LINKED_SUFFIX}"
         while name in used:
             name = f"x{name}"
         used.add(name)

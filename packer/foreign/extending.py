@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Self
 
-from packtrain._core.errors import PackError
+from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.index import Index
-from packtrain._core.manifest import Manifest
+from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.problems import reason
 from packtrain._core.schema import IMAGE, Field
 
@@ -106,12 +106,15 @@ def _joined(old: Field, new: Field) -> Field:
 
 def _rows(folder: Path, manifest: Manifest) -> Rows:
     index = Index.of(folder, manifest)
-    index.check_all()
+    index.check_content()
     labels: list[Label] | None = None
     if manifest.labels.kind != "none":
         labels = index["label"].tolist()
     if manifest.classes is not None:
-        labels = [manifest.classes[number] for number in index["label"].tolist()]
+        names, numbers = manifest.classes, index["label"]
+        if numbers.min() < 0 or numbers.max() >= len(names):
+            raise CorruptFile(f"{folder} has labels without a class: there are {len(names)} classes", file=INDEX)
+        labels = [names[number] for number in numbers.tolist()]
     columns: dict[str, Columns] = {}
     for field in manifest.schema.fields:
         own = index.field(field.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Self
@@ -26,7 +26,7 @@ _NO_LABEL: Final = "none"
 _ALTERNATIVES: Final = ("image", "text", "json")
 """Kinds of which a field may have several extensions: what the records are is seen from their content."""
 
-Extension = Annotated[str, Form(r"[^/\0\s]{1,200}", "what follows the first dot of a name")]
+Extension = Annotated[str, Form(r"[^/\0]+", "what follows the first dot of a name")]
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         choice("mode", self.mode, PIXEL_MODES)
-        named = [rule.extension for rule in self.fields]
-        if twice := next((name for name in named if named.count(name) > 1), None):
-            raise UsageError(f"two fields for the extension {twice}")
+        for extension, count in Counter(rule.extension for rule in self.fields).items():
+            if count > 1:
+                raise UsageError(f"two fields for the extension {extension}")
         if not self.labels and self.label is not None:
             raise UsageError("a label, and a dataset without labels: leave one of them out")
 

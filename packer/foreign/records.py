@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
 import re
 import struct
 from typing import Final, NamedTuple, cast
 
-import numpy as np
-
 from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
+from packtrain._codec.values import decode_json, parse_npy
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import check_array
 
+from ..lists.labels import LARGEST_FLOAT32
 from .pieces import LARGEST_VIEW
 
 _ORIENTATION: Final = 0x0112
-_MOST_NPY_HEADER: Final = 64 * 1024
 _MOST_LABEL: Final = 64 * 1024
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -167,9 +163,9 @@ def parse_json(data: memoryview) -> object:
         Unfit: It is none.
     """
     try:
-        return json.loads(str(data, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Unfit(f"it is not JSON ({error})") from error
+        return decode_json(data)
+    except ValueError as error:
+        raise Unfit(f"it is not JSON that can be read ({error})") from error
 
 
 def plain_label(data: memoryview) -> int:
@@ -199,6 +195,8 @@ def json_label(value: object, key: str) -> Label:
         value = cast("dict[str, object]", value)[part]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
+    if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT32:
+        raise Unfit(f"its {key!r}, which is to be the label, is not a finite number that float32 holds")
     if isinstance(value, int) and value not in _INT64:
         raise Unfit(f"its {key!r}, which is to be the label, does not fit 64 bits")
     return value
@@ -206,24 +204,14 @@ def json_label(value: object, key: str) -> Label:
 
 def array_facts(data: memoryview, size: int) -> ArrayFacts:
     """Reads the header of an `.npy` file of `size` bytes, of which `data` is the beginning. Never unpickles."""
-    file = io.BytesIO(data[:_MOST_NPY_HEADER])
     try:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            return ArrayFacts("", (), f"it is an .npy file of version {version[0]}.{version[1]}, not 1.0")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        check_array("array", dtype.str, shape)
+        dtype, shape, _ = parse_npy(data, size)
+        check_array("array", dtype, shape)
     except UsageError as error:
         return ArrayFacts("", (), str(error).removeprefix("field array: "))
-    except Exception as error:
-        # numpy evaluates a Python literal, which can fail in many ways.
-        return ArrayFacts("", (), f"its header cannot be read ({error})")
-    if fortran and len(shape) > 1:
-        return ArrayFacts("", (), "its values lie in the order of Fortran")
-    values = math.prod(shape, start=dtype.itemsize)
-    if file.tell() + values != size:
-        return ArrayFacts("", (), f"its header says {values} bytes of values, and there are {size - file.tell()}")
-    return ArrayFacts(dtype.str, shape)
+    except ValueError as error:
+        return ArrayFacts("", (), str(error))
+    return ArrayFacts(dtype, shape)
 
 
 def check_viewable(size: int) -> None:

@@ -16,6 +16,7 @@ from packtrain._core.problems import reason
 _SUFFIXES: Final = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")
 _MOST_LIST_BYTES: Final = 256 << 20
 _MOST_SHARDS: Final = 1_000_000
+_MOST_BRACES: Final = 16
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _SHOWN: Final = 5
@@ -32,19 +33,20 @@ def find_shards(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         UsageError: One of them is no path of this machine, or has braces that are no pattern.
         PackError: A folder has no shards, a list or folder cannot be read, or a shard is there twice.
     """
-    shards = [Path(os.path.abspath(path)) for path in _all(sources)]
-    if not shards:
-        raise UsageError("no shards are given")
-    first: dict[tuple[int, int], Path] = {}
-    for path in shards:
+    shards: dict[tuple[int, int], Path] = {}
+    # One after the other: of a pattern that stands for billions of names, the first that is not there ends the search.
+    for source in _all(sources):
+        path = Path(os.path.abspath(source))
         try:
             found = os.stat(path)
         except OSError as error:
             raise PackError(f"{path} cannot be read: {reason(error)}") from error
-        other = first.setdefault((found.st_dev, found.st_ino), path)
+        other = shards.setdefault((found.st_dev, found.st_ino), path)
         if other is not path:
             raise PackError(f"{path} is there twice" + ("" if other == path else f": {other} is the same file"))
-    return shards
+    if not shards:
+        raise UsageError("no shards are given")
+    return list(shards.values())
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -84,10 +86,12 @@ def _all(sources: Iterable[str | os.PathLike[str]], inside: Path | None = None) 
             continue
         # A file that is called like a pattern is a file.
         literal = "{" not in text or os.path.lexists(text if inside is None else inside / text)
+        if not literal and text.count("{") > _MOST_BRACES:
+            raise UsageError(f"{text[:80]}... has more than {_MOST_BRACES} pairs of braces")
         for name in [text] if literal else expand_braces(text):
             path = path_of("shards", name)
             path = path if inside is None else inside / path
-            yield from _in_folder(path) if path.is_dir() else [path]
+            yield from _in_folder(path) if os.path.isdir(path) else [path]
 
 
 def _lines(path: Path) -> list[str]:

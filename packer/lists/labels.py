@@ -16,7 +16,7 @@ import numpy.typing as npt
 from packtrain._core.options import LabelSpec
 from packtrain._readers.formats import StoredLabel
 
-_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 
 
 class BadLine(ValueError):
@@ -123,7 +123,7 @@ def parse_float(text: bytes) -> float:
     """
     try:
         value = float(text)
-        if b"_" in text or not math.isfinite(value) or abs(value) > _LARGEST_FLOAT32:
+        if b"_" in text or not math.isfinite(value) or abs(value) > LARGEST_FLOAT32:
             raise ValueError
     except ValueError:
         raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None

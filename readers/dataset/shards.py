@@ -89,9 +89,7 @@ class Shards:
         shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
         if shard.bytes != info.bytes:
             raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
-        # A staged copy of a linked shard has its name in the folder, and a time of its own.
-        linked = info.link is not None and (path != self._folder / info.name or path.is_symlink())
-        if linked and info.link is not None and shard.modified_ns != info.link.modified_ns:
+        if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
             raise WrongShard(f"({path}) was changed after it had been indexed")
         self.opened[number] = shard
         return shard
@@ -160,6 +158,8 @@ class OpenShard(Shard):
             buffer = bytearray(data)
             while piece := os.pread(self._descriptor, size - len(buffer), offset + len(buffer)):
                 buffer += piece
+            if len(buffer) < size:
+                raise OSError(f"it has become shorter than the {self.bytes} bytes that it had when it was opened")
             data = bytes(buffer)
         return memoryview(data)
 

@@ -145,6 +145,15 @@ def test_colours_and_other_files_are_refused() -> None:
             decode_png(data)
 
 
+@pytest.mark.parametrize(("depth", "colour"), [(8, 2), (16, 0), (2, 0), (8, 0)])
+def test_a_second_header_is_refused(depth: int, colour: int) -> None:
+    data = png_of(random_mask(1, 4, 4), 8, 0)
+    body = struct.pack(">IIBBBBB", 4, 4, depth, colour, 0, 0, 0)
+    second = struct.pack(">I", len(body)) + b"IHDR" + body + struct.pack(">I", zlib.crc32(b"IHDR" + body))
+    with pytest.raises(ValueError, match="two PNG headers"):
+        decode_png(data[:33] + second + data[33:])
+
+
 def test_what_is_cut_off_is_an_error() -> None:
     data = encoded(Image.fromarray(random_mask(1, 50, 40)), "PNG")
     with pytest.raises((OSError, ValueError, SyntaxError)):

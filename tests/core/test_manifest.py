@@ -99,6 +99,9 @@ WRONG: dict[str, Callable[[Any], None]] = {
     "a reserved name": lambda body: body["fields"][0].update(name="class"),
     "links without a base": lambda body: body.update(base=None),
     "an empty base": lambda body: body.update(base=""),
+    "a base that no file system can hold": lambda body: body.update(base="\ud800"),
+    "a link called like a file of the dataset": lambda body: body["shards"][0].update(name="manifest.json"),
+    "a link called like a file of its staged copy": lambda body: body["shards"][0].update(name="staged.json"),
     "a shard outside": lambda body: body["shards"][0].update(name="../a.tar"),
 }
 
@@ -114,14 +117,14 @@ def test_what_no_writer_writes_is_refused(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../a", "a/../b", "a/..", "", ".", "./a", "a/./b", "a//b", "a/", "a\0b"]
+    "path", ["/etc/passwd", "../a", "a/../b", "a/..", "", ".", "./a", "a/./b", "a//b", "a/", "a\0b", "\ud800"]
 )
 def test_a_link_leads_nowhere_but_down(tmp_path: Path, path: str) -> None:
     body = json.loads(LINKED.dump())
     del body["checksum"]
     body["shards"][0]["link"]["path"] = path
     (tmp_path / "manifest.json").write_bytes(dump_document(body))
-    with pytest.raises(CorruptFile, match="path"):
+    with pytest.raises(CorruptFile, match=r"path|surrogates"):
         Manifest.load(tmp_path)
 
 
@@ -157,3 +160,9 @@ def test_a_schema_names_each_field_once_and_the_image_first() -> None:
     for fields in ((), (text, text), (text, image_field(StoreOptions()))):
         with pytest.raises(UsageError):
             Schema(fields, LabelSpec())
+
+
+def test_one_name_among_very_many_that_is_there_twice_is_found() -> None:
+    fields = [Field(f"a{number}", "text") for number in range(100_000)]
+    with pytest.raises(UsageError, match="two fields are called a99999"):
+        Schema((*fields, fields[-1]), LabelSpec())

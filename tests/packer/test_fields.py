@@ -16,7 +16,7 @@ from crc32c import crc32c
 from helpers.fields import BAD, COLUMNS, WITHOUT_IMAGE, FieldSource, field_set, field_sources
 from helpers.support import encoded, packed, picture, tree
 
-from packtrain import PackOptions, pack
+from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.document import dump_document, load_document
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -182,6 +182,28 @@ def test_samples_may_have_no_image(listing: Path, tmp_path: Path, format_name: s
                 np.testing.assert_array_equal(found, value)
 
 
+def test_what_readers_could_not_read_is_a_reject(tmp_path: Path) -> None:
+    def nested(depth: int) -> str:
+        return "[" * depth + "]" * depth
+
+    good = encoded(picture(1, mode="L"), "PNG")
+    # Two headers, of which Pillow believes the second.
+    bad = good[:33] + encoded(picture(1), "PNG")[8:33] + good[33:]
+    (tmp_path / "good.png").write_bytes(good)
+    (tmp_path / "bad.png").write_bytes(bad)
+    cells = [(nested(256), "good.png"), (nested(257), "good.png"), (nested(900), "good.png"), ("1", "bad.png")]
+    listing = table(tmp_path, ["json", "mask"], [list(cell) for cell in cells])
+    columns = Columns(
+        fields=(FieldColumn("a", "json", "json", by_path=False), FieldColumn("m", "mask", "mask", by_path=True))
+    )
+    report = pack(listing, tmp_path / "out", PackOptions(columns=columns), max_rejects=3)
+    assert (report.records, report.rejects) == (1, 3)
+    reasons = (tmp_path / "out" / "rejects.jsonl").read_text()
+    assert reasons.count("json a: ") == reasons.count("more than 256 deep") == 2
+    assert "mask m: " in reasons
+    assert json.dumps(open_dataset(tmp_path / "out", fields=["a"])[0].a) == nested(256)
+
+
 def test_masks_follow_images_that_are_resized(listing: Path, tmp_path: Path) -> None:
     out = packed_fields(listing, tmp_path / "out", "tar", store=StoreOptions("raw", resize="12x10"))
     for name in ("image", "seg", "depth"):
@@ -325,7 +347,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "text": ("text", b"caf\xe9", "not UTF-8 .*at byte 3"),
     "json": ("json", b"{'a': 1}", "not JSON: "),
     "json with NaN": ("json", b"[NaN]", "not JSON: NaN is not a value of JSON"),
-    "json nested deeply": ("json", b"[" * 200_000, "JSON that is nested too deeply"),
+    "json nested deeply": ("json", b"[" * 200_000, "nested more than 256 deep"),
     "json in UTF-16": ("json", '{"a": 1}'.encode("utf-16"), "not UTF-8"),
     "empty json": ("json", b"", "empty file"),
     "array": ("array", b"\x93NUMPY", r"\.npy header cannot be read"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
 from helpers.support import encoded, picture
 from PIL import Image
 
-from packtrain import verify
-from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain import open_dataset, verify
+from packtrain._core.errors import CorruptFile, OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import checksum_file
+from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign.indexer import index_shards
@@ -151,6 +153,44 @@ def test_arrays_are_a_field_of_arrays_if_they_fit_together(
     assert [sample["npy"] for sample in dataset.samples()] == [npy(array) for array in arrays]
 
 
+HEADERS = {
+    "negative sizes": "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -2), }",
+    "a size that is no number": "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 2), }",
+    "a size too large": "{'descr': '<f8', 'fortran_order': False, 'shape': (9223372036854775807, 0), }",
+    "one dimension in the order of Fortran": "{'descr': '<f8', 'fortran_order': True, 'shape': (2,), }",
+    "another spelling of the type": "{'descr': 'f8', 'fortran_order': False, 'shape': (2,), }",
+    "another order of the keys": "{'shape': (2,), 'fortran_order': False, 'descr': '<f8', }",
+    "numbers as Python 2 wrote them": "{'descr': '<f8', 'fortran_order': False, 'shape': (2L,), }",
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+def test_arrays_that_readers_could_not_read_are_bytes(tmp_path: Path, what: str) -> None:
+    header = HEADERS[what].ljust(117) + "\n"
+    size = 0 if "large" in what else 16
+    record = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(size)
+    dataset = indexed(tmp_path, [("0.npy", record)], [("1.npy", record)])
+    assert kinds(dataset) == {"npy": "bytes"}
+    opened = open_dataset(dataset.folder, fields=["npy"])
+    assert [opened[row].npy for row in range(2)] == [record] * 2
+
+
+@pytest.mark.parametrize("extension", ["5 x.jpg", "a\u00a0b.jpg", "\x1b[31m.jpg"])
+def test_any_extension_can_be_read_again(tmp_path: Path, extension: str) -> None:
+    dataset = indexed(tmp_path, [(f"photo 1.{extension}", jpeg())], [(f"photo 2.{extension}", jpeg(1))])
+    assert not verify(dataset.folder).problems
+    index_shards(write_tar(tmp_path / "b.tar", [(f"photo 3.{extension}", jpeg(2))]), dataset.folder, update=True)
+    assert list(Indexed(dataset.folder).samples()[2].values())[-1] == jpeg(2)
+
+
+@pytest.mark.parametrize("label", ["NaN", "1e400", "1e300"])
+def test_a_label_that_cannot_be_stored_is_refused(tmp_path: Path, label: str) -> None:
+    samples = [[(f"{number}.json", f'{{"x": {value}}}'.encode())] for number, value in enumerate(["0.5", label])]
+    dataset = indexed(tmp_path, *samples, label="json:x", max_rejects=1)
+    assert [sample["label"] for sample in dataset.samples()] == [0.5]
+    assert "finite" in (dataset.folder / "rejects.jsonl").read_text()
+
+
 @pytest.mark.parametrize(
     ("values", "labels", "classes", "expected"),
     [
@@ -176,6 +216,7 @@ BAD = {
     "its header cannot be read": [("b.jpg", b"<html>"), ("b.cls", b"1")],
     "a text must be UTF-8": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.txt", b"\xff")],
     "not JSON": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.json", b"[" * 100_000)],
+    "nested more than 256 deep": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.json", b"[" * 257 + b"]" * 257)],
     "has 9 x 9 pixels, and the image 24 x 16": [
         ("b.jpg", jpeg()),
         ("b.cls", b"1"),
@@ -261,6 +302,16 @@ def test_sources(tmp_path: Path) -> None:
         find_shards(["s3://bucket/a.tar"])
 
 
+def test_a_pattern_of_very_many_names_ends_at_the_first_that_is_missing(tmp_path: Path) -> None:
+    billions = "{0..999999}" * 3
+    (tmp_path / "list.txt").write_text(f"{billions}.tar\n" * 3)
+    for source in (f"{tmp_path}/{billions}.tar", f"@{tmp_path}/list.txt"):
+        with pytest.raises(PackError, match="cannot be read"):
+            find_shards([source])
+    with pytest.raises(UsageError, match="pairs of braces"):
+        find_shards(["{a,b}" * 2000])
+
+
 @pytest.mark.parametrize("pattern", ["a-{00..12}.tar", "{a,b}{1..3}", "{098..101}-{x,}", "none"])
 def test_braces_are_those_of_the_shell(pattern: str) -> None:
     shell = subprocess.run(["bash", "-c", f"printf '%s\\n' {pattern}"], capture_output=True, text=True, check=True)
@@ -309,12 +360,41 @@ def test_update_with_other_fields_and_classes(tmp_path: Path) -> None:
         index_shards(shard("3.tar", "b", ("a.x.npy", npy(np.ones(3)))), tmp_path / "out", update=True)
 
 
+@pytest.mark.parametrize("label", [-1, 2])
+def test_update_refuses_labels_without_a_class(tmp_path: Path, label: int) -> None:
+    samples = [[("a.json", b'{"x": "ape"}')], [("b.json", b'{"x": "bee"}')]]
+    dataset = indexed(tmp_path, *samples, label="json:x")
+    manifest = dataset.manifest
+    columns = {
+        column.name: np.array(np.load(dataset.folder / f"index/{column.name}.npy")) for column in manifest.columns
+    }
+    columns["label"][1] = label
+    writer = IndexWriter(dataset.folder / "index", manifest.records)
+    for name in [name for name in columns if not name.endswith(("blocks", "_bytes", "_offsets"))]:
+        writer.add(name, columns[name])
+    writer.add_text("path", columns["path_offsets"], columns["path_bytes"])
+    forged = replace(manifest, columns=writer.finish())
+    (dataset.folder / "manifest.json").write_bytes(forged.dump())
+    with pytest.raises(CorruptFile, match="labels without a class"):
+        index_shards(tmp_path / "a.tar", dataset.folder, update=True)
+
+
 def test_update_refuses_a_shard_that_changed(tmp_path: Path) -> None:
     shards, out = write_shards(tmp_path / "shards", 2), tmp_path / "out"
     index_shards(shards[:1], out)
     os.utime(shards[0])
     with pytest.raises(PackError, match="has changed since it was indexed"):
         index_shards(shards, out, update=True)
+
+
+def test_verify_names_a_shard_that_readers_refuse_for_its_time(tmp_path: Path) -> None:
+    dataset = indexed(tmp_path, [("a.txt", b"x")])
+    assert not verify(dataset.folder).problems
+    os.utime(tmp_path / "a.tar")
+    with pytest.raises(CorruptFile, match="was changed after it had been indexed"):
+        open_dataset(dataset.folder, fields=["text"])[0]
+    (problem,) = verify(dataset.folder).problems
+    assert "was changed after it had been indexed" in problem.message
 
 
 def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from packtrain._core.manifest import Link, Manifest
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.rows import sample_type
 from packtrain._readers.transforms.compose import compose
-from packtrain.errors import CorruptFile, CorruptRecord, UsageError
+from packtrain.errors import CorruptFile, CorruptRecord, UnreadableFile, UsageError
 from packtrain.transforms import (
     CenterCrop,
     RandomCrop,
@@ -326,6 +326,18 @@ def test_what_is_not_asked_for_is_not_opened(tmp_path: Path) -> None:
         open_dataset(folder, fields=("seg", "caption"))
     with pytest.raises(CorruptFile, match=r"field\.caption"):
         open_dataset(folder).value(0, "caption")
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_shard_that_became_shorter_is_an_error_and_no_shorter_value(tmp_path: Path, check: bool) -> None:
+    folder = make_dataset(tmp_path / "out", "tar")
+    opened = open_dataset(folder, io="pread", fields=["caption"], check=check)
+    assert opened[0].caption is not None
+    columns = opened.store.field("caption").columns
+    row = int(np.argmax(columns["length"]))
+    os.truncate(folder / opened.store.manifest.shards[0].name, int(columns["offset"][row]) + 1)
+    with pytest.raises(UnreadableFile, match="shorter"):
+        opened[row]
 
 
 @pytest.mark.parametrize("format", FORMATS)
