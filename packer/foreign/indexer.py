@@ -145,7 +145,10 @@ def index_shards(
             _require_free(folder)
             return run.index(paths, folder, rules, None)
         if rules != Rules():
-            raise UsageError("what the extensions mean was decided when the dataset was made: leave it out with update")
+            raise UsageError(
+                "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode "
+                "(--field, --mask, --label, --mode)"
+            )
         with only_updater(folder):
             before = Before.load(folder)
             if new := before.new_among(paths):

@@ -232,9 +232,11 @@ def _moved(mask: npt.NDArray[Any], operations: Sequence[Operation]) -> torch.Ten
 
 def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
     """The transforms in `transform` that move pixels and take a single image."""
-    if isinstance(transform, Views) or (isinstance(transform, Transform) and transform.geometric):
-        yield transform
-    elif not several and type(transform).__module__.startswith(_TORCHVISION) and type(transform).__name__ in _MOVING:
+    if (
+        isinstance(transform, Views)
+        or (isinstance(transform, Transform) and transform.geometric)
+        or (not several and type(transform).__module__.startswith(_TORCHVISION) and type(transform).__name__ in _MOVING)
+    ):
         yield transform
     inner = getattr(transform, "transforms", None)
     if isinstance(inner, Iterable) and not isinstance(transform, Views):
