@@ -242,7 +242,8 @@ def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
         examples = "".join(f"\n  {shown(os.fsencode(item.path))}: {item.reason}" for item in rejects[:_SHOWN])
         raise TooManyRejects(
             f"{len(rejects)} of {lines} samples refused, {limit} allowed.{examples}\n"
-            "Say with --field what the extensions are, or allow more with --max-rejects"
+            "Say with --field what the extensions are and with --label where labels are (`--label none`: nowhere), "
+            "or allow more with --max-rejects"
         )
 
 

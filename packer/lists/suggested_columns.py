@@ -51,7 +51,7 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
 
 def are_values(heads: Sequence[str]) -> bool:
     """True if these are no names of columns, but the values of a first row: one of them names a file."""
-    return any(head.lower().endswith((*_SUFFIXES, *_FILES)) for head in heads)
+    return any(word.lower().endswith((*_SUFFIXES, *_FILES)) for head in heads for word in head.split())
 
 
 def _option(name: str, value: str, is_file: bool) -> str:

@@ -453,6 +453,9 @@ def test_a_first_row_is_not_taken_for_names_of_columns(tmp_path: Path) -> None:
     with pytest.raises(ListError) as caught:
         read_list(tmp_path / "a.csv", LabelSpec())
     assert "--image" not in str(caught.value)
+    (tmp_path / "train.txt").write_bytes(b"a.jpg 0\nb.jpg 1\n")
+    with pytest.raises(UsageError, match=r"but a\.jpg 0\. Its first line must name the columns"):
+        read_list(tmp_path / "train.txt", LabelSpec(), columns=Columns(image="path"))
     with pytest.raises(UsageError, match=r"has no column 'path', but a\.jpg, .*Its first line must name the columns"):
         read_list(tmp_path / "a.csv", LabelSpec(), columns=Columns(image="path", label=None, fields=()))
 
