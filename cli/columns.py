@@ -110,7 +110,8 @@ def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
     from packtrain._packer.options import ALWAYS_BY_PATH
 
     by_path = kind in ALWAYS_BY_PATH
-    if not by_path and text.endswith(_BY_PATH):
+    # Where cells are always paths, it may be said all the same.
+    if text.endswith(_BY_PATH):
         text, by_path = text.removesuffix(_BY_PATH), True
     name, separator, column = text.partition("=")
     column = column if separator else text

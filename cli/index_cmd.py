@@ -77,6 +77,8 @@ def _describe(report: IndexReport, seconds: float) -> str:
     for field in report.fields:
         missing = f", {field.missing:,} sample(s) without it" if field.missing else ""
         text += f"\n{field.name}: {field.kind} ({', '.join(f'.{name}' for name in field.extensions)}){missing}"
+        if field.kind == "image" and field.name != "image" and all(name.endswith("png") for name in field.extensions):
+            text += f"; if these are maps of classes, index them with --mask {field.name}"
     if report.rejects:
         text += f"\n{report.rejects} sample(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.left_out:

@@ -127,9 +127,13 @@ def _from_npy(data: bytes) -> Array:
 
 def _from_json(data: bytes) -> Array:
     try:
-        values = np.array(json.loads(data.decode()))
+        numbers = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]: {error}; {_start(data)}") from error
+    try:
+        values = np.array(numbers)
+    except (ValueError, OverflowError) as error:
+        raise Refused(f"its inner lists differ in length, or are too deep; {_start(data)}") from error
     if values.dtype.kind not in "biuf":
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]; {_start(data)}")
     _check(values.dtype, values.shape)

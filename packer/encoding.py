@@ -58,7 +58,7 @@ class Files:
                     raise Refused(f"{field.kind} {field.name}: the sample is without it, and it is not optional")
                 records.append(None)
                 continue
-            with naming(field):
+            with naming(field, os.fsdecode(cell.content) if cell.by_path else None):
                 data = cell.content
                 if cell.by_path:
                     path = self.resolve(os.fsdecode(data))
@@ -130,12 +130,13 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
 
 
 @contextmanager
-def naming(field: Field) -> Iterator[None]:
-    """Puts the name of a field in front of the reason why it is refused."""
+def naming(field: Field, path: str | None = None) -> Iterator[None]:
+    """Puts the name of a field in front of the reason why it is refused, and the path of its file behind it."""
     try:
         yield
     except Refused as refusal:
-        raise Refused(f"{field.kind} {field.name}: {refusal}") from refusal
+        where = "" if path is None else f" ({path!r})"
+        raise Refused(f"{field.kind} {field.name}: {refusal}{where}") from refusal
 
 
 def encoded_image(stored: StoredImage, store: StoreOptions) -> Encoded:

@@ -16,7 +16,7 @@ from typing import Final
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import DatasetError, UnreadableFile
 from packtrain._core.files import MiB
-from packtrain._core.manifest import Count, Manifest
+from packtrain._core.manifest import Count, Link, Manifest
 
 from .confined import Died, Limits, Send, run_confined
 from .problem import Problem, check_file
@@ -101,6 +101,9 @@ def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> 
     info, path = manifest.shards[check.number], manifest.shard_path(check.folder, check.number)
     problems = [problem for sidecar in info.sidecars for problem in check_file(check.folder, sidecar)]
     whole = list(check_file(check.folder, info, path=path))
+    if info.link is not None and path != check.folder / info.name:
+        whole = [replace(problem, message=f"{problem.message} ({path})") for problem in whole]
+        problems += [] if whole else _check_time(info.name, path, info.link)
     if os.path.isfile(path):
         problems += whole
         if manifest.modified_ns(check.folder, check.number) not in (None, os.stat(path).st_mtime_ns):
@@ -113,6 +116,16 @@ def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> 
             replace(problem, message=f"{problem.message}; its {info.records} records are lost") for problem in whole
         ]
     return ShardFindings(check.number, info.records, tuple(problems))
+
+
+def _check_time(name: str, path: Path, link: Link) -> Iterator[Problem]:
+    """Compares the time at which a linked shard was changed with that in the manifest, as readers do."""
+    if os.stat(path).st_mtime_ns != link.modified_ns:
+        message = (
+            "its bytes are those that were indexed, but its time of change is not, so readers refuse it; "
+            f"a copy made with `cp -p` or `rsync -t` keeps the time ({path})"
+        )
+        yield Problem(name, message, unreadable=True)
 
 
 def _check_contents(

@@ -145,7 +145,10 @@ def index_shards(
             _require_free(folder)
             return run.index(paths, folder, rules, None)
         if rules != Rules():
-            raise UsageError("what the extensions mean was decided when the dataset was made: leave it out with update")
+            raise UsageError(
+                "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode "
+                "(--field, --mask, --label, --mode)"
+            )
         with only_updater(folder):
             before = Before.load(folder)
             if new := before.new_among(paths):
@@ -239,7 +242,8 @@ def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
         examples = "".join(f"\n  {shown(os.fsencode(item.path))}: {item.reason}" for item in rejects[:_SHOWN])
         raise TooManyRejects(
             f"{len(rejects)} of {lines} samples refused, {limit} allowed.{examples}\n"
-            "Say with --field what the extensions are, or allow more with --max-rejects"
+            "Say with --field what the extensions are and with --label where labels are (`--label none`: nowhere), "
+            "or allow more with --max-rejects"
         )
 
 

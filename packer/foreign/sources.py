@@ -19,6 +19,7 @@ _MOST_SHARDS: Final = 1_000_000
 _MOST_BRACES: Final = 16
 _RANGE: Final = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
+_GLOB: Final = frozenset("*?[")
 _SHOWN: Final = 5
 
 
@@ -40,7 +41,8 @@ def find_shards(sources: Sequence[str | os.PathLike[str]]) -> list[Path]:
         try:
             found = os.stat(path)
         except OSError as error:
-            raise PackError(f"{path} cannot be read: {reason(error)}") from error
+            hint = "" if _GLOB.isdisjoint(path.name) else ". Only braces are expanded here: leave * to the shell"
+            raise PackError(f"{path} cannot be read: {reason(error)}{hint}") from error
         other = shards.setdefault((found.st_dev, found.st_ino), path)
         if other is not path:
             raise PackError(f"{path} is there twice" + ("" if other == path else f": {other} is the same file"))

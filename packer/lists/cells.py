@@ -13,6 +13,7 @@ from ..listing import Cell
 from ..options import FieldColumn
 from .labels import BadLine, is_number
 
+_FILES: Final = (b".npy", b".npz", b".json")
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
@@ -128,7 +129,12 @@ def _json_cell(text: bytes, array: bool) -> Cell | None:
     words = text.split()
     if array and not text.lstrip().startswith(b"[") and all(map(_is_value, words)):
         return Cell(words[0] if len(words) == 1 else b"[%s]" % b",".join(words), False)
-    value = _loaded(text, nan=array)
+    try:
+        value = _loaded(text, nan=array)
+    except BadLine as error:
+        if not text.lower().endswith(_FILES):
+            raise
+        raise BadLine(f"{error}. For paths of files, write :path behind the column, as in --array boxes:path") from None
     if array:
         _require_values(value)
     return Cell(text, False)

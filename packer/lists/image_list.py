@@ -24,7 +24,7 @@ from ..options import Columns
 from .delimited import BadRecord, read_heads, read_record
 from .labels import BadLine, is_number, stored_labels
 from .lines import LineParser, find_lines, suggest_labels
-from .suggested_columns import command_line
+from .suggested_columns import are_values, command_line
 
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
@@ -191,6 +191,7 @@ def _advise_columns(text: bytes, source: Path) -> str:
         len(heads) < 2
         or len(first) != len(heads)
         or any(is_number(head.encode("utf-8", "surrogateescape")) for head in heads)
+        or are_values(heads)
     ):
         return ""
     command = command_line(source, heads, [os.fsdecode(cell) for cell in first])

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.suggestions import did_you_mean
 
+from .suggested_columns import are_values
+
 BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN = 500
@@ -60,7 +62,8 @@ def columns_of(heads: Sequence[str], wanted: Sequence[str], name: str) -> list[i
     """
     for column in wanted:
         if column not in heads:
-            raise UsageError(f"{name} has no column {column!r}, but {', '.join(heads)}{did_you_mean(column, heads)}")
+            header = ". Its first line must name the columns" if are_values(heads) else did_you_mean(column, heads)
+            raise UsageError(f"{name} has no column {column!r}, but {', '.join(heads)}{header}")
         if heads.count(column) > 1:
             raise UsageError(f"{name} has {heads.count(column)} columns {column!r}: give each a name of its own")
     return [heads.index(column) for column in wanted]

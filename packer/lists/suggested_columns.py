@@ -14,6 +14,9 @@ from packtrain._core.schema import check_name
 from .folder import IMAGE_SUFFIXES
 
 _SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
+_FILES: Final = {".npy": "--array", ".json": "--json-field", ".txt": "--text"}
+"""Options of columns that hold paths of such files."""
+_FRACTION: Final = re.compile(r"-?\d*\.\d+([eE][-+]?\d+)?")
 _LABELS: Final = re.compile(r"(class|label|target|category)(_?(id|idx|index|name))?|labels|classes")
 _MASKS: Final = re.compile(r".*(mask|seg|annotation).*")
 _TEXTS: Final = re.compile(r".*(caption|text|title|prompt|description|sentence).*")
@@ -37,16 +40,27 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
             has_image = True
         elif not has_label and _LABELS.fullmatch(name) and not is_file:
             words += ["--label", head]
+            if _FRACTION.fullmatch(value):
+                words += ["--labels", "float"]
             has_label = True
         elif option := _option(name, value, is_file):
-            words += [option, field_words(head, option.removeprefix("--").removesuffix("-field"))]
+            path = ":path" if value.lower().endswith(tuple(_FILES)) else ""
+            words += [option, field_words(head, option.removeprefix("--").removesuffix("-field")) + path]
     return shlex.join(words)
+
+
+def are_values(heads: Sequence[str]) -> bool:
+    """True if these are no names of columns, but the values of a first row: one of them names a file."""
+    return any(word.lower().endswith((*_SUFFIXES, *_FILES)) for head in heads for word in head.split())
 
 
 def _option(name: str, value: str, is_file: bool) -> str:
     """The option for a further column, or an empty text if there is no telling."""
     if is_file:
         return "--mask" if _MASKS.fullmatch(name) else "--image-field"
+    for suffix, option in _FILES.items():
+        if value.lower().endswith(suffix):
+            return option
     if value.startswith("["):
         return "--array"
     if value.startswith("{"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from packtrain._core.suggestions import did_you_mean
 
+from ..transforms.base import Transform
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, drawn
 from ..transforms.views import Views
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
 
     from .records import FieldRecords
     from .store import RecordStore
+
+# The transforms of torchvision.transforms that move pixels. Those of its v2 have the same names; they move masks alike,
+# or, as the augmentations do, refuse them.
+_TORCHVISION: Final = "torchvision.transforms."
+_AUGMENTATIONS: Final = frozenset({"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"})
+_MOVING: Final = _AUGMENTATIONS | {
+    *("Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "FiveCrop", "TenCrop"),
+    *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine"),
+    *("RandomPerspective", "ElasticTransform"),
+}
 
 
 def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, ...] | None:
@@ -80,7 +91,8 @@ class NamedSamples:
         target_transform: Called with each label, or None.
 
     Raises:
-        UsageError: `crop` was asked for, and callables that are not packtrain's follow.
+        UsageError: `crop` was asked for, and callables that are not packtrain's follow; or one of these has nothing to
+            act on, or is known to move the image, but not a mask.
         CorruptFile: The part of the index that belongs to one of the fields is damaged.
     """
 
@@ -125,6 +137,7 @@ class NamedSamples:
                     "fields: crop: only packtrain's transforms say what they take of an image, not "
                     f"{self._compose.foreign[0]!r}. Apply it to the batch"
                 )
+        self._check_foreign()
 
     def make(
         self,
@@ -159,6 +172,18 @@ class NamedSamples:
         if self._frame is not None:
             values[CROP] = self._crop(self._frame, row, random)
         return self._make([values[name] for name in self._names])
+
+    def _check_foreign(self) -> None:
+        """Checks that each callable has something to act on, and none is known to move the image alone."""
+        others = [name for name in (*self._masks, *self._images) if name != IMAGE]
+        for transform, several in self._foreign:
+            if IMAGE not in self._images and not (several and others):
+                raise UsageError(
+                    f"transform: {transform!r} is called with images, but fields={self._names} has none for it: "
+                    "leave it out, or act on the batch (`batch_transform` of the Loader)"
+                )
+            for mover in _moves_alone(transform, several) if others else ():
+                raise UsageError(f"transform: {mover!r} would move the image, but not {others[0]}: {_advice(mover)}")
 
     def _check_size(self, row: int, mask: str, sizes: Mapping[str, tuple[int, int]]) -> None:
         wide, high = sizes[mask]
@@ -205,8 +230,33 @@ def _moved(mask: npt.NDArray[Any], operations: Sequence[Operation]) -> torch.Ten
     return torch.from_numpy(mask if mask.flags.writeable else mask.copy())
 
 
+def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
+    """The transforms in `transform` that move pixels and take a single image."""
+    if (
+        isinstance(transform, Views)
+        or (isinstance(transform, Transform) and transform.geometric)
+        or (not several and type(transform).__module__.startswith(_TORCHVISION) and type(transform).__name__ in _MOVING)
+    ):
+        yield transform
+    inner = getattr(transform, "transforms", None)
+    if isinstance(inner, Iterable) and not isinstance(transform, Views):
+        for part in inner:
+            yield from _moves_alone(part, _takes_several(part))
+
+
+def _advice(mover: Any) -> str:
+    name = type(mover).__name__
+    if isinstance(mover, Views) or name in _AUGMENTATIONS:
+        return "leave it out"
+    if isinstance(mover, Transform):
+        return f"put packtrain's transforms before all others, or take {name} from torchvision.transforms.v2"
+    return f"take {name} from torchvision.transforms.v2"
+
+
 def _takes_several(transform: Any) -> bool:
     """True for the transforms of torchvision.transforms.v2, which take images and masks together."""
+    if isinstance(transform, torch.nn.Sequential):
+        return len(transform) > 0 and all(_takes_several(part) for part in transform)
     return any(base.__module__.startswith("torchvision.transforms.v2") for base in type(transform).__mro__)
 
 

@@ -15,8 +15,10 @@ from typing_extensions import override
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.decoders.fallback import BackEnd
 from packtrain._codec.decoders.selfcheck import deviation
+from packtrain._core.arguments import path_of
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.manifest import Manifest
 
 from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
@@ -68,7 +70,7 @@ class Bench:
 
     Raises:
         DatasetError: There is no dataset at `path`.
-        UsageError: The transform is unknown, or the dataset has no records.
+        UsageError: The transform is unknown, or the dataset has no images or no records.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: TuneOptions) -> None:
@@ -76,6 +78,8 @@ class Bench:
         self._options = options
         self._transform = preset(options.transform).transform
         self._trials = 0
+        if Manifest.load(path_of("path", path)).schema.image is None:
+            raise UsageError(f"{self._path} has no images, and tune measures nothing else")
         dataset = open_dataset(path, self._transform)
         if not len(dataset):
             raise UsageError(f"{self._path} has no records: there is nothing to measure")

@@ -45,7 +45,7 @@ def test_every_option_says_which_column_holds_which_field() -> None:
         image="path",
         label="class",
         image_field=["second=Other View"],
-        mask=["seg", "parts=Parts"],
+        mask=["seg:path", "parts=Parts"],
         text=["caption", "notes=Note File:path"],
         json_field=["meta"],
         array=["boxes", "flow:path"],

@@ -101,7 +101,7 @@ JSON_MISFITS = [
     ("[-1]", field("<u4", 1), "it is int64"),
     ("[1e39]", field("<f4", 1), "it is float64"),
     ("[2]", field("|b1", 1), "it is int64"),
-    ("[[1, 2], [3]]", field("<i8", None, 2), r"not numbers in JSON, as in \[\[1, 2\], \[3, 4\]\]"),
+    ("[[1, 2], [3]]", field("<i8", None, 2), "its inner lists differ in length"),
     ('["a"]', field("<i8", 1), "not numbers in JSON"),
     ('{"a": 1}', field("<i8", 1), "not numbers in JSON"),
     ("null", field("<i8", 1), "not numbers in JSON"),

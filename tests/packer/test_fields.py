@@ -382,7 +382,7 @@ def test_a_missing_file_of_any_field_is_a_reject_and_an_unreadable_one_is_not(
     columns = Columns(fields=(FieldColumn("blob", "bytes", "a", by_path=True),))
     out = packed_fields(source, tmp_path / "out", "tar", columns)
     assert records(out, "blob") == [b""]
-    assert "bytes blob: No such file" in (out / "rejects.jsonl").read_text()
+    assert "bytes blob: No such file or directory ('gone')" in (out / "rejects.jsonl").read_text()
     (tmp_path / "gone").symlink_to("/proc/self/mem")  # a regular file; reading its first byte is EIO
     with pytest.raises(ShardFailed, match=r"cannot read .*gone \(line 1\): .*The file is not at fault"):
         packed_fields(source, tmp_path / "again", "tar", columns)

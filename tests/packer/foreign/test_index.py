@@ -405,7 +405,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
         index_shards(shards, tmp_path / "out")
     with pytest.raises(OutputConflict, match="Leave out --update"):
         index_shards(shards, tmp_path / "new", update=True)
-    with pytest.raises(UsageError, match="leave it out with update"):
+    with pytest.raises(UsageError, match=r"leave out fields, masks, label and mode \(--field"):
         index_shards(shards, tmp_path / "out", update=True, masks=["seg"])
 
 
@@ -470,6 +470,27 @@ def crc(data: bytes) -> int:
     from crc32c import crc32c
 
     return int(crc32c(data))
+
+
+def test_verify_names_a_shard_that_readers_refuse_for_its_time(tmp_path: Path) -> None:
+    dataset = indexed(tmp_path, [("a.jpg", jpeg())])
+    shard = tmp_path / "a.tar"
+    where = dataset.manifest.shard_path(dataset.folder, 0)
+    os.utime(shard, ns=(0, 10**9))
+    (problem,) = verify(dataset.folder).problems
+    assert problem.unreadable
+    assert "its time of change is not, so readers refuse it" in problem.message
+    assert problem.message.endswith(f"({where})")
+    shard.unlink()
+    (problem,) = verify(dataset.folder).problems
+    assert problem.message.startswith("cannot be read: No such file or directory")
+    assert f"({where})" in problem.message
+
+
+def test_a_pattern_that_no_shell_expanded_is_explained(tmp_path: Path) -> None:
+    write_shards(tmp_path, 1)
+    with pytest.raises(PackError, match=r"train-\*\.tar cannot be read: .*Only braces are expanded here"):
+        find_shards([tmp_path / "train-*.tar"])
 
 
 def test_verify_compares_shards_with_what_tarfile_finds(tmp_path: Path) -> None:

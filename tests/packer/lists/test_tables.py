@@ -256,6 +256,11 @@ MEANINGS: dict[str, tuple[FieldColumn, bytes, bytes | str | None]] = {
     "json null is a value": (META, b"null", b"null"),
     "no json": (META, b"", None),
     "not json": (META, b"{a}", "the text is not JSON"),
+    "a path for an array": (
+        *(BOXES, b"a.npy"),
+        "the text is not JSON (Expecting value: line 1 column 1 (char 0)). "
+        "For paths of files, write :path behind the column",
+    ),
     "json of no number": (META, b"[NaN]", "NaN is no JSON: write null"),
     "array": (BOXES, b"[[1, 2], [3, 4]]", b"[[1, 2], [3, 4]]"),
     "array of blanks": (BOXES, b"1 2.5  -3e4", b"[1,2.5,-3e4]"),
@@ -420,6 +425,11 @@ HEADERS: dict[str, tuple[str, bytes, str]] = {
         b"key\tjpg\tcaption\n1\ta.jpg\tx\n",
         "--image jpg --text caption",
     ),
+    "paths of files that are no images": (
+        "a.jsonl",
+        b'{"series": "a.npy", "target": 0.5, "meta": "a.json", "notes": "a.txt", "id": 3}\n',
+        "--array series:path --label target --labels float --json-field meta:path --text notes:path",
+    ),
     "JSON lines": (
         "a.jsonl",
         b'{"image": "a.jpg"}\n{"image": "a.jpg", "label": 3, "meta": {"a": 1}}\n',
@@ -436,6 +446,18 @@ def test_a_list_with_columns_that_are_not_named_gets_the_line_to_type(case: str,
         read_list(tmp_path / name, LabelSpec())
     source = f"'{tmp_path / name}'" if " " in name else tmp_path / name
     assert str(caught.value).endswith(f"for example: packtrain pack {source} OUT {words}")
+
+
+def test_a_first_row_is_not_taken_for_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a.jpg,cat,a.png\nb.jpg,dog,b.png\n")
+    with pytest.raises(ListError) as caught:
+        read_list(tmp_path / "a.csv", LabelSpec())
+    assert "--image" not in str(caught.value)
+    (tmp_path / "train.txt").write_bytes(b"a.jpg 0\nb.jpg 1\n")
+    with pytest.raises(UsageError, match=r"but a\.jpg 0\. Its first line must name the columns"):
+        read_list(tmp_path / "train.txt", LabelSpec(), columns=Columns(image="path"))
+    with pytest.raises(UsageError, match=r"has no column 'path', but a\.jpg, .*Its first line must name the columns"):
+        read_list(tmp_path / "a.csv", LabelSpec(), columns=Columns(image="path", label=None, fields=()))
 
 
 def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from packtrain.transforms import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
+    Views,
 )
 
 NAMES = SCHEMA.names
@@ -236,6 +237,47 @@ def test_pixels_go_where_they_are_wanted(one: Path) -> None:
     sample = opened._samples.make(1, random, into)
     assert sample.image is into
     assert torch.equal(torch.from_numpy(into).permute(2, 0, 1), opened._samples.make(1, random).image)
+
+
+def test_a_transform_that_would_move_the_image_alone_is_refused(torchvision: Any, one: Path) -> None:
+    from torchvision import transforms as first
+    from torchvision.transforms import v2
+
+    flip = RandomHorizontalFlip(1.0)
+    alone = [
+        ([first.ColorJitter(), flip], "put packtrain's transforms before all others"),
+        ([v2.RandomApply([flip])], "put packtrain's transforms before all others"),
+        ([Resize(20), first.RandomHorizontalFlip()], "take RandomHorizontalFlip from torchvision.transforms.v2"),
+        ([first.RandomApply([first.RandomRotation(9)])], "take RandomRotation from torchvision.transforms.v2"),
+        ([first.RandAugment()], "leave it out"),
+        ([first.ColorJitter(), Views([flip])], "leave it out"),
+    ]
+    for steps, advice in alone:
+        with pytest.raises(UsageError, match=rf"would move the image, but not seg: {advice}"):
+            open_dataset(one, steps, fields=("image", "seg"))
+        with pytest.raises(UsageError, match=r"would move the image, but not other"):
+            open_dataset(one, steps, fields=("image", "other"))
+        open_dataset(one, steps, fields=("image", "caption"))
+
+
+def test_callables_in_a_sequential_take_them_together_if_each_does(torchvision: Any, one: Path) -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.CenterCrop(30), v2.RandomHorizontalFlip(1.0), v2.PILToTensor()]
+    fields = ("image", "seg")
+    expected = open_dataset(one, steps, fields=fields)[1]
+    sample = open_dataset(one, torch.nn.Sequential(*steps), fields=fields)[1]
+    assert torch.equal(sample.seg, expected.seg)
+    assert torch.equal(sample.image, expected.image)
+
+
+def test_a_callable_that_would_never_be_called_is_refused(torchvision: Any, one: Path) -> None:
+    from torchvision.transforms import v2
+
+    for fields, step in ((("caption",), v2.Resize(9)), (("seg",), repr), (("other",), repr)):
+        with pytest.raises(UsageError, match=r"is called with images, but fields=.* has none for it"):
+            open_dataset(one, step, fields=fields)
+    assert open_dataset(one, v2.CenterCrop(9), fields=("seg",))[1].seg.shape == (9, 9)
 
 
 def test_transforms_of_torchvision_v2_take_them_together(torchvision: Any, one: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.datasets import NO_IMAGE, make_dataset
 from helpers.support import packed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from packtrain._readers.tuning import Setting
 from packtrain._readers.tuning import bench as bench_module
 from packtrain._readers.tuning.bench import Bench, EndlessShuffle, SimulatedTraining
 from packtrain._readers.tuning.trials import MIN_BATCHES
-from packtrain.errors import LoaderError, NotADataset
+from packtrain.errors import LoaderError, NotADataset, UsageError
 from packtrain.transforms import RandomResizedCrop
 
 
@@ -158,6 +159,11 @@ class TestLoader:
         assert target.decoders[0] == open_dataset(folder).decoder.name
         assert "pillow" in target.decoders
         assert sorted([*target.decoders, *target.excluded]) == ["accimage", "extension", "pillow", "simplejpeg"]
+
+    def test_a_dataset_without_images(self, tmp_path: Path) -> None:
+        without = make_dataset(tmp_path / "out", "tar", NO_IMAGE)
+        with pytest.raises(UsageError, match=r"has no images, and tune measures nothing else"):
+            tune(without)
 
     def test_no_dataset(self, tmp_path: Path) -> None:
         with pytest.raises(NotADataset):
