@@ -112,7 +112,7 @@ def _decoded_plain(data: Encoded, header: PngHeader) -> Mask | None:
         return None
     try:
         size = header.height * (header.width + 1)
-        if size > _MOST_PLAIN or data[_INTERLACING]:
+        if not 0 < size <= _MOST_PLAIN or data[_INTERLACING]:
             return None
         inflate = zlib.decompressobj()
         # One byte more than there should be shows that there are too many.

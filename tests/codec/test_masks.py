@@ -145,6 +145,11 @@ def test_colours_and_other_files_are_refused() -> None:
             decode_png(data)
 
 
+def test_a_mask_without_rows_is_refused() -> None:
+    with pytest.raises(OSError, match="cannot make sense"):
+        decode_png(png_of(np.zeros((0, 5), np.uint8), 8, 0))
+
+
 @pytest.mark.parametrize(("depth", "colour"), [(8, 2), (16, 0), (2, 0), (8, 0)])
 def test_a_second_header_is_refused(depth: int, colour: int) -> None:
     data = png_of(random_mask(1, 4, 4), 8, 0)
