@@ -16,7 +16,7 @@ from typing import Final
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import DatasetError, UnreadableFile
 from packtrain._core.files import MiB
-from packtrain._core.manifest import Count, Link, Manifest
+from packtrain._core.manifest import Count, Manifest
 
 from .confined import Died, Limits, Send, run_confined
 from .problem import Problem, check_file
@@ -103,12 +103,8 @@ def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> 
     whole = list(check_file(check.folder, info, path=path))
     if info.link is not None and path != check.folder / info.name:
         whole = [replace(problem, message=f"{problem.message} ({path})") for problem in whole]
-        problems += [] if whole else _check_time(info.name, path, info.link)
     if os.path.isfile(path):
-        problems += whole
-        if manifest.modified_ns(check.folder, check.number) not in (None, os.stat(path).st_mtime_ns):
-            # Readers refuse it, whatever is in it.
-            problems.append(Problem(info.name, f"({path}) was changed after it had been indexed"))
+        problems += whole or _check_time(manifest, check, path)
         # Its structure is read only if the file is sound: there is no point in parsing damage.
         problems += _check_contents(check, manifest, report, whole=not whole)
     else:
@@ -118,14 +114,15 @@ def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> 
     return ShardFindings(check.number, info.records, tuple(problems))
 
 
-def _check_time(name: str, path: Path, link: Link) -> Iterator[Problem]:
+def _check_time(manifest: Manifest, check: ShardCheck, path: Path) -> list[Problem]:
     """Compares the time at which a linked shard was changed with that in the manifest, as readers do."""
-    if os.stat(path).st_mtime_ns != link.modified_ns:
-        message = (
-            "its bytes are those that were indexed, but its time of change is not, so readers refuse it; "
-            f"a copy made with `cp -p` or `rsync -t` keeps the time ({path})"
-        )
-        yield Problem(name, message, unreadable=True)
+    if manifest.modified_ns(check.folder, check.number) in (None, os.stat(path).st_mtime_ns):
+        return []
+    message = (
+        "its bytes are those that were indexed, but its time of change is not, so readers refuse it; a copy made with "
+        f"`cp -p` or `rsync -t` keeps the time ({path})"
+    )
+    return [Problem(manifest.shards[check.number].name, message, unreadable=True)]
 
 
 def _check_contents(
