@@ -146,8 +146,13 @@ def test_colours_and_other_files_are_refused() -> None:
 
 
 def test_a_mask_without_rows_is_refused() -> None:
+    rows = png_of(np.zeros((1, 5), np.uint8), 8, 0)
+    header = rows[12:20] + bytes(4) + rows[24:29]
+    pixels = zlib.compress(b"")
+    chunk = struct.pack(">I", len(pixels)) + b"IDAT" + pixels + struct.pack(">I", zlib.crc32(b"IDAT" + pixels))
+    end = b"\0\0\0\0IEND" + struct.pack(">I", zlib.crc32(b"IEND"))
     with pytest.raises(OSError, match="cannot make sense"):
-        decode_png(png_of(np.zeros((0, 5), np.uint8), 8, 0))
+        decode_png(rows[:12] + header + struct.pack(">I", zlib.crc32(header)) + chunk + end)
 
 
 @pytest.mark.parametrize(("depth", "colour"), [(8, 2), (16, 0), (2, 0), (8, 0)])
