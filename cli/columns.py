@@ -78,7 +78,7 @@ def columns_of(
         _require_known("--optional", name, names)
     arrays = [name for kind, _, name, _, _ in named if kind == "array"]
     classes = {name: Path(path) for name, path in _assigned("--mask-classes", mask_classes, masks, "mask=FILE")}
-    dtypes = {name: _dtype(text) for name, text in _assigned("--dtype", dtype, arrays + masks, "boxes=float32")}
+    dtypes = dict(_assigned("--dtype", dtype, arrays + masks, "boxes=float32"))
     shapes = {name: _shape(text) for name, text in _assigned("--shape", shape, arrays, "boxes=N,4")}
     if mask_store is not None and not masks:
         raise UsageError("--mask-store is for masks, but there is no --mask")
@@ -135,16 +135,6 @@ def _assigned(option: str, texts: Sequence[str], names: Sequence[str], example: 
             raise UsageError(f"{option} {shlex.quote(text)}: expected {form}, such as {example}")
         _require_known(option, name, names)
         yield name, value
-
-
-def _dtype(text: str) -> str:
-    """Reads a type as numpy calls it, such as ``float32`` or ``f4``."""
-    import numpy as np
-
-    try:
-        return np.dtype(text).newbyteorder("<").str
-    except TypeError:
-        raise unexpected("--dtype", text, "a type of numpy's, such as float32 or uint8") from None
 
 
 def _shape(text: str) -> tuple[int | None, ...]:

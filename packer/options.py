@@ -34,7 +34,8 @@ class FieldColumn:
             array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is.
         optional: True if samples may be without the field.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``.
-        dtype: numpy type string of an array's or a mask's values; None to find it from a sample.
+        dtype: Type of an array's or a mask's values, such as ``"float32"``, which becomes numpy's type string; None to
+            find it from a sample.
         shape: Shape of an array; None to find it from a sample.
         classes: File with the names of a mask's values, one per line; None if there are no names.
 
@@ -65,10 +66,21 @@ class FieldColumn:
             raise UsageError(f"field {self.name}: encoding and classes are for masks, not for {self.kind}")
         if self.kind not in ("array", "mask") and self.dtype is not None:
             raise UsageError(f"field {self.name}: dtype is for arrays and masks, not for {self.kind}")
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", _little_endian(self.dtype))
         if self.kind != "array" and self.shape is not None:
             raise UsageError(f"field {self.name}: shape is for arrays, not for {self.kind}")
         if self.classes is not None:
             object.__setattr__(self, "classes", path_of("classes", self.classes))
+
+
+def _little_endian(dtype: str) -> str:
+    import numpy as np
+
+    try:
+        return np.dtype(dtype).newbyteorder("<").str
+    except (TypeError, ValueError):
+        raise unexpected("dtype", dtype, "a type of numpy's, such as float32 or uint8") from None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from packtrain import PackOptions, pack, verify
 from packtrain._core.options import LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.sizes import parse_bytes
-from packtrain._packer.options import reject_limit
+from packtrain._packer.options import FieldColumn, reject_limit
 from packtrain.errors import TooManyRejects, UsageError
 
 
@@ -261,3 +261,10 @@ def test_a_count_of_rejects_may_be_a_number(images: Path, tmp_path: Path) -> Non
     with pytest.raises(TooManyRejects):
         pack(str(listing), tmp_path / "none", options, max_rejects=1)
     assert not verify(str(tmp_path / "out"), journal=str(tmp_path / "journal")).problems
+
+
+def test_the_type_of_a_field_may_be_spelled_as_numpy_does() -> None:
+    for text in ("float64", "f8", ">f8", "<f8"):
+        assert FieldColumn("boxes", "array", "boxes", False, dtype=text).dtype == "<f8"
+    with pytest.raises(UsageError, match="dtype"):
+        FieldColumn("boxes", "array", "boxes", False, dtype="float46")
