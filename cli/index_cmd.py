@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("index", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("shards", metavar="SHARD...", type=PATH, nargs=-1, required=True)
+@click.argument("shards", metavar="[SHARD]...", type=PATH, nargs=-1)
 @click.argument("out", metavar="OUT", type=PATH)
 @click.option(
     "--field",
@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     help="Where the label is, such as cls, or json:class_id for a value in a JSON object.  [default: cls, if there]",
 )
 @click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
-@click.option("--update", is_flag=True, help="Take new shards into the dataset OUT; the others are not read again.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Take new shards into the dataset OUT. Others are read only if their time changed: then bytes are compared.",
+)
+@click.option("--base", metavar="DIR", type=PATH, help="With --update: the folder that OUT's shards were moved to.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option(
     "--max-rejects",
@@ -79,6 +84,8 @@ def _describe(report: IndexReport, seconds: float) -> str:
         text += f"\n{field.name}: {field.kind} ({', '.join(f'.{name}' for name in field.extensions)}){missing}"
         if field.kind == "image" and field.name != "image" and all(name.endswith("png") for name in field.extensions):
             text += f"; if these are maps of classes, index them with --mask {field.name}"
+    if report.compared:
+        text += f"\n{report.compared} shard(s) read again, as their times had changed: their bytes have not"
     if report.rejects:
         text += f"\n{report.rejects} sample(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.left_out:

@@ -7,6 +7,7 @@ and the check goes on behind the record that it died of.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -119,8 +120,8 @@ def _check_time(manifest: Manifest, check: ShardCheck, path: Path) -> list[Probl
     if manifest.modified_ns(check.folder, check.number) in (None, os.stat(path).st_mtime_ns):
         return []
     message = (
-        "its bytes are those that were indexed, but its time of change is not, so readers refuse it; a copy made with "
-        f"`cp -p` or `rsync -t` keeps the time ({path})"
+        "its bytes are those that were indexed, but its time of change is not, so readers refuse it; "
+        f"`packtrain index --update {shlex.quote(os.fspath(check.folder))}` takes the new time ({path})"
     )
     return [Problem(manifest.shards[check.number].name, message, unreadable=True)]
 

@@ -20,9 +20,10 @@ from packtrain._core.schema import Field
 
 from ..merge import with_figures, write_rejects
 from ..notes import MISSING
-from .extending import AGAIN, Before
+from .extending import Before
 from .plan import IndexPlan
 from .records import Label
+from .relinking import AGAIN, base_name
 from .scan import Scan
 from .tables import Rows
 
@@ -107,7 +108,7 @@ def write_dataset(
         rejects_file=write_rejects(temporary, rows.rejects),
         columns=writer.finish(),
         shards=tuple(shards),
-        base=_base(base, folder),
+        base=base_name(base, folder),
     )
     write_file(temporary / MANIFEST, [manifest.dump()])
     return manifest
@@ -147,9 +148,3 @@ def _found(field: Field, rows: Rows) -> FieldInfo:
     """What the manifest says about a field, which is optional if a row is without it."""
     lengths = rows.columns[field.name]["length"]
     return with_figures(replace(field, optional=bool((lengths == MISSING).any())), [lengths])
-
-
-def _base(base: Path, folder: Path) -> str:
-    """How the manifest names the folder of the shards: relative if both lie together, so that they move together."""
-    together = folder.parent == base or folder.parent in base.parents
-    return os.path.relpath(base, folder) if together else os.fspath(base)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest
-from packtrain._core.problems import reason
 from packtrain._core.schema import IMAGE, Field
 
 from ..merge import read_rejects
 from . import tables
 from .plan import IndexPlan
 from .records import ArrayFacts, Label
+from .relinking import AGAIN, shard_paths
 from .tables import Columns, Rows, no_columns
-
-AGAIN: Final = "Index all shards again, into a new folder"
 
 
 @dataclass(frozen=True)
@@ -53,24 +50,7 @@ class Before:
 
     def paths(self) -> list[Path]:
         """Where its shards lie."""
-        shards = range(len(self.manifest.shards))
-        return [Path(os.path.normpath(self.manifest.shard_path(self.folder, number))) for number in shards]
-
-    def new_among(self, paths: Sequence[Path]) -> list[Path]:
-        """Those of the `paths` that are not in the dataset.
-
-        Raises:
-            PackError: A shard that is in it has changed.
-        """
-        for path, shard in zip(self.paths(), self.manifest.shards, strict=True):
-            try:
-                found = os.stat(path)
-            except OSError as error:
-                raise PackError(f"{path}, which is in the dataset, cannot be read: {reason(error)}") from error
-            if shard.link is None or (found.st_size, found.st_mtime_ns) != (shard.bytes, shard.link.modified_ns):
-                raise PackError(f"{path} has changed since it was indexed. {AGAIN}")
-        known = {os.path.realpath(path) for path in self.paths()}
-        return [path for path in paths if os.path.realpath(path) not in known]
+        return shard_paths(self.folder, self.manifest)
 
     def rows_with(self, fields: Sequence[Field]) -> Rows:
         """Its rows, with the columns of all these fields."""

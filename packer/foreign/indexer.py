@@ -12,8 +12,8 @@ from typing import Final
 
 from packtrain._core.arguments import flag, function, path_of, whole
 from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
-from packtrain._core.files import file_errors
-from packtrain._core.manifest import Manifest
+from packtrain._core.files import file_errors, write_file
+from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.schema import Field
 
 from ..engine import run_tasks
@@ -25,6 +25,16 @@ from .fields import Rules
 from .headers import shown
 from .plan import IndexPlan
 from .publish import building, exchange, not_empty, only_updater, publish
+from .relinking import (
+    Compared,
+    Comparison,
+    base_name,
+    compare,
+    require_outside,
+    shard_paths,
+    with_other_times,
+    with_times,
+)
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
 from .sources import find_shards
 from .tables import Rows
@@ -53,14 +63,15 @@ class IndexReport:
 
     Attributes:
         dataset: Folder of the dataset.
-        indexed: Number of shards that this run has read.
+        indexed: Number of shards that this run has taken in.
         shards: Number of shards in the dataset.
         records: Number of samples in the dataset.
         bytes: Total size of the shards in bytes.
         rejects: Number of refused samples.
         fields: Name, kind and extensions of each field, and the number of samples without it.
         labels: Type of the labels.
-        left_out: Number of members, in the shards that this run has read, that belong to no sample.
+        left_out: Number of members, in the shards that this run has taken in, that belong to no sample.
+        compared: Number of shards that an update has read because their time of change, not their bytes, was another.
     """
 
     dataset: Path
@@ -72,6 +83,7 @@ class IndexReport:
     fields: tuple[IndexedField, ...]
     labels: str
     left_out: int
+    compared: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,7 @@ def index_shards(
     label: str | None = None,
     mode: str = "RGB",
     update: bool = False,
+    base: str | os.PathLike[str] | None = None,
     workers: int = 1,
     max_rejects: str | int = "0.1%",
     on_progress: Callable[[IndexProgress], None] | None = None,
@@ -117,8 +130,9 @@ def index_shards(
         label: Where the label is: ``"EXT"``, a member that holds a whole number; ``"EXT:KEY"``, a number or the name of
             a class in a JSON object; or ``"none"``. None for ``"cls"``, if there is any.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
-        update: True to take new shards into the dataset `out`. Those that are in it are not read again, and what the
-            extensions mean stays as it is.
+        update: True to take new shards, if any, into the dataset `out`. Those that are in it are not read again, unless
+            their time of change is another: then their bytes are compared. What the extensions mean stays as it is.
+        base: With `update`, the folder that all shards of the dataset were moved to. None if they are where they were.
         workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
             ``if __name__ == "__main__"``.
         max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
@@ -139,7 +153,11 @@ def index_shards(
     function("on_progress", on_progress)
     run = _Run(whole("workers", workers, 1), max_rejects, on_progress)
     folder = Path(os.path.realpath(path_of("out", out)))
-    paths = find_shards([shards] if isinstance(shards, str | os.PathLike) else shards)
+    sources = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
+    paths = find_shards(sources) if sources or not update else []
+    if base is not None and not update:
+        raise UsageError("base (--base) says where the shards of an indexed dataset are now: add update (--update)")
+    place = None if base is None else Path(os.path.abspath(path_of("base", base)))
     with file_errors(folder):
         if not update:
             _require_free(folder)
@@ -150,10 +168,7 @@ def index_shards(
                 "(--field, --mask, --label, --mode)"
             )
         with only_updater(folder):
-            before = Before.load(folder)
-            if new := before.new_among(paths):
-                return run.index(new, folder, before.plan.rules, before)
-            return _report(folder, before.manifest, before.plan, [])
+            return run.update(paths, folder, place)
 
 
 @dataclass(frozen=True)
@@ -183,6 +198,35 @@ class _Run:
             manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
             (publish if before is None else exchange)(temporary, folder)
         return _report(folder, manifest, plan, scans)
+
+    def update(self, paths: Sequence[Path], folder: Path, base: Path | None) -> IndexReport:
+        """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
+        plan, old = IndexPlan.load(folder), Manifest.load(folder)
+        manifest = old if base is None else replace(old, base=base_name(base, folder))
+        known = shard_paths(folder, manifest)
+        require_outside(folder, [*known, *paths])
+        compared = self._compare(with_other_times(folder, manifest, old.base))
+        manifest = with_times(manifest, compared)
+        if manifest != old:
+            write_file(folder / MANIFEST, [manifest.dump()])
+        there = {os.path.realpath(path) for path in known}
+        if new := [path for path in paths if os.path.realpath(path) not in there]:
+            report = self.index(new, folder, plan.rules, Before.load(folder))
+        else:
+            report = _report(folder, manifest, plan, [])
+        return replace(report, compared=len(compared))
+
+    def _compare(self, tasks: Sequence[Comparison]) -> list[Compared]:
+        """Reads old shards whose time has changed."""
+        total, done = sum(task.shard.bytes for task in tasks), 0
+
+        def advance(bytes: int) -> None:
+            nonlocal done
+            done += bytes
+            if self.on_progress is not None:
+                self.on_progress(IndexProgress(done, total, 0))
+
+        return list(run_tasks(compare, tasks, workers=min(self.workers, len(tasks)), on_progress=advance))
 
     def _scan(self, tasks: Sequence[ScanTask]) -> list[Scan]:
         """Reads all shards. Returns what is in them, in their order."""

@@ -23,7 +23,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.problems import error_kind, reason
 from packtrain._core.schema import IMAGE, Field
 
-from .shards import Shard, Shards, WrongShard
+from .shards import OtherTime, Shard, Shards, WrongShard
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,12 +71,14 @@ class Faults:
         kind = error_kind(error)
         why = f"its shard cannot be {verb} ({reason(error)})"
         if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
-            why = f"{why}; {self.remedy}"
+            cause = "the shards were moved" if isinstance(error, FileNotFoundError) else None
+            why = f"{why}; {self._unless(cause, '--base DIR ')}"
         return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
 
     def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
         """The error for a shard that is not the one that was packed or indexed."""
-        why = f"its shard {error}; {self.remedy}"
+        cause = "only its time changed, as by copying" if isinstance(error, OtherTime) else None
+        why = f"its shard {error}; {self._unless(cause)}"
         return CorruptFile(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
 
     @property
@@ -87,6 +89,13 @@ class Faults:
         if self._manifest.base is not None:
             return "restore the shard from a sound copy, or index again if it was changed on purpose"
         return "restore the shard from a sound copy, or pack again"
+
+    def _unless(self, cause: str | None, options: str = "") -> str:
+        """What to do about damage, unless the links of an indexed dataset are out of date for this cause."""
+        if cause is None or self._staged or self._manifest.base is None:
+            return self.remedy
+        update = f"packtrain index --update {options}{shlex.quote(os.fspath(self.path))}"
+        return f"if {cause}, run `{update}`; if not, {self.remedy}"
 
     def _file(self, row: int) -> str | None:
         """The name of the shard of `row`; None if the index names one that is not there."""

@@ -52,6 +52,10 @@ class WrongShard(Exception):
     """A shard is not the file that was packed or indexed; the message says how it differs."""
 
 
+class OtherTime(WrongShard):
+    """A linked shard has the size that it had when it was indexed, and another time of change."""
+
+
 class Shards:
     """The shards of a dataset, by number.
 
@@ -90,7 +94,7 @@ class Shards:
         if shard.bytes != info.bytes:
             raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
         if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
-            raise WrongShard(f"({path}) was changed after it had been indexed")
+            raise OtherTime(f"({path}) was changed after it had been indexed")
         self.opened[number] = shard
         return shard
 
