@@ -30,6 +30,7 @@ from .relinking import (
     Comparison,
     base_name,
     compare,
+    require_no_strangers,
     require_outside,
     shard_paths,
     with_other_times,
@@ -182,6 +183,8 @@ class _Run:
     def index(self, paths: Sequence[Path], folder: Path, rules: Rules, before: Before | None) -> IndexReport:
         """Reads shards, and puts a dataset of them in its place."""
         _check_ends(paths)
+        if before is not None:
+            require_no_strangers(folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
         scans = self._scan([ScanTask(number, path, rules) for number, path in enumerate(paths, len(known))])
         if before is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import OutputConflict, PackError
-from packtrain._core.files import checksum_file
-from packtrain._core.manifest import Manifest, ShardInfo
+from packtrain._core.files import checksum_file, is_temporary
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, ShardInfo
 from packtrain._core.problems import reason
 
 AGAIN: Final = "Index all shards again, into a new folder"
@@ -128,6 +128,21 @@ def require_outside(folder: Path, paths: Sequence[Path]) -> None:
                 f"{path} lies in the dataset's own folder, which an update replaces as a whole. Move the shard "
                 "elsewhere; if this dataset is a copy made by `packtrain stage`, update the one that was staged"
             )
+
+
+def require_no_strangers(folder: Path) -> None:
+    """Refuses files in the folder of the dataset that are not the dataset's, which an update would remove.
+
+    Raises:
+        OutputConflict: There is one.
+    """
+    own = (PLAN, MANIFEST, REJECTS, INDEX)
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in own and not is_temporary(path))
+    if strangers:
+        raise OutputConflict(
+            f"{folder} also holds {', '.join(strangers[:3])}, which is no part of the dataset. An update replaces the "
+            "folder as a whole: move it elsewhere first"
+        )
 
 
 def _changed(path: Path) -> PackError:

@@ -169,6 +169,16 @@ def test_shards_in_the_folder_that_an_update_replaces_are_refused(tmp_path: Path
     assert (staged.path / shards[0].name).is_file()
 
 
+def test_what_somebody_else_put_into_the_folder_is_not_lost(tmp_path: Path) -> None:
+    shards, out = write_shards(tmp_path / "shards", 2), tmp_path / "out"
+    index_shards(shards[:1], out)
+    (out / "README.md").write_text("mine")
+    with pytest.raises(OutputConflict, match=r"README.md, which is no part of the dataset"):
+        index_shards(shards, out, update=True)
+    assert (out / "README.md").read_text() == "mine"
+    assert Manifest.load(out).records == Manifest.load(index_shards(shards[:1], tmp_path / "again").dataset).records
+
+
 def test_what_readers_and_verify_say_can_be_typed(tmp_path: Path) -> None:
     shards = write_shards(tmp_path / "shards", 1)
     out = index_shards(shards, tmp_path / "my out").dataset
