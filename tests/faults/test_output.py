@@ -43,9 +43,8 @@ def pack_until(job: Job, out: Path, lines: int) -> None:
         if progress.done >= lines:
             raise Stopped
 
-    options = PackOptions(format=job.format, shard_bytes=job.shard_bytes)
     with pytest.raises(Stopped):
-        pack(job.source, out, options, max_rejects="1", on_progress=stop)
+        pack(job.source, out, job.options, max_rejects="1", on_progress=stop)
 
 
 def test_a_new_an_empty_and_a_nested_folder_are_packed_into(small_job: Job, tmp_path: Path) -> None:
@@ -162,6 +161,8 @@ def test_a_file_that_is_still_broken_is_refused_again(small_job: Job, tmp_path: 
     assert_same(tmp_path, before, "retried")
 
 
+# On the command line, many fields would take many options.
+@pytest.mark.parametrize("content", ["images"], indirect=True)
 def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
     """Whether it is in the process of the first or in another."""
     job.run(tmp_path / "undisturbed")
@@ -179,13 +180,7 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
             met.append((ended.returncode, json.loads(ended.stdout)["error"]))
         assert state(out) == before
 
-    pack(
-        job.source,
-        out,
-        PackOptions(format=job.format, shard_bytes=job.shard_bytes),
-        max_rejects="1",
-        on_progress=try_too,
-    )
+    pack(job.source, out, job.options, max_rejects="1", on_progress=try_too)
     assert met == [(1, "OutputConflict")]
     assert_same(out, tree(tmp_path / "undisturbed"), "not disturbed")
 

@@ -86,10 +86,14 @@ class Job:
         source = image_set(folder, 6) if self.columns is None else field_set(folder, 6, bad=False)
         return replace(self, source=source, retry_rejects=True)
 
+    @property
+    def options(self) -> PackOptions:
+        """What is stored, and how."""
+        return PackOptions(format=self.format, shard_bytes=self.shard_bytes, columns=self.columns)
+
     def run(self, out: Path) -> PackReport:
         """Packs in this process."""
-        options = PackOptions(format=self.format, shard_bytes=self.shard_bytes, columns=self.columns)
-        return pack(self.source, out, options, max_rejects="1", retry_rejects=self.retry_rejects)
+        return pack(self.source, out, self.options, max_rejects="1", retry_rejects=self.retry_rejects)
 
     def args(self, out: Path) -> dict[str, Any]:
         """The arguments of `PACK`."""
