@@ -207,8 +207,5 @@ def check_array(name: str, dtype: str, shape: tuple[int | None, ...]) -> None:
         )
     if len(shape) > MOST_DIMENSIONS:
         raise UsageError(f"field {name}: an array has at most {MOST_DIMENSIONS} dimensions, not {len(shape)}")
-    if None in shape[:1] and 0 in shape[1:]:
-        # Where values have no bytes, nothing would say how many there are.
-        raise UsageError(f"field {name}: arrays of shape {list(shape)} have no values, whatever their first size")
     if None in shape[1:]:
         raise UsageError(f"field {name}: only the first size of an array may differ from sample to sample")
