@@ -12,6 +12,7 @@ import click
 
 from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
+from packtrain._core.kinds import KINDS, Kind
 from packtrain._core.schema import IMAGE, MASK_ENCODINGS, check_name
 from packtrain._core.suggestions import did_you_mean
 
@@ -20,15 +21,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BY_PATH: Final = ":path"
-# Option, kind of the field, and how its value is written; fields are stored in this order.
-_FIELDS: Final = (
-    ("image_field", "image", "[NAME=]COL", "Paths of further images."),
-    ("mask", "mask", "[NAME=]COL", "Paths of masks: images of class indices."),
-    ("text", "text", "[NAME=]COL[:path]", "Texts, or paths of text files."),
-    ("json_field", "json", "[NAME=]COL[:path]", "JSON, or paths of JSON files."),
-    ("array", "array", "[NAME=]COL[:path]", "Lists of numbers, or paths of .npy files."),
-    ("bytes", "bytes", "[NAME=]COL", "Paths of other files, or binary values of Parquet."),
-)
 
 
 def column_options(command: F) -> F:
@@ -37,8 +29,8 @@ def column_options(command: F) -> F:
         click.option("--image", metavar="COL", help="Column of a list with a header: paths of the images."),
         click.option("--label", metavar="COL", help="Column of the labels."),
         *(
-            click.option(_spelled(option), option, metavar=form, multiple=True, help=f"{what} May be repeated.")
-            for option, _, form, what in _FIELDS
+            click.option(f"--{kind.option}", _keyword(kind), metavar=_form(kind), multiple=True, help=_help(kind))
+            for kind in KINDS.values()
         ),
         click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may be without."),
         click.option(
@@ -71,12 +63,12 @@ def columns_of(
     """
     from packtrain._packer.options import Columns, FieldColumn
 
-    named = [(kind, option, *_parse(option, kind, text)) for option, kind, *_ in _FIELDS for text in fields[option]]
-    names = [name for _, _, name, _, _ in named]
-    masks = [name for kind, _, name, _, _ in named if kind == "mask"]
+    named = [(kind.name, *_parse(kind, text)) for kind in KINDS.values() for text in fields[_keyword(kind)]]
+    names = [name for _, name, _, _ in named]
+    masks = [name for kind, name, _, _ in named if kind == "mask"]
     for name in optional:
         _require_known("--optional", name, names)
-    arrays = [name for kind, _, name, _, _ in named if kind == "array"]
+    arrays = [name for kind, name, _, _ in named if kind == "array"]
     classes = {name: Path(path) for name, path in _assigned("--mask-classes", mask_classes, masks, "mask=FILE")}
     dtypes = dict(_assigned("--dtype", dtype, arrays + masks, "boxes=float32"))
     shapes = {name: _shape(text) for name, text in _assigned("--shape", shape, arrays, "boxes=N,4")}
@@ -99,29 +91,28 @@ def columns_of(
                 shape=shapes.get(name),
                 classes=classes.get(name),
             )
-            for kind, _, name, column, by_path in named
+            for kind, name, column, by_path in named
         ),
     )
 
 
-def _parse(option: str, kind: str, text: str) -> tuple[str, str, bool]:
+def _parse(kind: Kind, text: str) -> tuple[str, str, bool]:
     """Returns name, column and whether its cells are paths, of ``[NAME=]COL[:path]``."""
     from packtrain._packer.lists.suggested_columns import field_words
-    from packtrain._packer.options import ALWAYS_BY_PATH
 
-    by_path = kind in ALWAYS_BY_PATH
+    by_path = kind.by_path
     # Where cells are always paths, it may be said all the same.
     if text.endswith(_BY_PATH):
         text, by_path = text.removesuffix(_BY_PATH), True
     name, separator, column = text.partition("=")
     column = column if separator else text
     if not column or not name:
-        raise UsageError(f"{_spelled(option)} {shlex.quote(text)}: no column is named")
+        raise UsageError(f"--{kind.option} {shlex.quote(text)}: no column is named")
     try:
         return check_name(name), column, by_path
     except UsageError as error:
-        suffix = _BY_PATH if by_path and kind not in ALWAYS_BY_PATH else ""
-        words = shlex.join([_spelled(option), field_words(column, kind) + suffix])
+        suffix = _BY_PATH if by_path and not kind.by_path else ""
+        words = shlex.join([f"--{kind.option}", field_words(column, kind.name) + suffix])
         raise UsageError(f"{error}, for example: {words}") from None
 
 
@@ -157,5 +148,13 @@ def _require_known(option: str, name: str, names: Sequence[str]) -> None:
         raise UsageError(f"{option} {name}: there is no such field; {there}{did_you_mean(name, names)}")
 
 
-def _spelled(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+def _keyword(kind: Kind) -> str:
+    return kind.option.replace("-", "_")
+
+
+def _form(kind: Kind) -> str:
+    return "[NAME=]COL" if kind.by_path else f"[NAME=]COL[{_BY_PATH}]"
+
+
+def _help(kind: Kind) -> str:
+    return f"{kind.help} May be repeated."

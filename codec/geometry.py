@@ -1,4 +1,4 @@
-"""The geometric operations that transforms are made of, and which part of the source they need.
+"""The operations that transforms are made of, and which part of the source they need.
 
 An operation does not say where the pixels come from. `apply` runs operations on a whole PIL image, and `needed` tells
 which rectangle of the source their result depends on, so that a decoder may skip the rest. Every operation gives, bit
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
+from .box import Box as Box
+from .effects.operation import PixelOperation
 from .pillow import require_pillow
 
 if TYPE_CHECKING:
@@ -39,15 +41,6 @@ _ROUNDING: Final = 1 / 1024
 
 
 # Operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
-class Box(NamedTuple):
-    """A rectangle, in pixels."""
-
-    left: int
-    top: int
-    width: int
-    height: int
-
-
 class Crop(NamedTuple):
     """Takes the rectangle `box`; pixels outside the image are 0."""
 
@@ -156,7 +149,7 @@ class Pad(NamedTuple):
         return result
 
 
-Operation = Crop | Scale | Flip | Pad
+Operation = Crop | Scale | Flip | Pad | PixelOperation
 
 
 def size_after(operations: Sequence[Operation], width: int, height: int) -> tuple[int, int]:

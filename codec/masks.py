@@ -18,6 +18,7 @@ import numpy.typing as npt
 from packtrain._core.errors import UsageError
 
 from . import native
+from .effects.operation import PixelOperation
 from .geometry import Crop, Flip, Operation, Pad, Scale
 from .pillow import Encoded, open_image
 
@@ -164,7 +165,8 @@ def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = No
 
     Args:
         mask: uint8 or int32 [height, width].
-        operations: The operations. A `Scale` takes the nearest value, whatever its filter.
+        operations: The operations. A `Scale` takes the nearest value, whatever its filter, and so does whatever else
+            moves pixels. What only changes their values is left out.
         into: Where to put the result if it has the same shape and dtype: a contiguous array.
 
     Returns:
@@ -173,6 +175,10 @@ def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = No
     Raises:
         UsageError: A `Pad` fills with a value that the mask cannot hold, or with several.
     """
+    operations = [each for each in operations if not isinstance(each, PixelOperation) or each.moves]
+    for at, operation in enumerate(operations):
+        if isinstance(operation, PixelOperation):
+            return map_mask(operation.on_mask(map_mask(mask, operations[:at])), operations[at + 1 :], into)
     rows, columns = (np.arange(size) for size in mask.shape)
     for step, operation in enumerate(operations):
         # A place outside the source holds -1 minus the number of the operation that made it.
@@ -185,7 +191,7 @@ def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = No
             columns = columns[_nearest(len(columns), operation.width)]
         elif isinstance(operation, Flip):
             rows, columns = (rows, columns[::-1]) if operation.horizontal else (rows[::-1], columns)
-        else:
+        elif isinstance(operation, Pad):
             rows = _padded(rows, operation.top, operation.bottom, outside, operation)
             columns = _padded(columns, operation.left, operation.right, outside, operation)
     if into is None or (into.shape, into.dtype) != ((len(rows), len(columns)), mask.dtype):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .box import Box
 from .decoders.rgbx import rgb_image
-from .geometry import Box, Scale
 from .native import extension
 from .pillow import require_pillow
 
@@ -64,7 +64,11 @@ def array_from_image(
 
 
 def array_from_pixels(
-    pixels: npt.NDArray[np.uint8], *, mirrored: bool = False, into: npt.NDArray[np.uint8] | None = None
+    pixels: npt.NDArray[np.uint8],
+    *,
+    mirrored: bool = False,
+    into: npt.NDArray[np.uint8] | None = None,
+    unfinished: bool = False,
 ) -> npt.NDArray[np.uint8]:
     """A copy of pixels, uint8 [height, width, channels].
 
@@ -72,37 +76,14 @@ def array_from_pixels(
         pixels: uint8 [height, width, channels]; there may be gaps between rows.
         mirrored: Exchange left and right.
         into: See `array_from_image`.
+        unfinished: True if this process changes the copy next.
     """
     out = np.empty(pixels.shape, np.uint8) if into is None or into.shape != pixels.shape else into
     if extension is None:
         np.copyto(out, pixels[:, ::-1] if mirrored else pixels)
     else:
         # Pixels that the caller wants in a certain place are usually for another process, so the caches are bypassed.
-        extension.copy_pixels(pixels, mirrored, out is into, out)
-    return out
-
-
-def array_resized(
-    pixels: npt.NDArray[np.uint8],
-    scale: Scale,
-    style: int,
-    *,
-    mirrored: bool = False,
-    into: npt.NDArray[np.uint8] | None = None,
-) -> npt.NDArray[np.uint8]:
-    """Pixels resized by the C extension, uint8 [height, width, 3].
-
-    Args:
-        pixels: uint8 [height, width, 3]; there may be gaps between rows.
-        scale: The new size and the filter.
-        style: The style of resizing; see `packtrain._codec.resizing.style`.
-        mirrored: Exchange left and right after resizing.
-        into: See `array_from_image`.
-    """
-    assert extension is not None
-    shape = (scale.height, scale.width, 3)
-    out = np.empty(shape, np.uint8) if into is None or into.shape != shape else into
-    extension.resize_pixels(pixels, scale.resample, style, mirrored, out is into, out)
+        extension.copy_pixels(pixels, mirrored, out is into and not unfinished, out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Which of the extension's resizing styles gives the pixels of the Pillow that is installed."""
+"""Resizing with the extension, in the style that gives the pixels of the Pillow that is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import FILTERS
+from .geometry import FILTERS, Scale
 from .native import Extension, extension
 from .native.places import PLACE
 from .pillow import require_pillow
@@ -34,6 +34,32 @@ def style() -> int | None:
         if all(_same(extension, pixels, size, candidate) for size in _SIZES):
             return candidate
     return None
+
+
+def array_resized(
+    pixels: npt.NDArray[np.uint8],
+    scale: Scale,
+    style: int,
+    *,
+    mirrored: bool = False,
+    into: npt.NDArray[np.uint8] | None = None,
+    unfinished: bool = False,
+) -> npt.NDArray[np.uint8]:
+    """Pixels resized by the C extension, uint8 [height, width, 3].
+
+    Args:
+        pixels: uint8 [height, width, 3]; there may be gaps between rows.
+        scale: The new size and the filter.
+        style: The style of resizing; see `style`.
+        mirrored: Exchange left and right after resizing.
+        into: See `packtrain._codec.pixels.array_from_image`.
+        unfinished: See `packtrain._codec.pixels.array_from_pixels`.
+    """
+    assert extension is not None
+    shape = (scale.height, scale.width, 3)
+    out = np.empty(shape, np.uint8) if into is None or into.shape != shape else into
+    extension.resize_pixels(pixels, scale.resample, style, mirrored, out is into and not unfinished, out)
+    return out
 
 
 def _same(native: Extension, pixels: npt.NDArray[np.uint8], size: tuple[int, int], candidate: int) -> bool:

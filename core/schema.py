@@ -11,14 +11,15 @@ import keyword
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Final
 
 from .arguments import choice, flag
 from .errors import UsageError
+from .kinds import KINDS
 from .options import LabelSpec, StoreOptions
 from .typed import MOST, Between, Form, OneOf
 
-KINDS: Final = ("image", "mask", "text", "json", "array", "bytes")
 IMAGE: Final = "image"
 LABEL: Final = "label"
 CROP: Final = "crop"
@@ -62,7 +63,7 @@ class Field:
     """
 
     name: FieldName
-    kind: Annotated[str, OneOf(KINDS)]
+    kind: Annotated[str, OneOf(tuple(KINDS))]
     optional: bool = False
     store: StoreOptions | None = None
     encoding: str | None = None
@@ -139,17 +140,17 @@ class Schema:
         if IMAGE in names[1:]:
             raise UsageError("the image comes first among the fields")
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the stored fields."""
         return tuple(field.name for field in self.fields)
 
-    @property
+    @cached_property
     def image(self) -> Field | None:
         """The field called image, if there is one."""
         return self.fields[0] if self.fields and self.fields[0].name == IMAGE else None
 
-    @property
+    @cached_property
     def others(self) -> tuple[Field, ...]:
         """The fields without the image."""
         return self.fields[1:] if self.image is not None else self.fields

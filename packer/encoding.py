@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from packtrain._codec.values import require_shallow
+from packtrain._core.kinds import KINDS
 from packtrain._core.options import StoreOptions
 from packtrain._core.schema import Field, Schema
 
@@ -18,10 +18,6 @@ from .images import StoredImage, encoder, store_image
 from .listing import Encoded, ListedSample
 from .masks import Frame, StoredMask, png_writer, rewrites_masks, store_mask
 from .sources import Refused, read_source
-
-EXTENSIONS: Final = {"text": "txt", "json": "json", "bytes": "bin"}
-"""File extensions of what is stored as it is."""
-_MAY_BE_EMPTY: Final = ("text", "bytes")
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Files:
                 data = cell.content
                 if cell.by_path:
                     path = self.resolve(os.fsdecode(data))
-                    data = read_source(path, may_be_empty=field.kind in _MAY_BE_EMPTY)
+                    data = read_source(path, may_be_empty=KINDS[field.kind].may_be_empty)
                 records.append(encode(field, data, by_path=cell.by_path, frame=frame))
         return tuple(records)
 
@@ -126,7 +122,14 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
             _require_text(data)
         case "json":
             _require_json(data)
-    return Encoded(data, EXTENSIONS[field.kind])
+    return as_it_is(field, data)
+
+
+def as_it_is(field: Field, data: bytes) -> Encoded:
+    """The record of a value that is stored as it is."""
+    extension = KINDS[field.kind].extension
+    assert extension is not None, f"records of kind {field.kind} have an extension of their own"
+    return Encoded(data, extension)
 
 
 @contextmanager

@@ -10,13 +10,12 @@ from typing import Any, Final
 from packtrain._core.arguments import choice, flag, instance, path_of, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
+from packtrain._core.kinds import KINDS
 from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
-from packtrain._core.schema import KINDS, MASK_ENCODINGS, check_name
+from packtrain._core.schema import MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
 
-ALWAYS_BY_PATH: Final = ("image", "mask", "bytes")
-"""Kinds whose values a list cannot hold itself."""
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB
 _MANY_SHARDS: Final = 64
@@ -60,7 +59,7 @@ class FieldColumn:
         choice("encoding", self.encoding, MASK_ENCODINGS)
         for name in ("by_path", "optional"):
             flag(name, getattr(self, name))
-        if self.kind in ALWAYS_BY_PATH and not self.by_path:
+        if KINDS[self.kind].by_path and not self.by_path:
             raise UsageError(f"field {self.name}: the cells of {self.kind} columns are paths: give by_path=True")
         if self.kind != "mask" and (self.encoding != "png" or self.classes is not None):
             raise UsageError(f"field {self.name}: encoding and classes are for masks, not for {self.kind}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
 
-from ..geometry import Box
+from ..box import Box
 from ..native import BUILD_COMMAND
 from .fallback import BackEnd
 from .pillow import Encoded

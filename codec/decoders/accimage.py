@@ -19,7 +19,7 @@ from .fallback import BackEnd
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..box import Box
     from .pillow import Encoded
 
 _END_OF_IMAGE: Final = b"\xff\xd9"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..geometry import Box
+from ..box import Box
 from ..native import absence, extension
 from ..pillow import require_pillow
 from .fallback import BackEnd, size_within_limit

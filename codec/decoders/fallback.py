@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..box import Box
 
 
 class BackEnd(ABC):

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..geometry import Box
+from ..box import Box
 from ..pillow import require_pillow
 from .pillow import DECODER as PILLOW
 

@@ -16,7 +16,7 @@ from .rgbx import rgb_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..box import Box
     from .pillow import Encoded
 
 _EXACT: Final = ("YCbCr", "Gray", "RGB")

@@ -10,8 +10,9 @@ from typing import Annotated, Final, Self
 
 from packtrain._core.arguments import choice
 from packtrain._core.errors import UsageError
+from packtrain._core.kinds import KINDS
 from packtrain._core.options import PIXEL_MODES
-from packtrain._core.schema import IMAGE, KINDS, LABEL, RESERVED, FieldName, check_name
+from packtrain._core.schema import IMAGE, LABEL, RESERVED, FieldName, check_name
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
 
@@ -41,7 +42,7 @@ class FieldRule:
 
     name: FieldName
     extension: Extension
-    kind: Annotated[str, OneOf(KINDS)] | None = None
+    kind: Annotated[str, OneOf(tuple(KINDS))] | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any, Final, NoReturn
 
+from packtrain._core.kinds import KINDS
 from packtrain._core.options import LabelSpec
 
 from ..listing import Cell
@@ -57,13 +58,14 @@ def cell_in(field: FieldColumn, value: Any) -> Cell | None:
     if field.by_path:
         path = path_in(value)
         return None if path is None else Cell(path, True)
-    if field.kind == "text":
+    written = KINDS[field.kind].written
+    if written == "text":
         return Cell(_text(value), False)
     if isinstance(value, bytes):
-        return _json_cell(value, field.kind == "array")
-    if field.kind == "array":
+        return _json_cell(value, written == "numbers")
+    if written == "numbers":
         _require_values(value)
-    return Cell(_dumped(value, nan=field.kind == "array"), False)
+    return Cell(_dumped(value, nan=written == "numbers"), False)
 
 
 def label_texts(value: Any, labels: LabelSpec, by_name: bool) -> list[bytes]:

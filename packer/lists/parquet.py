@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import ListError, MissingDependency, UsageError
+from packtrain._core.kinds import KINDS
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
 
@@ -22,6 +23,13 @@ from .labels import BadLine
 from .rows import BadRow, Row, columns_of
 
 _BATCH: Final = 1 << 14
+_EITHER: Final = tuple(name for name, kind in KINDS.items() if kind.by_path and kind.columns)
+"""Kinds whose columns hold values or paths."""
+_WANTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "path": ("paths (strings)",),
+    "label": ("strings", "numbers"),
+    **{name: ("paths (strings)",) * kind.by_path + kind.columns for name, kind in KINDS.items()},
+}
 
 
 class ParquetRows:
@@ -128,35 +136,29 @@ def _open(file: BinaryIO, name: str) -> Any:
 
 
 def _kinds(columns: Columns) -> list[str]:
-    """What each wanted column is to hold: path, label, text, json, array or bytes."""
+    """What each wanted column is to hold: path, label, or values of a kind of field."""
     kinds = ["path"] if columns.image is not None else []
     kinds += ["label"] if columns.label is not None else []
-    for field in columns.fields:
-        kinds.append("path" if field.by_path and field.kind != "bytes" else field.kind)
+    kinds += ["path" if field.by_path and field.kind not in _EITHER else field.kind for field in columns.fields]
     return kinds
 
 
 def _require_fitting(dtype: Any, column: str, kind: str) -> None:
-    pa, _ = _pyarrow()
-    types = pa.types
-    if types.is_dictionary(dtype):
+    if _pyarrow()[0].types.is_dictionary(dtype):
         dtype = dtype.value_type
-    text, binary = _is_text(dtype), types.is_binary(dtype) or types.is_large_binary(dtype)
-    wanted, fits = {
-        "path": ("paths, which are strings", text),
-        "bytes": ("binary values, or paths", text or binary),
-        "text": ("strings", text or binary),
-        "array": ("numbers or lists of numbers", text or _is_numeric(dtype)),
-        "label": ("numbers, lists of numbers or strings", text or _is_numeric(dtype)),
-        "json": ("strings, numbers, lists or structs", text or _is_plain(dtype)),
-    }[kind]
-    if not fits:
-        raise UsageError(f"column {column!r} holds {dtype}, but {wanted} are needed")
+    wanted = _WANTED[kind]
+    if not any(_HOLDS[name](dtype) for name in wanted):
+        raise UsageError(f"column {column!r} holds {dtype}, but {' or '.join(wanted)} are needed")
 
 
 def _is_text(dtype: Any) -> bool:
     types = _pyarrow()[0].types
     return bool(types.is_string(dtype) or types.is_large_string(dtype))
+
+
+def _is_binary(dtype: Any) -> bool:
+    types = _pyarrow()[0].types
+    return bool(types.is_binary(dtype) or types.is_large_binary(dtype))
 
 
 def _is_list(dtype: Any) -> bool:
@@ -181,6 +183,16 @@ def _is_plain(dtype: Any) -> bool:
     return _is_text(dtype) or _is_numeric(dtype) or bool(types.is_null(dtype))
 
 
+_HOLDS: Final = {
+    "paths (strings)": _is_text,
+    "strings": _is_text,
+    "binary values": _is_binary,
+    "numbers": _is_numeric,
+    "structs": _is_plain,
+}
+"""Whether a column of this type holds such values, or lists of them; see `Kind.columns`."""
+
+
 def _plain(column: Any) -> Any:
     types = _pyarrow()[0].types
     return column.dictionary_decode() if types.is_dictionary(column.type) else column
@@ -190,7 +202,7 @@ def _value(scalar: Any, kind: str) -> Any:
     if not scalar.is_valid:
         return None
     value = scalar.as_py() if kind != "array" or _is_text(scalar.type) else _array(scalar)
-    if isinstance(value, bytes) and kind == "bytes":
+    if isinstance(value, bytes) and kind in _EITHER:
         return Cell(value, False)
     return value.encode() if isinstance(value, str) else value
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import UsageError
+from packtrain._core.kinds import KINDS
 from packtrain._core.schema import check_name
 
 from .folder import IMAGE_SUFFIXES
 
 _SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
-_FILES: Final = {".npy": "--array", ".json": "--json-field", ".txt": "--text"}
-"""Options of columns that hold paths of such files."""
+_FILES: Final = {".npy": "array", ".json": "json", ".txt": "text"}
+"""Kinds of columns that hold paths of such files."""
 _FRACTION: Final = re.compile(r"-?\d*\.\d+([eE][-+]?\d+)?")
 _LABELS: Final = re.compile(r"(class|label|target|category)(_?(id|idx|index|name))?|labels|classes")
 _MASKS: Final = re.compile(r".*(mask|seg|annotation).*")
@@ -43,9 +44,9 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
             if _FRACTION.fullmatch(value):
                 words += ["--labels", "float"]
             has_label = True
-        elif option := _option(name, value, is_file):
+        elif kind := _kind(name, value, is_file):
             path = ":path" if value.lower().endswith(tuple(_FILES)) else ""
-            words += [option, field_words(head, option.removeprefix("--").removesuffix("-field")) + path]
+            words += [f"--{KINDS[kind].option}", field_words(head, kind) + path]
     return shlex.join(words)
 
 
@@ -54,18 +55,18 @@ def are_values(heads: Sequence[str]) -> bool:
     return any(word.lower().endswith((*_SUFFIXES, *_FILES)) for head in heads for word in head.split())
 
 
-def _option(name: str, value: str, is_file: bool) -> str:
-    """The option for a further column, or an empty text if there is no telling."""
+def _kind(name: str, value: str, is_file: bool) -> str:
+    """The kind of a further column, or an empty text if there is no telling."""
     if is_file:
-        return "--mask" if _MASKS.fullmatch(name) else "--image-field"
-    for suffix, option in _FILES.items():
+        return "mask" if _MASKS.fullmatch(name) else "image"
+    for suffix, kind in _FILES.items():
         if value.lower().endswith(suffix):
-            return option
+            return kind
     if value.startswith("["):
-        return "--array"
+        return "array"
     if value.startswith("{"):
-        return "--json-field"
-    return "--text" if _TEXTS.fullmatch(name) else ""
+        return "json"
+    return "text" if _TEXTS.fullmatch(name) else ""
 
 
 def field_words(column: str, kind: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.geometry import Operation
 from packtrain._codec.masks import map_mask
 from packtrain._codec.stages import OTHER, RESIZE, TRANSFORM, OnStage, untimed
@@ -209,10 +210,11 @@ class NamedSamples:
         if not width:
             return None
         plan = self._compose.plan(width, height, random)
-        if plan.rest:
+        moving = [each for each in plan.rest if not isinstance(each, PixelOperation) or each.moves]
+        if moving:
             raise UsageError(
                 "fields: crop: the transform is not a crop, then at most a resize and a horizontal flip: it goes on "
-                f"with {plan.rest[0]}"
+                f"with {moving[0]}"
             )
         return np.array((*plan.box, plan.mirrored), np.int64)
 

@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 
 from packtrain._codec.pillow import require_pillow
 from packtrain._core import schema
+from packtrain._core.kinds import KINDS
 
 from .arena import Field, Varying
 
@@ -57,8 +58,8 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
     if name == schema.CROP:
         return Field("<i8", (5,), small=True)
     kind = known.kind if known is not None else _kind_of(name, value)
-    if kind in ("text", "json", "bytes"):
-        return Varying(kind)
+    if (sent := KINDS[kind].sent if kind in KINDS else None) is not None:
+        return Varying(sent)
     if known is not None and known.kind == "array" and known.dtype is not None and known.shape is not None:
         sizes = tuple(size for size in known.shape if size is not None)
         ragged = len(sizes) < len(known.shape)

@@ -1,8 +1,9 @@
-"""Transforms one after the other, split into those that are planned before decoding and those that need pixels."""
+"""Transforms one after the other, in three parts: planned before decoding, foreign, and the steps to a float tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from packtrain._codec.geometry import Operation, size_after
@@ -11,15 +12,20 @@ from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
+from .finishing import FinishingStep
+from .recognition import recognised
 
 
 class Compose:
     """Transforms one after the other, in one flat list.
 
     Attributes:
+        given: All of them, in one flat list.
         fused: packtrain's transforms at the beginning; their operations are known before the image is decoded.
-        foreign: All callables from the first one that is not packtrain's.
-        draws: Number of random numbers that `fused` takes.
+            Transforms of torchvision and timm that are known count as packtrain's.
+        finishing: The steps on tensors that follow, if nothing foreign follows these.
+        foreign: All other callables, from the first one on.
+        draws: Number of random numbers that `fused` and `finishing` take, in this order.
 
     Args:
         transforms: Transforms, any callables, lists or `Compose` of them; torchvision's `Compose` is taken apart too.
@@ -29,11 +35,15 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
-        flat = list(_flat(items("transforms", transforms, "a list of transforms")))
-        ours = next((i for i, transform in enumerate(flat) if not isinstance(transform, Transform)), len(flat))
-        self.fused: Final[tuple[Transform, ...]] = tuple(flat[:ours])
-        self.foreign: Final[tuple[Callable[[Any], Any], ...]] = tuple(flat[ours:])
-        self.draws: Final = sum(transform.draws for transform in self.fused)
+        self.given: Final = tuple(_flat(items("transforms", transforms, "a list of transforms")))
+        known = [_known(each) for each in self.given]
+        count = _leading(known, Transform)
+        self.fused: Final[tuple[Transform, ...]] = _joined(known[:count])
+        # Whatever follows steps on tensors wants what the given ones make of a PIL image.
+        finishes = _leading(known[count:], FinishingStep) == len(known) - count
+        self.finishing: Final[tuple[FinishingStep, ...]] = _joined(known[count:]) if finishes else ()
+        self.foreign: Final[tuple[Callable[[Any], Any], ...]] = () if finishes else self.given[count:]
+        self.draws: Final = sum(step.draws for step in self.fused) + sum(step.draws for step in self.finishing)
 
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         """The operations of `fused` for one image; takes and raises what `Transform.operations` does."""
@@ -79,11 +89,27 @@ def compose(transform: Any) -> Compose:
     return transform if isinstance(transform, Compose) else Compose([transform])
 
 
+def _known(given: Any) -> Sequence[Transform | FinishingStep] | None:
+    """What packtrain runs for a transform; None if it is foreign."""
+    return (given,) if isinstance(given, Transform | FinishingStep) else recognised(given)
+
+
+def _leading(known: Sequence[Sequence[Any] | None], kind: type[Any]) -> int:
+    """How many at the beginning consist of this kind only."""
+    for count, parts in enumerate(known):
+        if parts is None or not all(isinstance(part, kind) for part in parts):
+            return count
+    return len(known)
+
+
+def _joined(known: Sequence[Sequence[Any] | None]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(filter(None, known)))
+
+
 def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
     for transform in transforms:
         if isinstance(transform, Compose):
-            yield from transform.fused
-            yield from transform.foreign
+            yield from transform.given
         elif isinstance(transform, list | tuple):
             yield from _flat(transform)
         elif type(transform).__name__ == "Compose" and type(transform).__module__.startswith("torchvision."):

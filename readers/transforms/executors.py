@@ -16,12 +16,14 @@ import torch
 from typing_extensions import override
 
 from packtrain._codec import resizing
+from packtrain._codec.array_operations import change_pixels
 from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
+from packtrain._codec.effects.operation import PixelOperation, image_of
 from packtrain._codec.geometry import Box, Operation, Scale, apply, needed
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
-from packtrain._codec.pixels import array_from_image, array_from_pixels, array_resized
+from packtrain._codec.pixels import array_from_image, array_from_pixels
 from packtrain._codec.stages import RESIZE, TRANSFORM, WRITE, OnStage, untimed
 
 from .compose import Compose
@@ -134,7 +136,7 @@ class ArrayExecutor(Executor):
 
     @override
     def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
-        if plan.rest:
+        if plan.rest and (extension is None or not _changes_first(plan.rest)):
             return None
         if plan.resize is None:
             # Without the extension, Pillow mirrors faster than numpy.
@@ -160,12 +162,17 @@ class _Array:
         self._style = style
 
     def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        _, resize, mirrored, _ = self._plan
+        _, resize, mirrored, rest = self._plan
+        unfinished = bool(rest)
         if resize is None:
-            made = array_from_pixels(self._pixels, mirrored=mirrored, into=into)
+            made = array_from_pixels(self._pixels, mirrored=mirrored, into=into, unfinished=unfinished)
         else:
-            made = array_resized(self._pixels, resize, self._style, mirrored=mirrored, into=into)
+            made = resizing.array_resized(
+                self._pixels, resize, self._style, mirrored=mirrored, into=into, unfinished=unfinished
+            )
             on_stage(RESIZE)
+        if rest:
+            made = _changed(made, rest, into, on_stage)
         on_stage(WRITE)
         return _delivered(made, into)
 
@@ -221,11 +228,14 @@ class _Picture:
         self._operations = operations
 
     def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        moving, changing = _parted(self._operations)
         # A mirroring at the end is done while the pixels are written.
-        mirrored = bool(self._operations) and self._operations[-1] == MIRROR
-        image = apply(self._image, self._operations[:-1] if mirrored else self._operations)
+        mirrored = bool(moving) and moving[-1] == MIRROR
+        image = apply(self._image, moving[:-1] if mirrored else moving)
         on_stage(RESIZE)
         made = array_from_image(image, mirrored=mirrored, into=into)
+        if changing:
+            made = _changed(made, changing, into, on_stage)
         on_stage(WRITE)
         return _delivered(made, into)
 
@@ -241,13 +251,32 @@ class _ForeignInput:
         self._foreign = foreign
 
     def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        image = apply(self._image, self._operations)
+        moving, changing = _parted(self._operations)
+        image = apply(self._image, moving)
         on_stage(RESIZE)
-        result: Any = ordinary(image)
+        result: Any = image_of(change_pixels(array_from_image(image), changing)) if changing else ordinary(image)
         for transform in self._foreign:
             result = transform(result)
         on_stage(TRANSFORM)
         return result
+
+
+def _changes_first(operations: Sequence[Operation]) -> bool:
+    """True if nothing is left to do before the first operation that changes pixels."""
+    return isinstance(operations[0], PixelOperation)
+
+
+def _parted(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Sequence[Operation]]:
+    """Those before the first operation that changes pixels, and all from it on."""
+    first = next((at for at, each in enumerate(operations) if isinstance(each, PixelOperation)), len(operations))
+    return operations[:first], operations[first:]
+
+
+def _changed(pixels: Pixels, operations: Sequence[Operation], into: Pixels | None, on_stage: OnStage) -> Pixels:
+    """The result of operations of which the first changes pixels; it ends up in `into` if it fits."""
+    made = change_pixels(pixels, operations)
+    on_stage(TRANSFORM)
+    return made if into is None or made is into or made.shape != into.shape else array_from_pixels(made, into=into)
 
 
 def _delivered(pixels: Pixels, into: Pixels | None) -> Any:

@@ -16,7 +16,6 @@ from packtrain._codec import native, resizing
 from packtrain._codec.cut import cut
 from packtrain._codec.geometry import FILTERS, Box, Scale
 from packtrain._codec.pillow import require_pillow
-from packtrain._codec.pixels import array_resized
 
 if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
@@ -81,7 +80,7 @@ def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
             if style is None:
                 crop.resize((TARGET, TARGET), _BILINEAR)
             else:
-                array_resized(crop, Scale(TARGET, TARGET, _BILINEAR), style)
+                resizing.array_resized(crop, Scale(TARGET, TARGET, _BILINEAR), style)
 
     return DecoderSpeed(
         decode=_median(lambda: decode(jpeg), seconds),

@@ -11,7 +11,6 @@ from helpers.support import tree
 from packtrain import Columns, FieldColumn, PackOptions, open_dataset, pack
 from packtrain._cli import columns
 from packtrain._core.manifest import Manifest
-from packtrain._core.schema import KINDS
 
 from .conftest import Run
 
@@ -138,7 +137,3 @@ def test_without_a_label_column_there_are_no_labels(images: Path, tmp_path: Path
     (tmp_path / "train.csv").write_text("path,class\nimage 0.jpg,dog\n")
     pack(tmp_path / "train.csv", tmp_path / "out", PackOptions(root=images.parent, columns=Columns("path")))
     assert Manifest.load(tmp_path / "out").labels.kind == "none"
-
-
-def test_every_kind_of_field_has_an_option() -> None:
-    assert sorted(kind for _, kind, *_ in columns._FIELDS) == sorted(KINDS)

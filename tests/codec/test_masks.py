@@ -186,6 +186,7 @@ def torchvisions(torchvision: Any, mask: Mask, operations: list[Operation]) -> A
         elif isinstance(operation, Flip):
             value = functional.hflip(value) if operation.horizontal else functional.vflip(value)
         else:
+            assert isinstance(operation, Pad)
             value = functional.pad(value, [*operation[:4]], operation.fill, operation.mode)
     assert isinstance(value, tv_tensors.Mask)
     return value.numpy()

@@ -17,7 +17,7 @@ from helpers.support import encoded, packed, picture
 from PIL import Image, features
 
 from packtrain import open_dataset
-from packtrain._codec.geometry import FILTERS, Crop, Flip, Operation, Scale
+from packtrain._codec.geometry import FILTERS, Crop, Flip, Operation, Pad, Scale
 from packtrain._core.options import StoreOptions
 from packtrain.errors import UsageError
 from packtrain.transforms import (
@@ -136,6 +136,7 @@ def carried_out(torchvision: Any, image: Image.Image, steps: Sequence[Operation]
         elif isinstance(step, Flip):
             image = functional.hflip(image) if step.horizontal else functional.vflip(image)
         else:
+            assert isinstance(step, Pad)
             image = functional.pad(image, list(step[:4]), step.fill, step.mode)
     return image
 

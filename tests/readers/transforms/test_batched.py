@@ -67,7 +67,7 @@ def in_words(transform: Compose, width: int, height: int, random: list[float]) -
     crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
     assert isinstance(crop, Crop)
     left, top, wide, high = crop.box
-    resized = bool(steps) and steps[0][:2] == (WIDE, HIGH) and isinstance(steps.pop(0), Scale)
+    resized = bool(steps) and isinstance(steps[0], Scale) and steps.pop(0).size_after(1, 1) == (WIDE, HIGH)
     inside = left >= 0 and top >= 0 and left + wide <= width and top + high <= height
     if steps not in ([], [Flip(horizontal=True)]) or not inside or not (resized or (high, wide) == SIZE):
         return None

@@ -1,0 +1,97 @@
+"""The kinds of fields that a dataset can have, and what every room has to know about each.
+
+A new kind is an entry here, how its values become records (`packer/encoding.py`) and how these become values again
+(`codec/values.py`). Command line, lists, index, readers and loader follow the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of field.
+
+    Attributes:
+        name: Its name.
+        option: The option of `packtrain pack` that names columns of this kind, without its dashes.
+        help: What such columns hold, for the command line.
+        extension: Extension of a record's file name, without the dot; None if it depends on the record.
+        columns: What columns of a typed table may hold, apart from paths: ``"strings"``, ``"binary values"``,
+            ``"numbers"`` (and lists of them) or ``"structs"`` (and whatever else JSON can hold).
+        written: How the cell of a table writes a value: ``"text"``, ``"json"``, or ``"numbers"``, JSON with NaN.
+        by_path: True if the cells of texts are always paths, because no text holds such a value.
+        may_be_empty: True if an empty file is a value.
+        sent: How a batch of its values travels from a worker: ``"text"``, ``"json"``, ``"bytes"``; None for arrays.
+    """
+
+    name: str
+    option: str
+    help: str
+    extension: str | None = None
+    columns: tuple[str, ...] = ()
+    written: str = "text"
+    by_path: bool = False
+    may_be_empty: bool = False
+    sent: str | None = None
+
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            Kind(
+                name="image",
+                option="image-field",
+                help="Paths of further images.",
+                by_path=True,
+            ),
+            Kind(
+                name="mask",
+                option="mask",
+                help="Paths of masks: images of class indices.",
+                by_path=True,
+            ),
+            Kind(
+                name="text",
+                option="text",
+                help="Texts, or paths of text files.",
+                extension="txt",
+                columns=("strings", "binary values"),
+                may_be_empty=True,
+                sent="text",
+            ),
+            Kind(
+                name="json",
+                option="json-field",
+                help="JSON, or paths of JSON files.",
+                extension="json",
+                columns=("strings", "structs"),
+                written="json",
+                sent="json",
+            ),
+            Kind(
+                name="array",
+                option="array",
+                help="Lists of numbers, or paths of .npy files.",
+                columns=("strings", "numbers"),
+                written="numbers",
+            ),
+            Kind(
+                name="bytes",
+                option="bytes",
+                help="Paths of other files, or binary values of Parquet.",
+                extension="bin",
+                columns=("binary values",),
+                by_path=True,
+                may_be_empty=True,
+                sent="bytes",
+            ),
+        )
+    }
+)
+"""By name, in the order in which the fields of a list are stored that the command line names."""
