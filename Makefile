@@ -30,6 +30,9 @@ setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a
 demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
 	$(BIN)/python examples/demo.py $(ARGS)
 
+# Many tests start programs, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One process more than there are cores, because some tests wait for disks and for other processes.
 TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 PYTEST := $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal

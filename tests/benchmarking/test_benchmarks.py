@@ -59,12 +59,14 @@ def test_every_kept_result_is_one_of_a_benchmark() -> None:
     assert kept <= {*BENCHMARKS, *COMPARISONS}
 
 
+@pytest.mark.complete
 def test_decoding_and_resizing_have_a_time_in_packtrain_as_they_have_in_ffcv(jpegs: Path) -> None:
     times = floors.stage_times(jpegs, LINES)
     assert {"check", "cut", "decode", "resize", floors.REST} <= set(times)
     assert min(times.values()) >= 0
 
 
+@pytest.mark.complete
 def test_raw_records_are_made_into_batches_in_one_stage(listed: Path, tmp_path: Path) -> None:
     prepare(WORKLOADS["raw256-rrc"], listed, tmp_path / "data", LINES)
     assert set(floors.stage_times(tmp_path / "data", LINES)) == {"copy", floors.REST}
@@ -93,6 +95,7 @@ def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
     assert labels.shape == (BATCH,)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("side", views.SIDES)
 def test_both_sides_make_the_same_views(jpegs: Path, side: str, torchvision: Any) -> None:
     images, labels = next(views.first_views(views.batches(side, jpegs)))
@@ -115,6 +118,7 @@ def test_a_mask_is_as_large_as_its_image_and_has_several_classes(listed: Path) -
     assert 0 in values and 3 < len(values) <= values.max() + 1 <= masks.CLASSES
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("side", masks.SIDES)
 def test_all_sides_make_the_same_masks(masked: Path, side: str, torchvision: Any) -> None:
     images, mask, labels = next(masks.batches(side, masked))
@@ -136,6 +140,7 @@ def test_both_commands_read_the_shards_that_are_written(listed: Path, tmp_path: 
     assert np.array_equal(np.asarray(dataset.image(5)), np.asarray(Image.open(listed.parent / "1.jpg")))
 
 
+@pytest.mark.complete
 def test_webdataset_s_own_shards_are_indexed(listed: Path, tmp_path: Path) -> None:
     pytest.importorskip("webdataset")
     described = webdataset.prepare(listed, tmp_path / "data", LINES)

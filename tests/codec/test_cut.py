@@ -169,6 +169,7 @@ class TestPixels:
         for rectangle in rectangles(random, width, height, 1):
             check(record, Box(*rectangle), whole)
 
+    @pytest.mark.complete
     @needs_transcoder
     def test_intervals_of_more_than_65535_bytes(self) -> None:
         data = encoded(noise(0, 8 * 8167, 20, "L"), quality=100)

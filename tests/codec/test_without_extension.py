@@ -134,6 +134,7 @@ print(native.extension, native.absence, decoder().name, sep="|")
 """
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("other_version", "reason"),
     [

@@ -288,6 +288,7 @@ def test_verify_names_each_damaged_record(dataset: Packed) -> None:
             shard.write_bytes(data)
 
 
+@pytest.mark.complete
 @pytest.mark.sampled
 def test_a_cut_shard_is_noticed_and_named(dataset: Packed, io: str) -> None:
     for shard in dataset.shards:

@@ -78,6 +78,7 @@ def assert_named(dataset: Path, name: str, case: object) -> None:
     assert name in files, (case, files)
 
 
+@pytest.mark.sampled
 def test_a_flipped_byte_of_any_record_is_named_with_row_and_file(dataset: Path) -> None:
     manifest = Manifest.load(dataset)
     shards, lines = (np.load(dataset / "index" / f"{name}.npy").tolist() for name in ("shard", "line"))

@@ -87,6 +87,7 @@ def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path,
         assert_completed(job, out, expected, at)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     """A shard is tried once more; whatever fails outside of shards ends the run."""
@@ -103,6 +104,7 @@ def test_one_failing_call(packer: FaultServer, job: Job, memory_path: Path, faul
         assert_completed(job, out, expected, at)
 
 
+@pytest.mark.complete
 def test_short_writes_change_nothing(
     packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:

@@ -60,6 +60,7 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(
         assert_same(out, expected, case)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(("format", "action"), FROM_FINISHED)
 def test_killed_while_retrying_rejects(
     packer: FaultServer,
@@ -83,6 +84,7 @@ def test_killed_while_retrying_rejects(
         assert_same(out, expected, case)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(("format", "action"), FROM_FINISHED)
 def test_killed_while_packing_a_lost_shard_again(
     packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints, format: str, action: Action
@@ -103,6 +105,7 @@ def test_killed_while_packing_a_lost_shard_again(
         assert_same(out, expected, case)
 
 
+@pytest.mark.complete
 def test_killed_while_looking_at_a_finished_dataset(
     packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:

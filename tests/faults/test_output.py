@@ -254,6 +254,7 @@ def test_a_lost_shard_is_packed_again(
     assert_same(tmp_path, expected, damage)
 
 
+@pytest.mark.complete
 def test_a_shard_lost_from_an_unfinished_pack_is_packed_again(job: Job, tmp_path: Path) -> None:
     job.run(tmp_path / "undisturbed")
     for damage in DAMAGES.values():

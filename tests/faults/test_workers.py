@@ -200,6 +200,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
     assert_same(run.out, expected, "run again")
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_two_workers_write_what_one_writes(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
@@ -224,6 +225,7 @@ def test_a_killed_worker_costs_nothing(
     assert_same(run.out, expected(format_name), "one worker killed")
 
 
+@pytest.mark.complete
 def test_a_worker_killed_before_it_begins_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path
 ) -> None:

@@ -205,6 +205,7 @@ def assert_laws_for_mutations(seed: int, count: int) -> None:
     assert count // 10 < accepted < count * 9 // 10, "the mutations are too mild or too wild to tell anything"
 
 
+@pytest.mark.complete
 def test_damaged_files_are_taken_as_pillow_takes_them() -> None:
     assert_laws_for_mutations(seed=0, count=3000)
 

@@ -52,6 +52,7 @@ def rejecting(refused: set[int]) -> set[int]:
     return {n for n in range(len(PLAN.shards)) if refused & set(IMAGES.line_numbers(PLAN.ordinals(n)).tolist())}
 
 
+@pytest.mark.complete
 @settings(max_examples=25)
 @given(
     refused=st.sets(st.integers(0, 19), max_size=8),

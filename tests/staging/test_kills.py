@@ -113,6 +113,7 @@ def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Pat
         assert_completes(dataset, place, (case, calls[case[1] - 1]))
 
 
+@pytest.mark.complete
 def test_the_copier_of_a_partial_entry_dies_anywhere(
     faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
 ) -> None:
@@ -159,6 +160,7 @@ def test_the_evictor_dies_anywhere(
         assert_tidy(place, staged.path, *left)
 
 
+@pytest.mark.complete
 def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
     """Readers find every file at any time, and intact files stay as they are."""
     staged = stage(dataset, StageOptions(to=place))
@@ -180,6 +182,7 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
         assert_tidy(place, staged.path)
 
 
+@pytest.mark.complete
 def test_a_full_medium_is_a_clean_error_anywhere(
     faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
 ) -> None:

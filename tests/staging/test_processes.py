@@ -33,6 +33,7 @@ def test_eight_stage_the_same_at_once(dataset: Path, place: Path, start: Callabl
         assert len(evict(place)) == 1
 
 
+@pytest.mark.complete
 def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
     source = big_dataset(tmp_path / "big", [40 << 20] * 4)
     first, *others = [start() for _ in range(4)]
@@ -111,6 +112,7 @@ def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[],
     assert_tidy(place, Path(children[0].answer()["path"]))
 
 
+@pytest.mark.complete
 def test_copies_under_way_count_once(dataset: Path, tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
     """Space that a copy has already allocated is not counted again as promised."""
     budget = 170 << 20

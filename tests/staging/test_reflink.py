@@ -58,6 +58,7 @@ def test_blocks_are_shared(disk: Path) -> None:
     assert_copied(disk / "target", noise(SIZES))
 
 
+@pytest.mark.complete
 def test_needs_no_room(disk: Path) -> None:
     made(disk / "source", noise(SIZES))
     os.sync()
@@ -74,6 +75,7 @@ def test_content_is_checked(disk: Path) -> None:
         copies.copied(disk / "source", disk / "target", files, disk / "journal")
 
 
+@pytest.mark.complete
 def test_what_is_in_the_way_is_replaced(disk: Path) -> None:
     (disk / "target" / "index").mkdir(parents=True)
     for name, content in noise(SIZES).items():
@@ -82,6 +84,7 @@ def test_what_is_in_the_way_is_replaced(disk: Path) -> None:
     assert_copied(disk / "target", noise(SIZES))
 
 
+@pytest.mark.complete
 def test_other_file_systems_are_written_to(disk: Path, tmp_path: Path) -> None:
     files = made(disk / "source", noise(SIZES))
     (tmp_path / "target").mkdir()

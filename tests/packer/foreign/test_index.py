@@ -407,6 +407,7 @@ def test_shards_of_the_same_name_get_names_of_their_own(tmp_path: Path) -> None:
     assert len(dataset.samples()) == 4
 
 
+@pytest.mark.complete
 def test_readers_find_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
     """While updates are killed at any moment, the manifest always names an index that is there."""
     shards, out = write_shards(tmp_path / "shards", 8, 1), tmp_path / "out"

@@ -333,6 +333,7 @@ def test_arrays_of_a_sample_are_its_own(dataset: Path) -> None:
     assert not opened.value(1, "pose").flags.writeable
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_torchs_loader_collates_them(one: Path, method: str) -> None:
     opened = open_dataset(one, list(TRANSFORM), fields=("image", "depth", "pose", "blob"))

@@ -150,6 +150,7 @@ def test_a_stopped_worker_does_not_keep_close_waiting() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.complete
 def test_twenty_loaders_leave_no_descriptor_open() -> None:
     def use(number: int) -> None:
         loader = forked(collate_fn=together if number % 2 else None)

@@ -177,6 +177,7 @@ def test_they_end_with_ctrl_c(deed: str) -> None:
         assert stderr.count("Traceback") == 1
 
 
+@pytest.mark.complete
 @START_METHODS
 def test_workers_outlive_the_thread_that_started_them(method: str) -> None:
     with Consumer(method=method, thread=True, workers=1) as run:
@@ -220,6 +221,7 @@ def test_an_exit_without_close_ends_the_workers(end: str, status: int, deed: str
         assert stderr.count("Traceback") == stderr.count("ZeroDivisionError") == (end == "raise")
 
 
+@pytest.mark.complete
 def test_a_signal_handler_of_the_parent_is_not_that_of_its_workers() -> None:
     """A program that catches SIGTERM to save a checkpoint does not want its workers to do so, too."""
     with Consumer(method="fork", handler=True) as run:

@@ -400,6 +400,7 @@ class TestRefusals:
         with pytest.raises(UsageError, match="fields: 'row' is there twice"):
             loader_of(4, fields=("row", "path", "row"))
 
+    @pytest.mark.sampled
     @WORKERS
     @pytest.mark.parametrize(
         ("name", "value", "message"),

@@ -79,6 +79,7 @@ def test_the_same_with_worker_processes(length: int, order: str, first: Topology
         run.do("take", 3)
 
 
+@pytest.mark.complete
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(["fused", "foreign", "subset", "concat"]),

@@ -156,6 +156,7 @@ def test_whichever_worker_is_killed_whenever_no_lock_is_left() -> None:
         assert multiprocessing.active_children() == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("deed", ["fail", "fail oddly", "fail to read"])
 def test_an_exception_in_a_transform_comes_with_traceback_and_record(

@@ -78,6 +78,7 @@ class TestRandomness:
 
 
 class TestLoader:
+    @pytest.mark.complete
     def test_workers_under_any_start_method(self, folder: Path, complete: bool) -> None:
         opened = open_dataset(folder, TRAINING)
         dataset = opened.subset([3] * 8)  # what differs is random alone

@@ -105,6 +105,7 @@ def test_each_view_is_that_of_its_transform_alone(
     check(folder, transforms, seed, decoder=decoder, scaled=scaled)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     "transforms", [[GLOBAL, GLOBAL, *[LOCAL] * 4], [TINY] * 3, [GLOBAL, [LOCAL, inverted]], [Resize(9), Resize(40)]]
@@ -206,6 +207,7 @@ def test_behind_other_transforms_it_is_called_like_any_other(crop_ready: Path) -
     assert sizes == 2
 
 
+@pytest.mark.complete
 def test_torchs_own_loader_collates_views(crop_ready: Path) -> None:
     dataset = open_dataset(crop_ready, Views([GLOBAL, LOCAL]))
     images, labels = next(iter(DataLoader(dataset, 3, num_workers=1, multiprocessing_context="forkserver")))

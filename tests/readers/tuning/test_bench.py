@@ -137,6 +137,7 @@ class TestLoader:
         assert bench.run_trial(Setting("pillow", 1, 2), 50.0, 0.01, 0.02) is None
         assert not multiprocessing.active_children()
 
+    @pytest.mark.complete
     def test_tune_measures_decoders_and_workers(self, folder: Path) -> None:
         options = TuneOptions("rrc20", 40, seconds=8, max_workers=1)
         passed: list[float] = []
