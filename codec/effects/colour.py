@@ -4,102 +4,90 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 from typing_extensions import override
 
+from ..native import Extension
 from ..pillow import require_pillow
+from .in_place import InPlace
 from .operation import PixelOperation, Pixels, image_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_GREYS: Final = (0, 1)
+"""The styles of grey values: pillow-simd's and Pillow's."""
+
 
 @dataclass(frozen=True, slots=True)
-class Brightness(PixelOperation):
+class _Enhancement(InPlace):
+    factor: float
+    enhancer: ClassVar[str]
+    """What `PIL.ImageEnhance` calls it."""
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[PixelOperation]:
+        # Grey values differ so rarely that a mean or a blend of them may be the same.
+        factors = [cls(0.3), cls(1.7)]
+        return factors if len(cls.styles) == 1 else [*factors, Grey()]
+
+    @override
+    def through_pillow(self, image: Image) -> Image:
+        from PIL import ImageEnhance
+
+        enhanced: Image = getattr(ImageEnhance, self.enhancer)(image).enhance(self.factor)
+        return enhanced
+
+
+class Brightness(_Enhancement):
     """Blends the image with black; at `factor` 1 it stays as it is."""
 
-    factor: float
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(0.3), cls(1.7)]
+    enhancer = "Brightness"
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageEnhance
-
-        return ImageEnhance.Brightness(image).enhance(self.factor)
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.brighten(pixels, self.factor)
 
 
-@dataclass(frozen=True, slots=True)
-class Contrast(PixelOperation):
+class Contrast(_Enhancement):
     """Blends the image with the mean of its grey values; at `factor` 1 it stays as it is."""
 
-    factor: float
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(0.3), cls(1.7)]
+    enhancer = "Contrast"
+    styles = _GREYS
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageEnhance
-
-        return ImageEnhance.Contrast(image).enhance(self.factor)
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.contrast(pixels, self.factor, style)
 
 
-@dataclass(frozen=True, slots=True)
-class Saturation(PixelOperation):
+class Saturation(_Enhancement):
     """Blends the image with its grey version; at `factor` 1 it stays as it is."""
 
-    factor: float
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(0.3), cls(1.7)]
+    enhancer = "Color"
+    styles = _GREYS
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageEnhance
-
-        return ImageEnhance.Color(image).enhance(self.factor)
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.saturate(pixels, self.factor, style)
 
 
 @dataclass(frozen=True, slots=True)
-class Hue(PixelOperation):
+class Hue(InPlace):
     """Turns the hues by `shift` of a whole turn, from -0.5 to 0.5, in Pillow's HSV with 8 bits."""
 
     shift: float
-    styles: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
+    def examples(cls) -> Sequence[PixelOperation]:
         return [cls(-0.4), cls(0.0), cls(0.1)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.turn_hues(pixels, int(self.shift * 255))
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -113,19 +101,14 @@ class Hue(PixelOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class Grey(PixelOperation):
+class Grey(InPlace):
     """Makes the image grey; the number of its channels stays."""
 
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls()]
+    styles: ClassVar[tuple[int, ...]] = _GREYS
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.saturate(pixels, 0.0, style)
 
     @override
     def through_pillow(self, image: Image) -> Image:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,8 @@ class PixelOperation(ABC):
 
     @classmethod
     @abstractmethod
-    def examples(cls) -> Sequence[Self]:
-        """Operations that show whether a style agrees with Pillow."""
+    def examples(cls) -> Sequence[PixelOperation]:
+        """Operations, mostly of this kind, that show whether a style agrees with Pillow."""
 
     @abstractmethod
     def change(self, pixels: Pixels, style: int) -> Pixels:

@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
+from ..native import Extension
+from .in_place import InPlace
 from .operation import PixelOperation, Pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_VALUES: Final = np.arange(256)
+
+
+class _Map(InPlace):
+    """Maps values in the same way whatever the image."""
+
+    @abstractmethod
+    def table(self) -> npt.NDArray[Any]:
+        """What becomes of the values from 0 to 255, each from 0 to 255."""
+
+    @override
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.map_values(pixels, self.table().astype(np.uint8))
+
 
 @dataclass(frozen=True, slots=True)
-class Posterize(PixelOperation):
+class Posterize(_Map):
     """Keeps the highest `bits` bits of each value, from 0 to 8."""
 
     bits: int
-    styles: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
+    def examples(cls) -> Sequence[PixelOperation]:
         return [cls(3)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def table(self) -> npt.NDArray[Any]:
+        return _VALUES & -1 << 8 - self.bits
 
     @override
     def through_pillow(self, image: Image) -> Image:
         from PIL import ImageOps
 
-        return ImageOps.posterize(image, self.bits)
+        # No bits are an error since Pillow 13. They used to make the image black, and timm's recipes ask for it.
+        return ImageOps.posterize(image, self.bits) if self.bits else image.point([0] * 256 * len(image.getbands()))
 
 
 @dataclass(frozen=True, slots=True)
-class Solarize(PixelOperation):
+class Solarize(_Map):
     """Inverts all values from `threshold` on."""
 
     threshold: float
-    styles: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
+    def examples(cls) -> Sequence[PixelOperation]:
         return [cls(99.5)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def table(self) -> npt.NDArray[Any]:
+        return np.where(_VALUES < self.threshold, _VALUES, 255 - _VALUES)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -61,21 +79,20 @@ class Solarize(PixelOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class SolarizeAdd(PixelOperation):
+class SolarizeAdd(_Map):
     """Adds `amount` to all values below `threshold`, up to 255, as timm does."""
 
     amount: int
     threshold: int = 128
-    styles: ClassVar[tuple[int, ...]] = ()
 
     @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
+    def examples(cls) -> Sequence[PixelOperation]:
         return [cls(77)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def table(self) -> npt.NDArray[Any]:
+        return np.where(_VALUES < self.threshold, (_VALUES + self.amount).clip(0, 255), _VALUES)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -84,19 +101,12 @@ class SolarizeAdd(PixelOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class Invert(PixelOperation):
+class Invert(_Map):
     """Replaces each value by 255 minus it."""
 
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls()]
-
-    @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def table(self) -> npt.NDArray[Any]:
+        return _VALUES[::-1]
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -106,19 +116,12 @@ class Invert(PixelOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class AutoContrast(PixelOperation):
+class AutoContrast(InPlace):
     """Stretches the values of each channel so that they reach from 0 to 255."""
 
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls()]
-
-    @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.stretch_values(pixels)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -128,19 +131,12 @@ class AutoContrast(PixelOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class Equalize(PixelOperation):
+class Equalize(InPlace):
     """Equalises the histogram of each channel."""
 
-    styles: ClassVar[tuple[int, ...]] = ()
-
-    @classmethod
     @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls()]
-
-    @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
+        extension.equalize_values(pixels)
 
     @override
     def through_pillow(self, image: Image) -> Image:

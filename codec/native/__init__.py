@@ -215,6 +215,84 @@ class Extension(Protocol):
             MemoryError: There is not enough memory.
         """
 
+    def brighten(self, pixels: npt.NDArray[np.uint8], factor: float, /) -> None:
+        """Blends an image with black, as `PIL.ImageEnhance.Brightness` does.
+
+        Args:
+            pixels: The image, uint8 [height, width, channels] with one or three channels, writable and contiguous. It is
+                changed in place.
+            factor: 0 is black, 1 the image.
+
+        Raises:
+            ValueError: `pixels` is not such an array, or `factor` is not finite.
+        """
+
+    def contrast(self, pixels: npt.NDArray[np.uint8], factor: float, style: int, /) -> None:
+        """Blends an image with the mean of its grey values, as `PIL.ImageEnhance.Contrast` does.
+
+        Args:
+            pixels: The image; see `brighten`.
+            factor: 0 is the mean, 1 the image.
+            style: Whose grey values: 0 for pillow-simd's, 1 for Pillow's.
+
+        Raises:
+            ValueError: As `brighten`, or `style` is unknown.
+        """
+
+    def saturate(self, pixels: npt.NDArray[np.uint8], factor: float, style: int, /) -> None:
+        """Blends an image with its grey version, as `PIL.ImageEnhance.Color` does.
+
+        Args:
+            pixels: The image; see `brighten`.
+            factor: 0 is grey, 1 the image.
+            style: See `contrast`.
+
+        Raises:
+            ValueError: As `contrast`.
+        """
+
+    def turn_hues(self, pixels: npt.NDArray[np.uint8], shift: int, /) -> None:
+        """Adds to the hues of an image, as they are in Pillow's mode HSV, and converts it back.
+
+        Args:
+            pixels: The image; see `brighten`.
+            shift: What is added, modulo 256; 255 is about a whole turn.
+
+        Raises:
+            ValueError: As `brighten`.
+        """
+
+    def map_values(self, pixels: npt.NDArray[np.uint8], table: Buffer, /) -> None:
+        """Replaces each value of an image by another one.
+
+        Args:
+            pixels: The image; see `brighten`.
+            table: The new values, uint8 [256].
+
+        Raises:
+            ValueError: As `brighten`, or `table` does not have 256 bytes.
+        """
+
+    def stretch_values(self, pixels: npt.NDArray[np.uint8], /) -> None:
+        """Stretches the values of each channel to those from 0 to 255, as `PIL.ImageOps.autocontrast` does.
+
+        Args:
+            pixels: The image; see `brighten`.
+
+        Raises:
+            ValueError: As `brighten`.
+        """
+
+    def equalize_values(self, pixels: npt.NDArray[np.uint8], /) -> None:
+        """Equalises the histogram of each channel, as `PIL.ImageOps.equalize` does.
+
+        Args:
+            pixels: The image; see `brighten`.
+
+        Raises:
+            ValueError: As `brighten`.
+        """
+
 
 def _imported() -> tuple[Extension | None, str]:
     """The extension, or None and the reason."""

@@ -14,6 +14,13 @@ PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
 PyObject *resize_pixels(PyObject *module, PyObject *args);
 PyObject *unfilter(PyObject *module, PyObject *args);
+PyObject *brighten(PyObject *module, PyObject *args);
+PyObject *contrast(PyObject *module, PyObject *args);
+PyObject *saturate(PyObject *module, PyObject *args);
+PyObject *turn_hues(PyObject *module, PyObject *args);
+PyObject *map_values(PyObject *module, PyObject *args);
+PyObject *stretch_values(PyObject *module, PyObject *array);
+PyObject *equalize_values(PyObject *module, PyObject *array);
 
 /* Prepares the tables of copy_records; call it once, before the first copy_records. */
 void copy_records_init(void);

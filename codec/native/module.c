@@ -18,6 +18,13 @@ static PyMethodDef methods[] = {
     {"copy_records", copy_records, METH_VARARGS, NULL},
     {"resize_pixels", resize_pixels, METH_VARARGS, NULL},
     {"unfilter", unfilter, METH_VARARGS, NULL},
+    {"brighten", brighten, METH_VARARGS, NULL},
+    {"contrast", contrast, METH_VARARGS, NULL},
+    {"saturate", saturate, METH_VARARGS, NULL},
+    {"turn_hues", turn_hues, METH_VARARGS, NULL},
+    {"map_values", map_values, METH_VARARGS, NULL},
+    {"stretch_values", stretch_values, METH_O, NULL},
+    {"equalize_values", equalize_values, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

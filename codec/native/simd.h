@@ -13,11 +13,13 @@
 /* Reads `count` pixels and writes as many, and touches no byte beyond them. */
 typedef void RowFunction(unsigned char *out, const unsigned char *in, size_t count);
 
-/* `name`_ssse3 where the processor has these instructions, else `name`. */
+/* `name`_ssse3 or `name`_avx2 where the processor has these instructions, else `name`. */
 #ifdef HAS_X86_SIMD
 #define FASTEST(name) (__builtin_cpu_supports("ssse3") ? name##_ssse3 : name)
+#define FASTEST_AVX2(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name)
 #else
 #define FASTEST(name) (name)
+#define FASTEST_AVX2(name) (name)
 #endif
 
 #endif
