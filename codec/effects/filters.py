@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from ..native import extension
 from .operation import PixelOperation, Pixels, image_of, pixels_of
 
 if TYPE_CHECKING:
@@ -21,17 +22,18 @@ class Sharpness(PixelOperation):
     """Blends the image with a smoothed one; at `factor` 1 it stays as it is."""
 
     factor: float
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
 
     @classmethod
     @override
     def examples(cls) -> Sequence[Self]:
-        return [cls(0.3), cls(1.7)]
+        return [cls(0.0), cls(0.3), cls(1.7)]
 
     @override
     def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+        assert extension is not None
+        out = np.empty_like(pixels)
+        extension.sharpness(pixels, self.factor, out)
+        return out
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -45,15 +47,13 @@ class GaussianBlur(PixelOperation):
     """torchvision's Gaussian blur: a convolution over the image, mirrored at its edges.
 
     torchvision computes it with torch in float32, in an order that torch does not define: the values are within one of
-    it.
+    it. Here the order is defined, and the values are the same on all processors.
     """
 
     kernel: tuple[int, int]
     """Width and height in pixels, odd."""
     sigma: tuple[float, float]
     """Horizontal and vertical standard deviation, in pixels."""
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
 
     @classmethod
     @override
@@ -62,37 +62,58 @@ class GaussianBlur(PixelOperation):
 
     @override
     def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+        assert extension is not None
+        across, down = self._weights(pixels)
+        out = np.empty_like(pixels)
+        extension.gaussian_blur(pixels, across, down, out)
+        return out
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        pixels = pixels_of(image).astype(np.float32)
-        for axis, size, sigma in zip((1, 0), self.kernel, self.sigma, strict=True):
-            margins = [(size // 2 if axis == each else 0,) * 2 for each in range(3)]
-            padded, length = np.pad(pixels, margins, "reflect"), pixels.shape[axis]
-            weights = gaussian(size, sigma)
-            pixels = np.zeros_like(pixels)
-            for at, weight in enumerate(weights):
-                pixels += weight * np.take(padded, range(at, at + length), axis)
-        return image_of(np.rint(pixels).clip(0, 255).astype(np.uint8))
+        given = pixels_of(image)
+        across, down = self._weights(given)
+        blurred = given.astype(np.float32)
+        for axis, weights in enumerate((down, across)):
+            blurred = _convolved(blurred, axis, weights)
+        return image_of(np.rint(blurred).clip(0, 255).astype(np.uint8))
+
+    def _weights(self, pixels: Pixels) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Weights across and down.
+
+        Raises:
+            ValueError: The kernel reaches further than the image. torchvision refuses that too.
+        """
+        height, width = pixels.shape[:2]
+        if self.kernel[0] // 2 >= width or self.kernel[1] // 2 >= height:
+            raise ValueError(
+                f"a Gaussian blur with a kernel of {self.kernel[0]} x {self.kernel[1]} pixels reaches further than an "
+                f"image of {width} x {height} pixels: choose a smaller kernel_size, or resize the image first"
+            )
+        across = gaussian(self.kernel[0], self.sigma[0])
+        same = self.kernel[0] == self.kernel[1] and self.sigma[0] == self.sigma[1]
+        return across, across if same else gaussian(self.kernel[1], self.sigma[1])
 
 
 @dataclass(frozen=True, slots=True)
 class PillowBlur(PixelOperation):
-    """Pillow's `ImageFilter.GaussianBlur` with `radius` in pixels, which timm uses."""
+    """Pillow's `ImageFilter.GaussianBlur` with `radius` in pixels, which timm uses.
+
+    pillow-simd reads beyond images of width or height 1, so that its own results there are those of chance.
+    """
 
     radius: float
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
 
     @classmethod
     @override
     def examples(cls) -> Sequence[Self]:
-        return [cls(0.4), cls(1.7)]
+        return [cls(0.4), cls(1.7), cls(11.0)]
 
     @override
     def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+        assert extension is not None
+        out = np.empty_like(pixels)
+        extension.box_blur(pixels, self.radius, out)
+        return out
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -102,8 +123,23 @@ class PillowBlur(PixelOperation):
 
 
 def gaussian(size: int, sigma: float) -> npt.NDArray[np.float32]:
-    """The weights of torchvision's kernel along one axis, float32 [size]."""
-    places = np.linspace(-(size - 1) / 2, (size - 1) / 2, size, dtype=np.float32)
-    weights: npt.NDArray[np.float32] = np.exp(np.float32(-0.5) * (places / np.float32(sigma)) ** 2)
-    weights /= weights.sum()
+    """One half of torchvision's kernel along one axis, from the centre outwards, float32 [size // 2 + 1]."""
+    places = np.arange(size // 2 + 1, dtype=np.float32)
+    places /= np.float32(sigma)
+    weights: npt.NDArray[np.float32] = np.exp(np.float32(-0.5) * places * places)
+    weights /= 2 * weights.sum() - weights[0]
     return weights
+
+
+def _convolved(
+    pixels: npt.NDArray[np.float32], axis: int, weights: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Sums from the centre of the kernel outwards, as the extension computes them."""
+    reach, length = len(weights) - 1, pixels.shape[axis]
+    margins = [(reach if axis == each else 0,) * 2 for each in range(3)]
+    padded = np.pad(pixels, margins, "reflect")
+    parts = [np.take(padded, range(at, at + length), axis) for at in range(2 * reach + 1)]
+    total: npt.NDArray[np.float32] = weights[0] * parts[reach]
+    for distance in range(1, reach + 1):
+        total += weights[distance] * (parts[reach - distance] + parts[reach + distance])
+    return total

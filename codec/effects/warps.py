@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +14,75 @@ from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
+from ..native import extension
 from ..pillow import require_pillow
-from .operation import PixelOperation, Pixels
+from .operation import PixelOperation, Pixels, style_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Fill = tuple[int, ...]
 """A value for each channel, or a single one for all of them."""
+NEAREST, BILINEAR, BICUBIC = 0, 2, 3
+"""Filters, as in `PIL.Image.Resampling`."""
+
+
+class Way(NamedTuple):
+    """What `Image.transform` is told: where the pixels of the result come from."""
+
+    width: int
+    height: int
+    coefficients: tuple[float, ...]
+    resample: int
+
+
+class Warp(PixelOperation):
+    """Takes each pixel of the result from another place of the image."""
+
+    resample: int
+    fill: Fill
+    moves: ClassVar[bool] = True
+
+    @abstractmethod
+    def way(self, width: int, height: int) -> Way:
+        """Where the pixels come from in an image of `width` x `height` pixels."""
+
+    @override
+    def change(self, pixels: Pixels, style: int) -> Pixels:
+        height, width, channels = pixels.shape
+        colour = colour_of(self.fill, channels)
+        ink = bytes(min(max(value, 0), 255) for value in (colour if isinstance(colour, tuple) else (colour,)))
+        return _warped(pixels, self.way(width, height), ink)
+
+    @override
+    def size_after(self, width: int, height: int) -> tuple[int, int]:
+        return self.way(width, height)[:2]
+
+    @override
+    def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A label map moved as the image, with the nearest value.
+
+        Raises:
+            UsageError: The warp fills with several values.
+        """
+        if len(self.fill) > 1:
+            raise UsageError(f"fill={self.fill} for a mask, which has one channel: give one value")
+        nearest = replace(self, resample=NEAREST)  # type: ignore[type-var]
+        height, width = mask.shape
+        mask = np.ascontiguousarray(mask)
+        if style_of(type(self)) is None:
+            mode = "L" if mask.dtype == np.uint8 else "I"
+            image = require_pillow().frombytes(mode, (width, height), mask.tobytes())
+            return np.array(nearest.through_pillow(image), mask.dtype)
+        if mask.dtype == np.uint8:
+            return nearest.change(mask[..., None], 0)[..., 0]
+        parts = mask.view(np.uint8).reshape(height, width, mask.itemsize)
+        moved = _warped(parts, nearest.way(width, height), mask.dtype.type(self.fill[0]).tobytes())
+        return moved.view(mask.dtype)[..., 0]
 
 
 @dataclass(frozen=True, slots=True)
-class Affine(PixelOperation):
+class Affine(Warp):
     """Takes pixel (x, y) of the result from (a x + b y + c, d x + e y + f); the size stays.
 
     Attributes:
@@ -33,34 +92,27 @@ class Affine(PixelOperation):
     """
 
     matrix: tuple[float, float, float, float, float, float]
-    resample: int = 0
+    resample: int = NEAREST
     fill: Fill = (0,)
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
-    moves: ClassVar[bool] = True
 
     @classmethod
     @override
     def examples(cls) -> Sequence[Self]:
-        matrix = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25)
-        return [cls(matrix, resample, (9,)) for resample in (0, 2, 3)]
+        matrices = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25), (1.2, 0.0, -7.3, 0.0, 0.8, 5.1)
+        return [cls(matrix, resample, (9,)) for matrix in matrices for resample in (NEAREST, BILINEAR, BICUBIC)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def way(self, width: int, height: int) -> Way:
+        return Way(width, height, self.matrix, self.resample)
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        method = require_pillow().Transform.AFFINE
-        return image.transform(image.size, method, self.matrix, self.resample, fillcolor=colour_of(self.fill, image))
-
-    @override
-    def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return _moved(self, mask)
+        method, fill = require_pillow().Transform.AFFINE, colour_of(self.fill, len(image.getbands()))
+        return image.transform(image.size, method, self.matrix, self.resample, fillcolor=fill)
 
 
 @dataclass(frozen=True, slots=True)
-class Rotate(PixelOperation):
+class Rotate(Warp):
     """Rotates counter-clockwise by `angle` in degrees, as `PIL.Image.Image.rotate`.
 
     Attributes:
@@ -72,45 +124,55 @@ class Rotate(PixelOperation):
     """
 
     angle: float
-    resample: int = 0
+    resample: int = NEAREST
     expand: bool = False
     center: tuple[float, float] | None = None
     fill: Fill = (0,)
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
-    moves: ClassVar[bool] = True
 
     @classmethod
     @override
     def examples(cls) -> Sequence[Self]:
-        return [cls(17.0, resample, fill=(9,)) for resample in (0, 2, 3)]
+        turned = [cls(17.0, resample, fill=(9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
+        return [*turned, cls(90.0, BILINEAR, expand=True), cls(180.0, BILINEAR), cls(-33.0, expand=True)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def way(self, width: int, height: int) -> Way:
+        # The arithmetic of `Image.rotate`, with its roundings.
+        angle = self.angle % 360.0
+        if not self.center:
+            if angle == 0:
+                return Way(width, height, (1, 0, 0, 0, 1, 0), NEAREST)
+            if angle == 180:
+                return Way(width, height, (-1, 0, width, 0, -1, height), NEAREST)
+            if angle in (90, 270) and (self.expand or width == height):
+                turned = (0, -1, width, 1, 0, 0) if angle == 90 else (0, 1, 0, -1, 0, height)
+                return Way(height, width, turned, NEAREST)
+        radians = -math.radians(angle)
+        cosine, sine = round(math.cos(radians), 15), round(math.sin(radians), 15)
+        opposite = round(-math.sin(radians), 15)
+        x, y = self.center or (width / 2, height / 2)
+        # Pillow subtracts a translation that is 0 here, and adds 0.0 before it adds the centre.
+        right, down = cosine * -x + sine * -y + 0.0 + x, opposite * -x + cosine * -y + 0.0 + y
+        if not self.expand:
+            return Way(width, height, (cosine, sine, right, opposite, cosine, down), self.resample)
+        corners = (0, 0), (width, 0), (width, height), (0, height)
+        columns = [cosine * x + sine * y + right for x, y in corners]
+        rows = [opposite * x + cosine * y + down for x, y in corners]
+        wide = math.ceil(max(columns)) - math.floor(min(columns))
+        high = math.ceil(max(rows)) - math.floor(min(rows))
+        x, y = -(wide - width) / 2.0, -(high - height) / 2.0
+        right, down = cosine * x + sine * y + right, opposite * x + cosine * y + down
+        return Way(wide, high, (cosine, sine, right, opposite, cosine, down), self.resample)
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        fill = colour_of(self.fill, image)
+        fill = colour_of(self.fill, len(image.getbands()))
         resample = require_pillow().Resampling(self.resample)
         return image.rotate(self.angle, resample, self.expand, self.center, fillcolor=fill)
 
-    @override
-    def size_after(self, width: int, height: int) -> tuple[int, int]:
-        if not self.expand:
-            return width, height
-        # Pillow's own arithmetic decides, which rounds coordinates of corners.
-        image = require_pillow().new("1", (width, height))
-        size: tuple[int, int] = image.rotate(self.angle, 0, True, self.center).size
-        return size
-
-    @override
-    def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return _moved(self, mask)
-
 
 @dataclass(frozen=True, slots=True)
-class Perspective(PixelOperation):
+class Perspective(Warp):
     """Takes pixel (x, y) of the result from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / (g x + h y + 1)).
 
     Attributes:
@@ -120,47 +182,32 @@ class Perspective(PixelOperation):
     """
 
     coefficients: tuple[float, ...]
-    resample: int = 2
+    resample: int = BILINEAR
     fill: Fill = (0,)
-    styles: ClassVar[tuple[int, ...]] = ()
-    in_place: ClassVar[bool] = False
-    moves: ClassVar[bool] = True
 
     @classmethod
     @override
     def examples(cls) -> Sequence[Self]:
         coefficients = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001)
-        return [cls(coefficients, resample, (9,)) for resample in (0, 2, 3)]
+        return [cls(coefficients, resample, (9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        raise NotImplementedError
+    def way(self, width: int, height: int) -> Way:
+        return Way(width, height, self.coefficients, self.resample)
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        method, fill = require_pillow().Transform.PERSPECTIVE, colour_of(self.fill, image)
+        method, fill = require_pillow().Transform.PERSPECTIVE, colour_of(self.fill, len(image.getbands()))
         return image.transform(image.size, method, self.coefficients, self.resample, fillcolor=fill)
 
-    @override
-    def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return _moved(self, mask)
 
-
-def colour_of(fill: Fill, image: Image) -> Fill | int:
-    """`fill` in the form that Pillow wants for an image of this mode."""
-    channels = len(image.getbands())
+def colour_of(fill: Fill, channels: int) -> Fill | int:
+    """`fill` in the form that Pillow wants for an image with `channels` channels."""
     return fill[0] if channels == 1 else fill * channels if len(fill) == 1 else fill
 
 
-def _moved(warp: Affine | Rotate | Perspective, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A label map moved as the image, with the nearest value.
-
-    Raises:
-        UsageError: The warp fills with several values.
-    """
-    if len(warp.fill) > 1:
-        raise UsageError(f"fill={warp.fill} for a mask, which has one channel: give one value")
-    height, width = mask.shape
-    mode = "L" if mask.dtype == np.uint8 else "I"
-    image = require_pillow().frombytes(mode, (width, height), np.ascontiguousarray(mask).tobytes())
-    return np.array(replace(warp, resample=0).through_pillow(image), mask.dtype)
+def _warped(pixels: Pixels, way: Way, ink: bytes) -> Pixels:
+    assert extension is not None
+    out = np.empty((way.height, way.width, pixels.shape[2]), np.uint8)
+    extension.warp(pixels, way.coefficients, way.resample, ink, out)
+    return out

@@ -293,6 +293,78 @@ class Extension(Protocol):
             ValueError: As `brighten`.
         """
 
+    def box_blur(self, image: npt.NDArray[np.uint8], sigma: float, out: npt.NDArray[np.uint8], /) -> None:
+        """Blurs an image as Pillow's `ImageFilter.GaussianBlur` does, by three box filters along each axis.
+
+        Args:
+            image: The pixels, uint8 [height, width, 1 or 3], contiguous.
+            sigma: Standard deviation in pixels, which Pillow calls the radius.
+            out: The result, uint8 of the same shape, writable and contiguous.
+
+        Raises:
+            ValueError: `image` or `out` has a different shape, they overlap, or `sigma` is too large.
+            MemoryError: There is not enough memory.
+        """
+
+    def gaussian_blur(
+        self,
+        image: npt.NDArray[np.uint8],
+        across: npt.NDArray[np.float32],
+        down: npt.NDArray[np.float32],
+        out: npt.NDArray[np.uint8],
+        /,
+    ) -> None:
+        """Convolves an image, mirrored at its edges, with a symmetric kernel: down first, then across.
+
+        Args:
+            image: The pixels, uint8 [height, width, 1 or 3], contiguous.
+            across: Weights along a row: that of the centre, then those of the pixels on either side, float32 [any].
+            down: Weights along a column, likewise.
+            out: The result, uint8 of the shape of `image`, writable and contiguous.
+
+        Raises:
+            ValueError: `image` or `out` has a different shape, they overlap, the weights are not float32, or the kernel
+                reaches further than the image.
+            MemoryError: There is not enough memory.
+        """
+
+    def sharpness(self, image: npt.NDArray[np.uint8], factor: float, out: npt.NDArray[np.uint8], /) -> None:
+        """Blends an image with a smoothed one, as Pillow's `ImageEnhance.Sharpness` does.
+
+        Args:
+            image: The pixels, uint8 [height, width, 1 or 3], contiguous.
+            factor: 0 for the smoothed image, 1 for the image itself, more for a sharper one.
+            out: The result, uint8 of the same shape, writable and contiguous.
+
+        Raises:
+            ValueError: `image` or `out` has a different shape, or they overlap.
+            MemoryError: There is not enough memory.
+        """
+
+    def warp(
+        self,
+        image: npt.NDArray[np.uint8],
+        coefficients: tuple[float, ...],
+        resample: int,
+        fill: Buffer,
+        out: npt.NDArray[np.uint8],
+        /,
+    ) -> None:
+        """Moves pixels along lines, as Pillow's `Image.transform` does.
+
+        Args:
+            image: The pixels, uint8 [height, width, 1, 3 or 4], contiguous.
+            coefficients: Six for an affine map, eight for a perspective, as Pillow has them.
+            resample: 0 for the nearest pixel, 2 for bilinear, 3 for bicubic; with four channels only 0.
+            fill: The colour outside the image, one byte for each channel.
+            out: The result, uint8 [any, any, channels], writable and contiguous. Its shape is the new size.
+
+        Raises:
+            ValueError: `image`, `coefficients`, `fill` or `out` has a different shape, or the images overlap, or
+                there is no such filter.
+            MemoryError: There is not enough memory.
+        """
+
 
 def _imported() -> tuple[Extension | None, str]:
     """The extension, or None and the reason."""

@@ -21,6 +21,10 @@ PyObject *turn_hues(PyObject *module, PyObject *args);
 PyObject *map_values(PyObject *module, PyObject *args);
 PyObject *stretch_values(PyObject *module, PyObject *array);
 PyObject *equalize_values(PyObject *module, PyObject *array);
+PyObject *box_blur(PyObject *module, PyObject *args);
+PyObject *gaussian_blur(PyObject *module, PyObject *args);
+PyObject *sharpness(PyObject *module, PyObject *args);
+PyObject *warp(PyObject *module, PyObject *args);
 
 /* Prepares the tables of copy_records; call it once, before the first copy_records. */
 void copy_records_init(void);

@@ -25,6 +25,10 @@ static PyMethodDef methods[] = {
     {"map_values", map_values, METH_VARARGS, NULL},
     {"stretch_values", stretch_values, METH_O, NULL},
     {"equalize_values", equalize_values, METH_O, NULL},
+    {"box_blur", box_blur, METH_VARARGS, NULL},
+    {"gaussian_blur", gaussian_blur, METH_VARARGS, NULL},
+    {"sharpness", sharpness, METH_VARARGS, NULL},
+    {"warp", warp, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,6 +10,21 @@
 #define HAS_X86_SIMD 1
 #endif
 
+/* What is compiled for several processors, each with its own instructions. */
+#ifdef __GNUC__
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+/* Calls `name`_avx2 where the processor has these instructions, else `name`. */
+#ifdef HAS_X86_SIMD
+#define AVX2 __attribute__((target("avx2")))
+#define WITH_AVX2(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name)
+#else
+#define WITH_AVX2(name) (name)
+#endif
+
 /* Reads `count` pixels and writes as many, and touches no byte beyond them. */
 typedef void RowFunction(unsigned char *out, const unsigned char *in, size_t count);
 
