@@ -1,7 +1,8 @@
-/* Pillow's affine and perspective transforms, with bilinear and bicubic filters.
+/* Pillow's affine and perspective transforms, with places of pixels in doubles: with bilinear and bicubic filters, and
+   for perspectives also with the nearest pixel.
 
-   The arithmetic is that of Pillow's src/libImaging/Geometry.c, in doubles: first along the rows, then down. Pixels
-   beyond an edge are those of the edge. Sums of bytes are exact, so they may be summed as integers. */
+   The arithmetic is that of Pillow's src/libImaging/Geometry.c: first along the rows, then down. Pixels beyond an edge
+   are those of the edge. Sums of bytes are exact in any order, sums of their products are not. */
 
 #include "warp.h"
 
@@ -11,9 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-
-/* What a pixel of the output is made of: pixels from (left, top) on, and how far it lies beyond the first of them, or
-   for bicubic filters beyond the second one. */
+/* What a pixel of the output is made of: pixels of the input from (left, top) on, as many in each direction as a filter
+   has taps, and how far it lies beyond the first of them, or of four taps beyond the second one. */
 typedef struct {
     int left, top;
     double across, down;
@@ -21,179 +21,248 @@ typedef struct {
 
 typedef enum { OUTSIDE, UNDEFINED, FOUND } Finding;
 
-INLINE Finding find(const Warp *warp, bool perspective, bool bicubic, int x, int y, Place *place) {
-    double across, down;
-    warp_place(warp, perspective, x, y, &across, &down);
+INLINE Finding find(const Warp *warp, bool perspective, int taps, int x, int y, Place *place) {
+    const double *a = warp->a;
+    double column = x + 0.5, row = y + 0.5;
+    double across = a[0] * column + a[1] * row + a[2], down = a[3] * column + a[4] * row + a[5];
+    if (perspective) {
+        double depth = a[6] * column + a[7] * row + 1;
+        across /= depth;
+        down /= depth;
+    }
     if (across < 0.0 || across >= warp->width || down < 0.0 || down >= warp->height) {
         return OUTSIDE;
     }
     if (isnan(across) || isnan(down)) {
-        return UNDEFINED;
+        return taps == 1 ? OUTSIDE : UNDEFINED;
     }
-    across -= 0.5;
-    down -= 0.5;
+    if (taps > 1) {
+        across -= 0.5;
+        down -= 0.5;
+    }
     /* Rounded down: a negative number is at least -0.5. */
-    int left = (int)across - (across < 0), top = (int)down - (down < 0);
-    *place = (Place){left - bicubic, top - bicubic, across - left, down - top};
+    int left = (int)across - (across < 0), top = (int)down - (down < 0), before = taps / 2 - (taps > 1);
+    *place = (Place){left - before, top - before, across - left, down - top};
     return FOUND;
 }
 
 INLINE int clipped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
-INLINE double line(double first, double second, double at) { return first + (second - first) * at; }
+INLINE double linear(const double *v, double at) { return v[0] + (v[1] - v[0]) * at; }
 
 INLINE double cubic(const double *v, double at) {
-    double p1 = v[1], p2 = -v[0] + v[2], p3 = 2 * (v[0] - v[1]) + v[2] - v[3], p4 = -v[0] + v[1] - v[2] + v[3];
-    return p1 + at * (p2 + at * (p3 + at * p4));
+    double p2 = v[2] - v[0], p3 = 2 * (v[0] - v[1]) + v[2] - v[3], p4 = v[1] - v[0] - v[2] + v[3];
+    return v[1] + at * (p2 + at * (p3 + at * p4));
+}
+
+/* Bytes are made of values that were cut off or clipped. */
+INLINE double mixed(const double *values, int taps, double at) {
+    return taps == 1 ? values[0] : taps == 2 ? linear(values, at) : cubic(values, at);
 }
 
 /* One pixel, wherever it lies. */
-INLINE void pixel(const Warp *warp, bool bicubic, const Place *place, unsigned char *out, int channels) {
-    int count = bicubic ? 4 : 2;
+INLINE void pixel(const Warp *warp, bool perspective, int taps, int channels, int x, int y, unsigned char *out) {
+    static const unsigned char black[4];
+    Place place;
+    Finding finding = find(warp, perspective, taps, x, y, &place);
+    if (finding != FOUND) {
+        warp_copy(out, finding == OUTSIDE ? warp->fill : black, channels);
+        return;
+    }
     size_t columns[4];
     const unsigned char *rows[4];
-    for (int i = 0; i < count; i++) {
-        columns[i] = (size_t)clipped(place->left + i, warp->width) * (size_t)channels;
-        rows[i] = warp->in + (size_t)clipped(place->top + i, warp->height) * warp_step(warp);
+    for (int i = 0; i < taps; i++) {
+        columns[i] = (size_t)clipped(place.left + i, warp->width) * (size_t)channels;
+        rows[i] = warp->in + (size_t)clipped(place.top + i, warp->height) * warp_step(warp);
     }
     for (int channel = 0; channel < channels; channel++) {
         double sums[4];
-        for (int i = 0; i < count; i++) {
-            const unsigned char *row = rows[i] + channel;
-            if (bicubic) {
-                double values[4] = {row[columns[0]], row[columns[1]], row[columns[2]], row[columns[3]]};
-                sums[i] = cubic(values, place->across);
-            } else {
-                sums[i] = line(row[columns[0]], row[columns[1]], place->across);
+        for (int i = 0; i < taps; i++) {
+            double values[4];
+            for (int j = 0; j < taps; j++) {
+                values[j] = rows[i][columns[j] + (size_t)channel];
             }
+            sums[i] = mixed(values, taps, place.across);
         }
-        double sum = bicubic ? cubic(sums, place->down) : line(sums[0], sums[1], place->down);
+        double sum = mixed(sums, taps, place.down);
         out[channel] = (unsigned char)(sum <= 0.0 ? 0.0 : sum >= 255.0 ? 255.0 : sum);
     }
 }
 
-/* Pixels that are not FOUND. Pillow's numbers that are none become 0. */
-INLINE void missing(const Warp *warp, Finding finding, unsigned char *out) {
-    static const unsigned char black[4];
-    warp_copy(out, finding == OUTSIDE ? warp->fill : black, warp->channels);
-}
-
-INLINE void all(const Warp *warp, bool perspective, bool bicubic, int channels) {
+INLINE void all(const Warp *warp, bool perspective, int taps, int channels) {
     unsigned char *out = warp->out;
     for (int y = 0; y < warp->out_height; y++) {
         for (int x = 0; x < warp->out_width; x++, out += channels) {
-            Place place;
-            Finding finding = find(warp, perspective, bicubic, x, y, &place);
-            if (finding == FOUND) {
-                pixel(warp, bicubic, &place, out, channels);
-            } else {
-                missing(warp, finding, out);
-            }
+            pixel(warp, perspective, taps, channels, x, y, out);
         }
     }
 }
-
-#define FOR_BOTH_KINDS(function, bicubic, channels)                                                                    \
-    if (warp->perspective) {                                                                                           \
-        function(warp, true, bicubic, channels);                                                                       \
-    } else {                                                                                                           \
-        function(warp, false, bicubic, channels);                                                                      \
-    }
-
-static void grey_bilinear(const Warp *warp) { FOR_BOTH_KINDS(all, false, 1) }
-static void grey_bicubic(const Warp *warp) { FOR_BOTH_KINDS(all, true, 1) }
-static void rgb_bilinear(const Warp *warp) { FOR_BOTH_KINDS(all, false, 3) }
-static void rgb_bicubic(const Warp *warp) { FOR_BOTH_KINDS(all, true, 3) }
 
 #ifdef HAS_X86_SIMD
-/* A register holds the channels of a pixel as doubles, and a byte of the next pixel, which is not used. */
-AVX2 INLINE __m256d double_line(__m256d first, __m256d second, __m256d at) {
-    return _mm256_add_pd(first, _mm256_mul_pd(_mm256_sub_pd(second, first), at));
+/* Pixels that are computed at once. */
+#define LANES 4
+
+/* Byte `at` of each lane as a double: as the lowest bits of 2 to the power of 52, which is then subtracted. */
+AVX2 INLINE __m256d byte_of(__m256i lanes, int at) {
+    const __m256d power = _mm256_set1_pd(4503599627370496.0);
+    __m256i byte = _mm256_and_si256(_mm256_srli_epi64(lanes, 8 * at), _mm256_set1_epi64x(255));
+    return _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(byte, _mm256_castpd_si256(power))), power);
 }
 
-AVX2 INLINE __m256d polynomial(__m256d p1, __m256d p2, __m256d p3, __m256d p4, __m256d at) {
+AVX2 INLINE __m256d mixed_lanes(const __m256d *v, int taps, __m256d at) {
+    if (taps == 1) {
+        return v[0];
+    }
+    if (taps == 2) {
+        return _mm256_add_pd(v[0], _mm256_mul_pd(_mm256_sub_pd(v[1], v[0]), at));
+    }
+    __m256d less = _mm256_sub_pd(v[0], v[1]), p2 = _mm256_sub_pd(v[2], v[0]);
+    __m256d p3 = _mm256_sub_pd(_mm256_add_pd(_mm256_add_pd(less, less), v[2]), v[3]);
+    __m256d p4 = _mm256_add_pd(_mm256_sub_pd(_mm256_sub_pd(v[1], v[0]), v[2]), v[3]);
     p3 = _mm256_add_pd(p3, _mm256_mul_pd(at, p4));
     p2 = _mm256_add_pd(p2, _mm256_mul_pd(at, p3));
-    return _mm256_add_pd(p1, _mm256_mul_pd(at, p2));
+    return _mm256_add_pd(v[1], _mm256_mul_pd(at, p2));
 }
 
-AVX2 INLINE __m256d double_cubic(const __m256d *v, __m256d at) {
-    __m256d difference = _mm256_sub_pd(v[0], v[1]);
-    __m256d p2 = _mm256_sub_pd(v[2], v[0]);
-    __m256d p3 = _mm256_sub_pd(_mm256_add_pd(_mm256_add_pd(difference, difference), v[2]), v[3]);
-    __m256d p4 = _mm256_add_pd(_mm256_sub_pd(_mm256_sub_pd(v[1], v[0]), v[2]), v[3]);
-    return polynomial(v[1], p2, p3, p4, at);
+/* Eight bytes at each of four places. */
+AVX2 INLINE __m256i gathered(const unsigned char *from, __m256i places) {
+    return _mm256_i64gather_epi64((const void *)from, places, 1);
 }
 
-AVX2 INLINE __m256d bilinear_row(const unsigned char *row, __m256d at) {
-    __m128i bytes = _mm_loadl_epi64((const __m128i *)row);
-    __m128i first = _mm_cvtepu8_epi32(bytes), second = _mm_cvtepu8_epi32(_mm_srli_si128(bytes, 3));
-    __m256d difference = _mm256_cvtepi32_pd(_mm_sub_epi32(second, first));
-    return _mm256_add_pd(_mm256_cvtepi32_pd(first), _mm256_mul_pd(difference, at));
-}
-
-AVX2 INLINE __m256d bicubic_row(const unsigned char *row, __m256d at) {
-    __m128i bytes = _mm_loadu_si128((const __m128i *)row), v[4];
-    v[0] = _mm_cvtepu8_epi32(bytes);
-    v[1] = _mm_cvtepu8_epi32(_mm_srli_si128(bytes, 3));
-    v[2] = _mm_cvtepu8_epi32(_mm_srli_si128(bytes, 6));
-    v[3] = _mm_cvtepu8_epi32(_mm_srli_si128(bytes, 9));
-    __m128i left = _mm_sub_epi32(v[0], v[1]), right = _mm_sub_epi32(v[2], v[3]);
-    __m128i p2 = _mm_sub_epi32(v[2], v[0]), p4 = _mm_sub_epi32(_mm_setzero_si128(), _mm_add_epi32(left, right));
-    __m128i p3 = _mm_add_epi32(_mm_add_epi32(left, left), right);
-    return polynomial(_mm256_cvtepi32_pd(v[1]), _mm256_cvtepi32_pd(p2), _mm256_cvtepi32_pd(p3), _mm256_cvtepi32_pd(p4),
-                      at);
-}
-
-/* One pixel of three channels, all of whose sources lie inside the image. Writes a byte beyond it. */
-AVX2 INLINE void pixel_avx2(const unsigned char *in, size_t step, bool bicubic, const Place *place,
-                            unsigned char *out) {
-    __m256d across = _mm256_set1_pd(place->across), down = _mm256_set1_pd(place->down), sum;
-    if (bicubic) {
-        __m256d rows[4];
-        for (int i = 0; i < 4; i++) {
-            rows[i] = bicubic_row(in + (size_t)i * step, across);
-        }
-        sum = double_cubic(rows, down);
-    } else {
-        sum = double_line(bilinear_row(in, across), bilinear_row(in + step, across), down);
+/* Four pixels whose sources lie inside the image. */
+AVX2 INLINE void lanes_from(const unsigned char *in, size_t step, __m256i places, __m256d across, __m256d down,
+                            int taps, int channels, unsigned char *out) {
+    __m256i first[4], second[4];
+    for (int i = 0; i < taps; i++) {
+        const unsigned char *row = in + step * (size_t)i;
+        first[i] = gathered(row, places);
+        /* Four pixels of three bytes need twelve bytes. */
+        second[i] = taps == 4 && channels == 3 ? gathered(row + 4, places) : first[i];
     }
-    /* Packing clips: every sum fits into 16 bits. */
-    __m128i values = _mm256_cvttpd_epi32(sum);
-    values = _mm_packus_epi16(_mm_packs_epi32(values, values), values);
-    uint32_t four = (uint32_t)_mm_cvtsi128_si32(values);
-    memcpy(out, &four, sizeof four);
+    __m128i pixels = _mm_setzero_si128();
+    for (int channel = 0; channel < channels; channel++) {
+        __m256d sums[4];
+        for (int i = 0; i < taps; i++) {
+            __m256d values[4];
+            for (int j = 0; j < taps; j++) {
+                int at = j * channels + channel;
+                values[j] = at < 8 ? byte_of(first[i], at) : byte_of(second[i], at - 4);
+            }
+            sums[i] = mixed_lanes(values, taps, across);
+        }
+        __m256d sum = mixed_lanes(sums, taps, down);
+        if (taps == 4) {
+            sum = _mm256_min_pd(_mm256_max_pd(sum, _mm256_setzero_pd()), _mm256_set1_pd(255.0));
+        }
+        pixels = _mm_or_si128(pixels, _mm_slli_epi32(_mm256_cvttpd_epi32(sum), 8 * channel));
+    }
+    const __m128i grey = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i rgb = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+    pixels = _mm_shuffle_epi8(pixels, channels == 1 ? grey : rgb);
+    memcpy(out, &pixels, (size_t)(LANES * channels));
 }
 
-AVX2 INLINE void all_avx2(const Warp *warp, bool perspective, bool bicubic, int channels) {
-    size_t step = warp_step(warp), size = step * (size_t)warp->height;
-    int count = bicubic ? 4 : 2;
-    /* The bytes that are read of the last row. */
-    size_t read = (size_t)(count - 1) * step + (bicubic ? 16 : 8);
+/* Four pixels if all of them lie well inside the image, or all of them outside; false if not. */
+AVX2 INLINE bool lanes(const Warp *warp, bool perspective, int taps, int channels, int x, int y, unsigned char *out) {
+    const double *a = warp->a;
+    const __m256d zero = _mm256_setzero_pd();
+    __m256d column = _mm256_add_pd(_mm256_set1_pd(x), _mm256_setr_pd(0.5, 1.5, 2.5, 3.5));
+    double row = y + 0.5;
+    __m256d across = _mm256_add_pd(_mm256_mul_pd(_mm256_set1_pd(a[0]), column), _mm256_set1_pd(a[1] * row));
+    __m256d down = _mm256_add_pd(_mm256_mul_pd(_mm256_set1_pd(a[3]), column), _mm256_set1_pd(a[4] * row));
+    across = _mm256_add_pd(across, _mm256_set1_pd(a[2]));
+    down = _mm256_add_pd(down, _mm256_set1_pd(a[5]));
+    if (perspective) {
+        __m256d depth = _mm256_add_pd(_mm256_mul_pd(_mm256_set1_pd(a[6]), column), _mm256_set1_pd(a[7] * row));
+        depth = _mm256_add_pd(depth, _mm256_set1_pd(1));
+        across = _mm256_div_pd(across, depth);
+        down = _mm256_div_pd(down, depth);
+    }
+    __m256d width = _mm256_set1_pd(warp->width), height = _mm256_set1_pd(warp->height);
+    __m256d outside = _mm256_or_pd(
+        _mm256_or_pd(_mm256_cmp_pd(across, zero, _CMP_LT_OQ), _mm256_cmp_pd(across, width, _CMP_GE_OQ)),
+        _mm256_or_pd(_mm256_cmp_pd(down, zero, _CMP_LT_OQ), _mm256_cmp_pd(down, height, _CMP_GE_OQ)));
+    if (_mm256_movemask_pd(outside) == 15) {
+        for (int i = 0; i < LANES; i++) {
+            warp_copy(out + i * channels, warp->fill, channels);
+        }
+        return true;
+    }
+    if (taps > 1) {
+        across = _mm256_sub_pd(across, _mm256_set1_pd(0.5));
+        down = _mm256_sub_pd(down, _mm256_set1_pd(0.5));
+    }
+    __m256d left = _mm256_floor_pd(across), top = _mm256_floor_pd(down);
+    across = _mm256_sub_pd(across, left);
+    down = _mm256_sub_pd(down, top);
+    if (taps == 4) {
+        left = _mm256_sub_pd(left, _mm256_set1_pd(1));
+        top = _mm256_sub_pd(top, _mm256_set1_pd(1));
+    }
+    __m256d inside = _mm256_and_pd(
+        _mm256_and_pd(_mm256_cmp_pd(left, zero, _CMP_GE_OQ),
+                      _mm256_cmp_pd(left, _mm256_set1_pd(warp->width - taps), _CMP_LE_OQ)),
+        _mm256_and_pd(_mm256_cmp_pd(top, zero, _CMP_GE_OQ),
+                      _mm256_cmp_pd(top, _mm256_set1_pd(warp->height - taps), _CMP_LE_OQ)));
+    if (_mm256_movemask_pd(inside) != 15) {
+        return false;
+    }
+    size_t step = warp_step(warp), read = taps == 4 && channels == 3 ? 12 : 8;
+    int64_t most = (int64_t)(step * (size_t)warp->height) - (int64_t)(step * (size_t)(taps - 1) + read);
+    __m256i columns = _mm256_cvtepi32_epi64(_mm256_cvttpd_epi32(left));
+    __m256i rows = _mm256_cvtepi32_epi64(_mm256_cvttpd_epi32(top));
+    __m256i places = _mm256_add_epi64(_mm256_mul_epi32(rows, _mm256_set1_epi64x((int64_t)step)),
+                                      _mm256_mul_epi32(columns, _mm256_set1_epi64x(channels)));
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi64(places, _mm256_set1_epi64x(most)))) {
+        return false;
+    }
+    lanes_from(warp->in, step, places, across, down, taps, channels, out);
+    return true;
+}
+
+AVX2 INLINE void all_lanes(const Warp *warp, bool perspective, int taps, int channels) {
     unsigned char *out = warp->out;
     for (int y = 0; y < warp->out_height; y++) {
-        for (int x = 0; x < warp->out_width; x++, out += channels) {
-            Place place;
-            Finding finding = find(warp, perspective, bicubic, x, y, &place);
-            if (finding != FOUND) {
-                missing(warp, finding, out);
-                continue;
+        for (int x = 0; x < warp->out_width;) {
+            int count = warp->out_width - x < LANES ? warp->out_width - x : LANES;
+            if (count < LANES || !lanes(warp, perspective, taps, channels, x, y, out)) {
+                for (int i = 0; i < count; i++) {
+                    pixel(warp, perspective, taps, channels, x + i, y, out + i * channels);
+                }
             }
-            size_t at = (size_t)place.top * step + (size_t)place.left * 3;
-            if (place.left >= 0 && place.top >= 0 && place.left <= warp->width - count &&
-                place.top <= warp->height - count && at + read <= size && x < warp->out_width - 1) {
-                pixel_avx2(warp->in + at, step, bicubic, &place, out);
-            } else {
-                pixel(warp, bicubic, &place, out, 3);
-            }
+            x += count;
+            out += count * channels;
         }
     }
 }
-
-AVX2 static void rgb_bilinear_avx2(const Warp *warp) { FOR_BOTH_KINDS(all_avx2, false, 3) }
-AVX2 static void rgb_bicubic_avx2(const Warp *warp) { FOR_BOTH_KINDS(all_avx2, true, 3) }
 #endif
 
-void warp_bilinear(const Warp *warp) { (warp->channels == 1 ? grey_bilinear : WITH_AVX2(rgb_bilinear))(warp); }
+/* Functions for each number of taps and channels, whose loops the compiler unrolls. */
+#define FUNCTIONS(attribute, name, body)                                                                               \
+    attribute static void name(const Warp *warp, int taps) {                                                           \
+        bool grey = warp->channels == 1;                                                                               \
+        if (taps == 1) {                                                                                               \
+            grey ? body(warp, true, 1, 1) : body(warp, true, 1, 3);                                                    \
+        } else if (taps == 2 && warp->perspective) {                                                                   \
+            grey ? body(warp, true, 2, 1) : body(warp, true, 2, 3);                                                    \
+        } else if (taps == 2) {                                                                                        \
+            grey ? body(warp, false, 2, 1) : body(warp, false, 2, 3);                                                  \
+        } else if (warp->perspective) {                                                                                \
+            grey ? body(warp, true, 4, 1) : body(warp, true, 4, 3);                                                    \
+        } else {                                                                                                       \
+            grey ? body(warp, false, 4, 1) : body(warp, false, 4, 3);                                                  \
+        }                                                                                                              \
+    }
 
-void warp_bicubic(const Warp *warp) { (warp->channels == 1 ? grey_bicubic : WITH_AVX2(rgb_bicubic))(warp); }
+FUNCTIONS(, interpolated, all)
+#ifdef HAS_X86_SIMD
+FUNCTIONS(AVX2, interpolated_avx2, all_lanes)
+#endif
+
+void warp_interpolated(const Warp *warp, int taps) {
+    if (warp->channels == 4) {
+        all(warp, true, 1, 4);
+    } else {
+        WITH_AVX2(interpolated)(warp, taps);
+    }
+}

@@ -21,27 +21,14 @@ typedef struct {
 
 static inline size_t warp_step(const Warp *warp) { return (size_t)warp->width * (size_t)warp->channels; }
 
-/* Where the centre of pixel (x, y) of the output lies in the input. The order of the operations is that of Pillow. */
-static inline void warp_place(const Warp *warp, bool perspective, int x, int y, double *to_x, double *to_y) {
-    const double *a = warp->a;
-    double across = x + 0.5, down = y + 0.5;
-    *to_x = a[0] * across + a[1] * down + a[2];
-    *to_y = a[3] * across + a[4] * down + a[5];
-    if (perspective) {
-        double depth = a[6] * across + a[7] * down + 1;
-        *to_x /= depth;
-        *to_y /= depth;
-    }
-}
-
 static inline void warp_copy(unsigned char *out, const unsigned char *in, int channels) {
     for (int channel = 0; channel < channels; channel++) {
         out[channel] = in[channel];
     }
 }
 
-/* Each pixel is made of 2 x 2 pixels, or of 4 x 4 ones; for one or three channels. */
-void warp_bilinear(const Warp *warp);
-void warp_bicubic(const Warp *warp);
+/* Each pixel is made of `taps` x `taps` pixels: 1 for the nearest pixel, only for perspectives; 2 for bilinear, 4 for
+   bicubic filters, only for one or three channels. */
+void warp_interpolated(const Warp *warp, int taps);
 
 #endif
