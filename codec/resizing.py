@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import FILTERS, Scale
+from .geometry import FILTERS, Box, Scale
 from .native import Extension, extension
 from .native.places import PLACE
 from .pillow import require_pillow
@@ -41,24 +41,32 @@ def array_resized(
     scale: Scale,
     style: int,
     *,
+    part: tuple[int, int, int, int] | None = None,
+    window: Box | None = None,
     mirrored: bool = False,
     into: npt.NDArray[np.uint8] | None = None,
     unfinished: bool = False,
 ) -> npt.NDArray[np.uint8]:
-    """Pixels resized by the C extension, uint8 [height, width, 3].
+    """Pixels resized by the C extension, uint8 [height, width, 3]: those of the whole resize, or a window of it.
 
     Args:
         pixels: uint8 [height, width, 3]; there may be gaps between rows.
         scale: The new size and the filter.
         style: The style of resizing; see `style`.
-        mirrored: Exchange left and right after resizing.
+        part: Width and height of the whole image, and left and top of `pixels` in it; None if they are all of it.
+        window: The part of the resized image that is computed; None for all of it.
+        mirrored: Exchange left and right of the result.
         into: See `packtrain._codec.pixels.array_from_image`.
         unfinished: See `packtrain._codec.pixels.array_from_pixels`.
     """
     assert extension is not None
-    shape = (scale.height, scale.width, 3)
+    wide, high, resample = scale
+    left, top, width, height = (0, 0, wide, high) if window is None else window
+    shape = (height, width, 3)
     out = np.empty(shape, np.uint8) if into is None or into.shape != shape else into
-    extension.resize_pixels(pixels, scale.resample, style, mirrored, out is into and not unfinished, out)
+    source = (pixels.shape[1], pixels.shape[0], 0, 0) if part is None else part
+    past_caches = out is into and not unfinished
+    extension.resize_pixels(pixels, source, (wide, high, left, top), resample, style, mirrored, past_caches, out)
     return out
 
 
@@ -68,6 +76,7 @@ def _same(native: Extension, pixels: npt.NDArray[np.uint8], size: tuple[int, int
     place["length"] = pixels.size
     place["width"] = place["crop_width"] = _WIDTH
     place["height"] = place["crop_height"] = _HEIGHT
+    place["new_width"], place["new_height"] = size
     image = require_pillow().frombytes("RGB", (_WIDTH, _HEIGHT), pixels.tobytes())
     out, row = np.empty((1, size[1], size[0], 3), np.uint8), np.empty(1, np.int64)
     return all(

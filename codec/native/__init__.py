@@ -150,7 +150,7 @@ class Extension(Protocol):
         current: Buffer,
         /,
     ) -> bool:
-        """Copies a rectangle out of each of several raw records, and resizes it if its size is not that of `out`.
+        """Copies a rectangle out of each of several raw records, resized if `places` give it another size.
 
         It writes past the caches, as `copy_pixels` does. It stops at the first record that is not valid: the record
         lies outside its shard, its size or its ``.npy`` header does not match the size of the image, the rectangle
@@ -192,6 +192,8 @@ class Extension(Protocol):
     def resize_pixels(
         self,
         image: npt.NDArray[np.uint8],
+        source: tuple[int, int, int, int],
+        target: tuple[int, int, int, int],
         resample: int,
         style: int,
         mirrored: bool,
@@ -199,19 +201,21 @@ class Extension(Protocol):
         out: npt.NDArray[np.uint8],
         /,
     ) -> None:
-        """Resizes an image as Pillow does.
+        """Resizes an image as Pillow does, or computes a part of the result from a part of the image.
 
         Args:
             image: The pixels, uint8 [height, width, 3]. There may be gaps between rows, but not within them.
+            source: Width and height of the whole image, and left and top of `image` in it, in pixels.
+            target: Width and height to which the whole image is resized, and left and top of `out` in that, in pixels.
             resample: The filter; see `copy_records`.
             style: Whose pixels the filter reproduces; see `copy_records`.
-            mirrored: Exchange left and right after resizing.
+            mirrored: Exchange left and right of `out`.
             past_caches: Write straight to memory; see `copy_pixels`.
-            out: The result, uint8 [height, width, 3], writable and contiguous. Its shape is the new size of the image.
+            out: The result, uint8 [height, width, 3], writable and contiguous.
 
         Raises:
-            ValueError: `image` or `out` has a different shape, they overlap, or this processor has no instructions for
-                the filter.
+            ValueError: `image` or `out` has a different shape or does not lie within its whole, they overlap, `out`
+                depends on pixels outside `image`, or this processor has no instructions for the filter.
             MemoryError: There is not enough memory.
         """
 

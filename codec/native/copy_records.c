@@ -37,13 +37,17 @@
     FIELD(crop_top)                                                                                                    \
     FIELD(crop_width)                                                                                                  \
     FIELD(crop_height)                                                                                                 \
+    FIELD(new_width)                                                                                                   \
+    FIELD(new_height)                                                                                                  \
+    FIELD(new_left)                                                                                                    \
+    FIELD(new_top)                                                                                                     \
     FIELD(mirrored)
 
 #define AS_MEMBER(name) int64_t name;
 typedef struct {
     PLACE_FIELDS(AS_MEMBER)
 } Place;
-_Static_assert(sizeof(Place) == 13 * 8, "Place must have the size of PLACE in places.py");
+_Static_assert(sizeof(Place) == 17 * 8, "Place must have the size of PLACE in places.py");
 
 /* The same in the notation of the buffer protocol, as numpy describes PLACE. */
 #if LONG_MAX == INT64_MAX
@@ -175,13 +179,15 @@ typedef struct {
     unsigned char *spare;
 } Task;
 
-/* Whether the record lies in its shard, and the crop in the image. */
-static bool is_inside(const Place *place, const Py_buffer *shard) {
+/* Whether the record lies in its shard, the crop in the image, and the output in the resized crop. */
+static bool is_inside(const Place *place, const Py_buffer *shard, const Shape *shape) {
     return place->offset >= 0 && place->length >= 0 && place->offset <= shard->len - place->length &&
            is_side(place->width) && is_side(place->height) && is_side(place->crop_width) &&
            is_side(place->crop_height) && place->crop_left >= 0 && place->crop_top >= 0 &&
            place->crop_left <= place->width - place->crop_width &&
-           place->crop_top <= place->height - place->crop_height;
+           place->crop_top <= place->height - place->crop_height && is_side(place->new_width) &&
+           is_side(place->new_height) && place->new_left >= 0 && place->new_top >= 0 &&
+           place->new_left <= place->new_width - shape->width && place->new_top <= place->new_height - shape->height;
 }
 
 /* What became of a record; NOT_COPIED: it is not valid, or would have to be resized and cannot be. */
@@ -189,8 +195,8 @@ typedef enum { COPIED, NOT_COPIED, OUT_OF_MEMORY } Copied;
 
 static Copied copy_record(const Py_buffer *shard, const Place *place, const Task *task, unsigned char *out) {
     const Shape *shape = &task->shape;
-    bool resized = place->crop_width != shape->width || place->crop_height != shape->height;
-    if (!is_inside(place, shard) || (resized && !task->resizer)) {
+    bool resized = place->crop_width != place->new_width || place->crop_height != place->new_height;
+    if (!is_inside(place, shard, shape) || (resized && !task->resizer)) {
         return NOT_COPIED;
     }
     const unsigned char *data = (const unsigned char *)shard->buf + place->offset;
@@ -201,6 +207,9 @@ static Copied copy_record(const Py_buffer *shard, const Place *place, const Task
     }
     const unsigned char *pixels = data + (header ? NPY_HEADER : 0);
     pixels += place->crop_top * row + place->crop_left * shape->channels;
+    if (!resized) {
+        pixels += place->new_top * row + place->new_left * shape->channels;
+    }
     Copy copy = {.in = pixels,
                  .out = out,
                  .spare = task->spare,
@@ -212,10 +221,15 @@ static Copied copy_record(const Py_buffer *shard, const Place *place, const Task
         return NOT_COPIED;
     }
     copy_until(&copy, data + place->length);
-    if (resized && !resize(task->resizer, &task->filter, pixels, data + place->length, (size_t)row,
-                           (int)place->crop_width, (int)place->crop_height, out, (int)shape->width, (int)shape->height,
-                           place->mirrored != 0, true)) {
-        return OUT_OF_MEMORY;
+    if (resized) {
+        Side across = {.source = (int)place->crop_width, .length = (int)place->crop_width,
+                       .target = (int)place->new_width, .first = (int)place->new_left, .count = (int)shape->width};
+        Side down = {.source = (int)place->crop_height, .length = (int)place->crop_height,
+                     .target = (int)place->new_height, .first = (int)place->new_top, .count = (int)shape->height};
+        if (resize(task->resizer, &task->filter, pixels, data + place->length, (size_t)row, &across, &down, out,
+                   place->mirrored != 0, true) != RESIZED) {
+            return OUT_OF_MEMORY;
+        }
     }
     return COPIED;
 }

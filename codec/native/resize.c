@@ -38,10 +38,11 @@
 #define PADDING 64
 #define ROWS_AT_ONCE 4
 
-/* How the pixels along one axis are computed. Pixel i is a sum of count[i] pairs of source pixels from first[i] on,
-   times their weights, which are stored in pairs of 16 bits each. */
+/* How the wanted pixels along one axis are computed, from the pixels in memory from `begin` to `end` - 1. Pixel i is a
+   sum of count[i] pairs of these from first[i] on, which counts from `begin`, times their weights, which are stored in
+   pairs of 16 bits each. */
 typedef struct {
-    int size, pairs, most, precision;
+    int begin, end, size, pairs, most, precision;
     int *first, *count;
     int32_t *low, *high;
     double *weights;
@@ -94,28 +95,38 @@ static void set_weight(int32_t *pairs, int index, int value) {
     pairs[index / 2] = index % 2 ? pairs[index / 2] | (int32_t)((uint32_t)half << 16) : half;
 }
 
-static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
-    double scale = (double)source / target, spread = scale < 1.0 ? 1.0 : scale;
+static bool changes(const Side *side) { return side->source != side->target; }
+
+static bool prepare(Axis *axis, const Side *side, const Filter *filter) {
+    if (!changes(side)) {
+        axis->begin = side->first - side->start;
+        axis->end = axis->begin + side->count;
+        return true;
+    }
+    double scale = (double)side->source / side->target, spread = scale < 1.0 ? 1.0 : scale;
     double support = filter->bicubic ? 2.0 : 1.0;
     support *= spread;
     int most = (int)ceil(support) * 2 + 1;
-    size_t all = (size_t)target * (size_t)most;
-    axis->size = target;
+    size_t count = (size_t)side->count, all = (size_t)side->target * (size_t)most;
+    axis->size = side->count;
     axis->pairs = (most + 1) / 2;
     axis->most = 1;
-    size_t words = (size_t)target * (size_t)axis->pairs * sizeof *axis->low;
+    size_t words = count * (size_t)axis->pairs * sizeof *axis->low;
     if (!grow(&axis->weights, all * sizeof *axis->weights) || !grow(&axis->low, words) || !grow(&axis->high, words) ||
-        !grow(&axis->first, (size_t)target * sizeof *axis->first) ||
-        !grow(&axis->count, (size_t)target * sizeof *axis->count)) {
+        !grow(&axis->first, count * sizeof *axis->first) || !grow(&axis->count, count * sizeof *axis->count)) {
         return false;
     }
     memset(axis->weights, 0, all * sizeof *axis->weights);
-    for (int i = 0; i < target; i++) {
+    for (int i = 0; i < side->target; i++) {
+        bool wanted = i >= side->first && i - side->first < side->count;
+        if (!wanted && filter->wide) {
+            continue;
+        }
         double center = (i + 0.5) * scale, sum = 0.0, shrink = 1.0 / spread;
         double *weights = axis->weights + (size_t)i * most;
         int first = (int)(center - support + 0.5), end = (int)(center + support + 0.5);
         first = first < 0 ? 0 : first;
-        end = end > source ? source : end;
+        end = end > side->source ? side->source : end;
         for (int j = 0; j < end - first; j++) {
             double x = (j + first - center + 0.5) * shrink;
             weights[j] = filter->bicubic ? bicubic(x) : bilinear(x);
@@ -124,16 +135,22 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
         for (int j = 0; j < end - first && sum != 0.0; j++) {
             weights[j] /= sum;
         }
-        axis->first[i] = first;
-        axis->count[i] = (end - first + 1) / 2;
-        axis->most = axis->count[i] > axis->most ? axis->count[i] : axis->most;
+        if (wanted) {
+            int k = i - side->first;
+            axis->begin = k == 0 ? first - side->start : axis->begin;
+            axis->end = end - side->start;
+            axis->first[k] = first - side->start - axis->begin;
+            axis->count[k] = (end - first + 1) / 2;
+            axis->most = axis->count[k] > axis->most ? axis->count[k] : axis->most;
+        }
     }
+    /* Narrow weights of all pixels have the same precision, whichever are wanted. */
     axis->precision = filter->wide ? WIDE_PRECISION : narrow_precision(axis->weights, all);
-    for (int i = 0; i < target; i++) {
+    for (int i = 0; i < side->count; i++) {
         int32_t *low = axis->low + (size_t)i * axis->pairs, *high = axis->high + (size_t)i * axis->pairs;
+        const double *weights = axis->weights + (size_t)(side->first + i) * most;
         for (int j = 0; j < most; j++) {
-            double weight = axis->weights[(size_t)i * most + j];
-            int rounded = (int)((weight < 0 ? -0.5 : 0.5) + weight * (1 << axis->precision));
+            int rounded = (int)((weights[j] < 0 ? -0.5 : 0.5) + weights[j] * (1 << axis->precision));
             int half = 1 << (SPLIT - 1), rest = filter->wide ? ((rounded + half) & (2 * half - 1)) - half : rounded;
             set_weight(low, j, rest);
             set_weight(high, j, (rounded - rest) >> SPLIT);
@@ -145,6 +162,8 @@ static bool prepare(Axis *axis, int source, int target, const Filter *filter) {
     }
     return true;
 }
+
+static bool has_pixels(const Axis *axis, const Side *side) { return axis->begin >= 0 && axis->end <= side->length; }
 
 #define AVX2 __attribute__((target("avx2")))
 
@@ -299,17 +318,26 @@ static void copy_rows(unsigned char *out, size_t step, const unsigned char *in, 
 
 static size_t step_of(int width) { return (3 * (size_t)width + PADDING + 31) & ~(size_t)31; }
 
-bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end, size_t in_step,
-            int width, int height, unsigned char *out, int new_width, int new_height, bool mirrored, bool past_caches) {
-    bool narrower = new_width != width, shorter = new_height != height;
-    bool down_first = filter->tall_first && height > new_height && height - new_height > 2 * (width - new_width);
+Resized resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end,
+               size_t in_step, const Side *across, const Side *down, unsigned char *out, bool mirrored,
+               bool past_caches) {
+    bool narrower = changes(across), shorter = changes(down);
+    int lost = down->source - down->target;
+    bool down_first = filter->tall_first && lost > 0 && lost > 2 * (across->source - across->target);
+    if (!prepare(&resizer->across, across, filter) || !prepare(&resizer->down, down, filter)) {
+        return NO_MEMORY;
+    }
+    if (!has_pixels(&resizer->across, across) || !has_pixels(&resizer->down, down)) {
+        return LACKS_PIXELS;
+    }
+    in += in_step * (size_t)resizer->down.begin + 3 * (size_t)resizer->across.begin;
+    int width = resizer->across.end - resizer->across.begin, height = resizer->down.end - resizer->down.begin;
+    int new_width = across->count, new_height = down->count;
     size_t most = (size_t)(height > new_height ? height : new_height) + ROWS_AT_ONCE + 1;
     size_t step = step_of(new_width), in_between = step_of(width > new_width ? width : new_width);
-    if ((narrower && !prepare(&resizer->across, width, new_width, filter)) ||
-        (shorter && !prepare(&resizer->down, height, new_height, filter)) ||
-        !grow(&resizer->rows, ROWS_AT_ONCE * line_of(&resizer->across, width)) || !grow(&resizer->line, in_between) ||
+    if (!grow(&resizer->rows, ROWS_AT_ONCE * line_of(&resizer->across, width)) || !grow(&resizer->line, in_between) ||
         !grow(&resizer->between, most * in_between) || !grow(&resizer->second, most * in_between)) {
-        return false;
+        return NO_MEMORY;
     }
     if (narrower && shorter && down_first) {
         /* Into rows with room after them. */
@@ -335,15 +363,16 @@ bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, con
         }
         copy_row(out, ready, (size_t)new_width, 3, false, past_caches, NULL);
     }
-    return true;
+    return RESIZED;
 }
 #else
 static bool has_resize(void) { return false; }
-bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end, size_t in_step,
-            int width, int height, unsigned char *out, int new_width, int new_height, bool mirrored, bool past_caches) {
-    (void)resizer, (void)filter, (void)in, (void)end, (void)in_step, (void)width, (void)height;
-    (void)out, (void)new_width, (void)new_height, (void)mirrored, (void)past_caches;
-    return false;
+Resized resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end,
+               size_t in_step, const Side *across, const Side *down, unsigned char *out, bool mirrored,
+               bool past_caches) {
+    (void)resizer, (void)filter, (void)in, (void)end, (void)in_step, (void)across, (void)down;
+    (void)out, (void)mirrored, (void)past_caches;
+    return NO_MEMORY;
 }
 #endif
 
@@ -373,13 +402,23 @@ bool find_filter(int resample, int style, Filter *filter) {
     return (resample == BILINEAR || resample == BICUBIC) && has_resize();
 }
 
+/* Whether `side` is that of a part of an image, and of a part of the resized image. */
+static bool is_sound(const Side *side) {
+    return is_side(side->source) && is_side(side->target) && is_side(side->length) && is_side(side->count) &&
+           side->start >= 0 && side->first >= 0 && side->start <= side->source - side->length &&
+           side->first <= side->target - side->count;
+}
+
 PyObject *resize_pixels(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *image, *output;
     Py_buffer view, out = {0};
     int resample, style, mirrored, past_caches;
+    Side across, down;
     Filter filter;
-    if (!PyArg_ParseTuple(args, "OiippO:resize_pixels", &image, &resample, &style, &mirrored, &past_caches, &output)) {
+    if (!PyArg_ParseTuple(args, "O(iiii)(iiii)iippO:resize_pixels", &image, &across.source, &down.source, &across.start,
+                          &down.start, &across.target, &down.target, &across.first, &down.first, &resample, &style,
+                          &mirrored, &past_caches, &output)) {
         return NULL;
     }
     if (PyObject_GetBuffer(image, &view, PyBUF_STRIDED_RO) != 0) {
@@ -389,12 +428,18 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
         PyBuffer_Release(&view);
         return NULL;
     }
-    bool done = true;
+    Resized done = RESIZED;
     if (!has_dense_rows(&view) || view.shape[2] != 3 || view.strides[0] < 3 * view.shape[1] || out.ndim != 3 ||
         out.itemsize != 1 || out.shape[2] != 3 || !is_side(view.shape[0]) || !is_side(view.shape[1]) ||
         !is_side(out.shape[0]) || !is_side(out.shape[1])) {
         set_error(INPUT_ERROR,
                         "the image or the output does not have dense rows of pixels with three bytes");
+        goto end;
+    }
+    across.length = (int)view.shape[1], down.length = (int)view.shape[0];
+    across.count = (int)out.shape[1], down.count = (int)out.shape[0];
+    if (!is_sound(&across) || !is_sound(&down)) {
+        set_error(INPUT_ERROR, "the image or the output is not part of one of these sizes");
     } else if (overlaps(&view, 3 * view.shape[1], &out)) {
         set_error(INPUT_ERROR, "the image and the output overlap");
     } else if (!find_filter(resample, style, &filter)) {
@@ -404,15 +449,18 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
         const unsigned char *in = view.buf, *end = in + step * (size_t)(view.shape[0] - 1) + 3 * view.shape[1];
         Py_BEGIN_ALLOW_THREADS
         Resizer *resizer = resizer_new();
-        done = resizer && resize(resizer, &filter, in, end, step, (int)view.shape[1], (int)view.shape[0], out.buf,
-                                 (int)out.shape[1], (int)out.shape[0], mirrored, past_caches);
+        done = resizer ? resize(resizer, &filter, in, end, step, &across, &down, out.buf, mirrored, past_caches)
+                       : NO_MEMORY;
         resizer_free(resizer);
         past_caches_done();
         Py_END_ALLOW_THREADS
+        if (done == NO_MEMORY) {
+            set_error(MEMORY_ERROR, NULL);
+        } else if (done == LACKS_PIXELS) {
+            set_error(INPUT_ERROR, "the output depends on more of the image than there is");
+        }
     }
-    if (!done) {
-        set_error(MEMORY_ERROR, NULL);
-    }
+end:
     PyBuffer_Release(&view);
     PyBuffer_Release(&out);
     if (PyErr_Occurred()) {

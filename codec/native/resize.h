@@ -21,9 +21,20 @@ typedef struct Resizer Resizer;
 Resizer *resizer_new(void);
 void resizer_free(Resizer *resizer);
 
-/* Resizes an image with three bytes per pixel and writes it as copy_row does; false if there is not enough memory.
-   Reads nothing at `end` or beyond it. */
-bool resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end, size_t in_step,
-            int width, int height, unsigned char *out, int new_width, int new_height, bool mirrored, bool past_caches);
+/* One axis of a resize, in pixels: all of the image and the part of it in memory, and all of the result and the part of
+   it that is wanted. */
+typedef struct {
+    int source, start, length;
+    int target, first, count;
+} Side;
+
+/* What became of it; LACKS_PIXELS: the wanted part depends on pixels that are not in memory. */
+typedef enum { RESIZED, NO_MEMORY, LACKS_PIXELS } Resized;
+
+/* Resizes an image with three bytes per pixel and writes the wanted part as copy_row does. `in` is the first pixel in
+   memory; reads nothing at `end` or beyond it. The caller has checked that the parts lie within their wholes. */
+Resized resize(Resizer *resizer, const Filter *filter, const unsigned char *in, const unsigned char *end,
+               size_t in_step, const Side *across, const Side *down, unsigned char *out, bool mirrored,
+               bool past_caches);
 
 #endif

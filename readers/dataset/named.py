@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from packtrain._codec.effects.operation import PixelOperation
-from packtrain._codec.geometry import Operation
+from packtrain._codec.geometry import Crop, Operation
 from packtrain._codec.masks import map_mask
 from packtrain._codec.stages import OTHER, RESIZE, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import items
@@ -210,7 +210,8 @@ class NamedSamples:
         if not width:
             return None
         plan = self._compose.plan(width, height, random)
-        moving = [each for each in plan.rest if not isinstance(each, PixelOperation) or each.moves]
+        kept = () if plan.window is None else (Crop(plan.window),)
+        moving = [each for each in (*kept, *plan.rest) if not isinstance(each, PixelOperation) or each.moves]
         if moving:
             raise UsageError(
                 "fields: crop: the transform is not a crop, then at most a resize and a horizontal flip: it goes on "

@@ -26,7 +26,8 @@ class BatchPlan(NamedTuple):
     """Plans for several images whose results have the same size.
 
     Attributes:
-        boxes: int64 [images, 5]: left, top, width and height of the rectangle in pixels, and 1 if it is mirrored.
+        boxes: int64 [images, 9]: left, top, width and height of the rectangle in pixels; width and height to which it
+            is resized, left and top of what is kept of that; 1 if this is mirrored.
         resample: Filter of the resize, a value of `PIL.Image.Resampling`; -1 if nothing is resized.
         style: Whose arithmetic the filter follows, see `packtrain._codec.resizing`.
     """
@@ -101,14 +102,14 @@ def _plan_copies(
     least, most = min(right.min(), bottom.min()), max(right.max(), bottom.max())
     if least < 0 or (crop is None and most > 0) or (crop is not None and crop.size != size):
         return None
-    boxes = np.empty((len(widths), 5), np.int64)
+    boxes = np.zeros((len(widths), 9), np.int64)
     if isinstance(crop, RandomCrop):
         boxes[:, 0], boxes[:, 1] = random[:, 0] * (right + 1), random[:, 1] * (bottom + 1)
     else:
         # Halves are rounded to even numbers, as by Python's `round`.
         boxes[:, 0], boxes[:, 1] = np.rint(right / 2), np.rint(bottom / 2)
-    boxes[:, 2], boxes[:, 3] = width, height
-    boxes[:, 4] = 0 if flip is None else random[:, compose.draws - 1] < flip.p
+    boxes[:, 2:6] = width, height, width, height
+    boxes[:, 8] = 0 if flip is None else random[:, compose.draws - 1] < flip.p
     return BatchPlan(boxes)
 
 
@@ -128,12 +129,13 @@ def _plan_one_by_one(
             plan = compose.plan(width, height, numbers)
         except UsageError:
             return None
-        box, resize, mirrored, rest = plan
+        box, resize, window, mirrored, rest = plan
         if rest or plan.size != wanted:
             return None
         if resize is not None:
             resamples.add(resize.resample)
-        boxes.append((*box, mirrored))
+        left, top = (0, 0) if window is None else window[:2]
+        boxes.append((*box, *(box[2:] if resize is None else resize[:2]), left, top, mirrored))
     if len(resamples) > 1 or not resamples <= resizing.RESAMPLES:
         return None
     return BatchPlan(np.array(boxes, np.int64), next(iter(resamples), -1), style)

@@ -11,11 +11,8 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import OnStage, untimed
 
 from .compose import Compose
-from .executors import Decoded, Into, Pipeline, decoding_scale, drawn
+from .executors import CUT_PIXELS, Decoded, Into, Pipeline, decoding_scale, drawn
 from .views import Views
-
-# A cut costs about as much as decoding this many pixels, whatever its size: between 5,000 and 25,000 in photographs.
-_CUT_PIXELS: Final = 16_000
 
 
 class AnyPipeline(Protocol):
@@ -79,7 +76,10 @@ class ViewsPipeline:
         scales = [decoding_scale(self._records, plan) if self._scaled else 1 for plan in plans]
         found = {}
         for scale in dict.fromkeys(scales):
-            boxes = [plan.box for plan, its in zip(plans, scales, strict=True) if its == scale]
+            # Shrunken decoding takes all that is resized, whatever is kept of it.
+            boxes = [
+                plan.source if scale == 1 else plan.box for plan, its in zip(plans, scales, strict=True) if its == scale
+            ]
             box = shared_box(boxes, cuts=self._records.cuts)
             if scale > 1 and store.mode == "L":
                 # Where shrunken colours become grey, the pixels may depend on the rectangle.
@@ -127,5 +127,5 @@ def shared_box(boxes: Sequence[Box], *, cuts: bool) -> Box | None:
     left, top = min(box.left for box in boxes), min(box.top for box in boxes)
     right, bottom = max(box.left + box.width for box in boxes), max(box.top + box.height for box in boxes)
     together = Box(left, top, right - left, bottom - top)
-    apart = sum(box.width * box.height + _CUT_PIXELS for box in boxes)
-    return together if not cuts or together.width * together.height + _CUT_PIXELS < apart else None
+    apart = sum(box.width * box.height + CUT_PIXELS for box in boxes)
+    return together if not cuts or together.width * together.height + CUT_PIXELS < apart else None

@@ -44,24 +44,44 @@ def test_its_box_lies_inside_the_image_and_its_size_is_that_before_the_rest(oper
     assert size_after(made.rest, *made.size) == size_after(operations, WIDTH, HEIGHT)
 
 
+@given(OPERATIONS)
+def test_nothing_outside_its_source_matters(operations: tuple[Operation, ...]) -> None:
+    made = plan_image(operations, WIDTH, HEIGHT)
+    left, top, width, height = made.source
+    assert made.box.left <= left and left + width <= made.box.left + made.box.width
+    assert made.box.top <= top and top + height <= made.box.top + made.box.height
+    changed = 255 - np.asarray(IMAGE)
+    changed[top : top + height, left : left + width] = np.asarray(IMAGE)[top : top + height, left : left + width]
+    assert apply(Image.fromarray(changed), operations).tobytes() == apply(IMAGE, operations).tobytes()
+
+
 @pytest.mark.parametrize(
     ("operations", "expected"),
     [
-        ((), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
-        ((Crop(Box(2, 1, 8, 7)), Crop(Box(1, 1, 4, 4))), ImagePlan(Box(3, 2, 4, 4), None, False, ())),
+        ((), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, None, False, ())),
+        ((Crop(Box(2, 1, 8, 7)), Crop(Box(1, 1, 4, 4))), ImagePlan(Box(3, 2, 4, 4), None, None, False, ())),
         (
             (Crop(Box(2, 1, 8, 7)), Scale(5, 5, 2), Flip(True)),
-            ImagePlan(Box(2, 1, 8, 7), Scale(5, 5, 2), True, ()),
+            ImagePlan(Box(2, 1, 8, 7), Scale(5, 5, 2), None, True, ()),
         ),
-        ((Flip(True), Flip(True)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, ())),
-        ((Crop(Box(-1, 0, 5, 5)),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, (Crop(Box(-1, 0, 5, 5)),))),
+        ((Flip(True), Flip(True)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, None, False, ())),
+        ((Crop(Box(-1, 0, 5, 5)),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, None, False, (Crop(Box(-1, 0, 5, 5)),))),
         (
-            (Scale(5, 5, 2), Crop(Box(0, 0, 3, 3))),
-            ImagePlan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), False, (Crop(Box(0, 0, 3, 3)),)),
+            (Crop(Box(1, 1, 9, 7)), Scale(5, 5, 2), Crop(Box(1, 0, 3, 4)), Flip(True), Crop(Box(0, 1, 2, 3))),
+            ImagePlan(Box(1, 1, 9, 7), Scale(5, 5, 2), Box(2, 1, 2, 3), True, ()),
         ),
+        (
+            (Scale(5, 5, 2), Crop(Box(0, 0, 5, 5)), Flip(False)),
+            ImagePlan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), None, False, (Flip(False),)),
+        ),
+        (
+            (Scale(5, 5, 2), Crop(Box(1, 1, 5, 4))),
+            ImagePlan(Box(0, 0, WIDTH, HEIGHT), Scale(5, 5, 2), None, False, (Crop(Box(1, 1, 5, 4)),)),
+        ),
+        ((Flip(True), Crop(Box(1, 2, 9, 7))), ImagePlan(Box(3, 2, 9, 7), None, None, True, ())),
         # A resize of a mirrored image need not have the pixels of the mirrored resize.
-        ((Flip(True), Scale(5, 5, 2)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, True, (Scale(5, 5, 2),))),
-        ((Flip(False),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, False, (Flip(False),))),
+        ((Flip(True), Scale(5, 5, 2)), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, None, True, (Scale(5, 5, 2),))),
+        ((Flip(False),), ImagePlan(Box(0, 0, WIDTH, HEIGHT), None, None, False, (Flip(False),))),
     ],
 )
 def test_the_fast_executors_see_as_much_as_they_can_run(operations: tuple[Operation, ...], expected: ImagePlan) -> None:

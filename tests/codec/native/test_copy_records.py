@@ -55,7 +55,11 @@ def batches(draw: st.DrawFn) -> tuple[Any, list[bytes], Any, list[int]]:
         shards[shard] = shards[shard].ljust(offset, b"?") + data
         crop = pixels[top : top + high, left : left + wide]
         expected[targets[number]] = crop[:, ::-1] if mirrored else crop
-        numbers = (shard, offset, len(data), crc32c(data), width, height, left, top, wide, high, mirrored)
+        # The rectangle may be kept whole, or be a window of a larger one that keeps its size.
+        x, y = draw(st.integers(0, left)), draw(st.integers(0, top))
+        size = (width - left + x, height - top + y)
+        crop_box = (left - x, top - y, *size)
+        numbers = (shard, offset, len(data), crc32c(data), width, height, *crop_box, *size, x, y, mirrored)
         places.append((targets[number], 1000 + number, *numbers))
     return np.array(places, PLACE), shards, expected, [count + 1, high, wide, channels]
 
@@ -76,7 +80,8 @@ def test_one_changed_bit_is_noticed(where: int, bit: int) -> None:
     damaged[where % len(data)] ^= 1 << bit
     sound = place(
         target=0, row=5, shard=0, offset=0, length=len(data), crc32c=crc32c(data),
-        width=40, height=50, crop_left=1, crop_top=2, crop_width=9, crop_height=9, mirrored=0,
+        width=40, height=50, crop_left=1, crop_top=2, crop_width=9, crop_height=9,
+        new_width=9, new_height=9, new_left=0, new_top=0, mirrored=0,
     )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
     assert copied(sound, [data], out) == (True, 5)
@@ -100,6 +105,8 @@ FAR = 2**63 - 1
         {"crop_width": 0}, {"crop_width": -1}, {"crop_width": 8}, {"crop_width": 10}, {"crop_width": FAR},
         {"crop_height": 0}, {"crop_height": -FAR}, {"crop_height": 8}, {"crop_height": FAR},
         {"crop_top": -1}, {"crop_top": 42}, {"crop_top": FAR}, {"crop_top": -FAR},
+        {"new_width": 0}, {"new_width": 8}, {"new_width": 10}, {"new_width": FAR}, {"new_height": 8},
+        {"new_height": -FAR}, {"new_left": -1}, {"new_left": 1}, {"new_left": FAR}, {"new_top": -FAR}, {"new_top": 1},
     ],
     ids=str,
 )  # fmt: skip
@@ -109,7 +116,8 @@ def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None
     data, _ = record(2, 50, 40, 3, header=True)
     numbers = {
         "target": 0, "row": 5, "shard": 0, "offset": 0, "length": len(data), "crc32c": crc32c(data),
-        "width": 40, "height": 50, "crop_left": 31, "crop_top": 41, "crop_width": 9, "crop_height": 9, "mirrored": 1,
+        "width": 40, "height": 50, "crop_left": 31, "crop_top": 41, "crop_width": 9, "crop_height": 9,
+        "new_width": 9, "new_height": 9, "new_left": 0, "new_top": 0, "mirrored": 1,
     }  # fmt: skip
     second = place(**(numbers | {"target": 1, "row": 6}))
     room = np.full((4, 9, 9, 3), 77, np.uint8)
@@ -127,7 +135,8 @@ def test_a_header_of_another_shape_is_noticed_without_checksums() -> None:
     turned, _ = record(2, 40, 50, 3, header=True)
     upright = place(
         target=0, row=5, shard=0, offset=0, length=len(data), crc32c=0,
-        width=40, height=50, crop_left=0, crop_top=0, crop_width=9, crop_height=9, mirrored=0,
+        width=40, height=50, crop_left=0, crop_top=0, crop_width=9, crop_height=9,
+        new_width=9, new_height=9, new_left=0, new_top=0, mirrored=0,
     )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
     assert copied(upright, [data], out, check=False)[0]
@@ -206,7 +215,8 @@ def test_what_is_checked_is_what_is_used() -> None:
     (first, pixels), (second, _) = (record(seed, 4, 4, 3, header=False) for seed in (1, 2))
     places = place(
         target=0, row=1, shard=0, offset=0, length=len(first), crc32c=crc32c(first), width=4, height=4,
-        crop_left=0, crop_top=0, crop_width=4, crop_height=4, mirrored=0,
+        crop_left=0, crop_top=0, crop_width=4, crop_height=4,
+        new_width=4, new_height=4, new_left=0, new_top=0, mirrored=0,
     )  # fmt: skip
     out = np.zeros((1, 4, 4, 3), np.uint8)
     assert _extension.copy_records([first, second], places, True, -1, 0, out, places["shard"])

@@ -438,6 +438,7 @@ place, row = np.zeros(1, PLACE), np.zeros(1, np.int64)
 place["length"] = image.size
 for field in ("width", "height", "crop_width", "crop_height"):
     place[field] = 300
+place["new_width"] = place["new_height"] = 200
 
 def copied(data):
     assert _extension.copy_records([image.reshape(-1)], place, False, 2, 1, out, row), "it blames the record"

@@ -40,13 +40,17 @@ KNOWN: list[Any] = [
     [RandomResizedCrop(SIZE, scale=(1.0, 1.0), interpolation="bicubic")],
     [Resize(SIZE)],
     [RandomCrop(HIGH), Resize(SIZE), RandomHorizontalFlip(0.2)],
+    [Resize(40), CenterCrop(SIZE)],
+    [Resize((HIGH, 60), "bicubic"), RandomCrop(SIZE), RandomHorizontalFlip()],
+    [Resize(35, max_size=36), RandomHorizontalFlip(), CenterCrop(SIZE)],
 ]
 OTHERS: list[Any] = [
     [RandomResizedCrop((WIDE, HIGH))],
     [RandomResizedCrop(SIZE, interpolation="lanczos")],
     [RandomResizedCrop(SIZE), RandomVerticalFlip()],
-    [Resize(40), CenterCrop(SIZE)],
-    [Resize(40), RandomCrop(SIZE)],
+    [Resize(20), CenterCrop(SIZE)],
+    [Resize(40), CenterCrop((HIGH, WIDE + 1))],
+    [Resize(40), RandomCrop(SIZE, padding=1)],
     [RandomVerticalFlip()],
     [RandomHorizontalFlip(), RandomCrop(SIZE)],
     [RandomCrop(SIZE, padding=(0, 1))],
@@ -59,19 +63,28 @@ OTHERS: list[Any] = [
 
 
 def in_words(transform: Compose, width: int, height: int, random: list[float]) -> list[int] | None:
-    """The rectangle of one image, and whether it is mirrored, from its steps; None if they say something else."""
+    """What is taken of one image, resized, kept of that and mirrored, by its steps; None if they say something else."""
     try:
         steps = list(transform.operations(width, height, random))
     except UsageError:
         return None
     crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
     assert isinstance(crop, Crop)
-    left, top, wide, high = crop.box
-    resized = bool(steps) and isinstance(steps[0], Scale) and steps.pop(0).size_after(1, 1) == (WIDE, HIGH)
-    inside = left >= 0 and top >= 0 and left + wide <= width and top + high <= height
-    if steps not in ([], [Flip(horizontal=True)]) or not inside or not (resized or (high, wide) == SIZE):
+    scale = steps.pop(0) if steps and isinstance(steps[0], Scale) else None
+    new_width, new_height = crop.box[2:] if scale is None else scale[:2]
+    mirrored = Flip(horizontal=True) in steps
+    kept = [step.box for step in steps if isinstance(step, Crop)] if scale else []
+    x, y, wide, high = kept[0] if kept else Box(0, 0, new_width, new_height)
+    if steps[:1] == [Flip(horizontal=True)]:
+        x = new_width - wide - x
+    others = len(steps) - mirrored - len(kept)
+    if others or (wide, high) != (WIDE, HIGH) or not inside(Box(x, y, wide, high), new_width, new_height):
         return None
-    return [left, top, wide, high, len(steps)]
+    return [*crop.box, new_width, new_height, x, y, mirrored] if inside(crop.box, width, height) else None
+
+
+def inside(box: Box, width: int, height: int) -> bool:
+    return 0 <= box.left <= width - box.width and 0 <= box.top <= height - box.height
 
 
 @pytest.mark.parametrize("transforms", KNOWN, ids=param_id)
