@@ -73,14 +73,18 @@ def in_words(transform: Compose, width: int, height: int, random: list[float]) -
     scale = steps.pop(0) if steps and isinstance(steps[0], Scale) else None
     new_width, new_height = crop.box[2:] if scale is None else scale[:2]
     mirrored = Flip(horizontal=True) in steps
-    kept = [step.box for step in steps if isinstance(step, Crop)] if scale else []
+    kept = [step.box for step in steps if isinstance(step, Crop)]
     x, y, wide, high = kept[0] if kept else Box(0, 0, new_width, new_height)
     if steps[:1] == [Flip(horizontal=True)]:
         x = new_width - wide - x
     others = len(steps) - mirrored - len(kept)
     if others or (wide, high) != (WIDE, HIGH) or not inside(Box(x, y, wide, high), new_width, new_height):
         return None
-    return [*crop.box, new_width, new_height, x, y, mirrored] if inside(crop.box, width, height) else None
+    if not inside(crop.box, width, height):
+        return None
+    if scale is None:
+        return [crop.box.left + x, crop.box.top + y, wide, high, wide, high, 0, 0, mirrored]
+    return [*crop.box, new_width, new_height, x, y, mirrored]
 
 
 def inside(box: Box, width: int, height: int) -> bool:
