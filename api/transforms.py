@@ -9,15 +9,18 @@ from packtrain._readers.transforms.geometric import (
     RandomVerticalFlip,
     Resize,
 )
+from packtrain._readers.transforms.several_crops import FiveCrop, TenCrop
 from packtrain._readers.transforms.views import Views
 
 __all__ = [
     "CenterCrop",
     "Compose",
+    "FiveCrop",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
+    "TenCrop",
     "Views",
 ]

@@ -60,6 +60,10 @@ struct HuffmanDecoder {
     int64_t left;   /* MCUs left in the scan */
     unsigned to_go; /* MCUs left before the next restart marker */
     int marker;     /* number of that marker */
+    int column;     /* of the next MCU in its row */
+    int columns;    /* MCUs in a row */
+    int wanted;     /* MCUs at the left of each row whose coefficients are wanted */
+    bool passed;    /* whether the reader has passed over the rest of this row */
     JCOEF previous[MAX_COMPS_IN_SCAN];
     Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
 };
@@ -296,8 +300,42 @@ static bool restart(j_decompress_ptr source, HuffmanDecoder *decoder, Reader *re
     return true;
 }
 
+/* At the first MCU of a row that is not wanted, moves to the marker at the end of the row; false if there is none, or
+   another one before. `restart` checks it. */
+static bool pass_over(j_decompress_ptr source, HuffmanDecoder *decoder) {
+    unsigned rest = (unsigned)(decoder->columns - decoder->wanted);
+    const unsigned char *at = decoder->in, *end = decoder->end;
+    if (!source->restart_interval || decoder->to_go != rest) {
+        return false;
+    }
+    while ((at = end - at >= 2 ? memchr(at, 0xff, (size_t)(end - at - 1)) : NULL) && at[1] == 0) {
+        at += 2;
+    }
+    if (!at) {
+        return false;
+    }
+    decoder->bits = 0;
+    decoder->count = decoder->invented = 0;
+    decoder->in = at;
+    decoder->to_go = 0;
+    decoder->left -= rest;
+    if (decoder->left == 0) {
+        source->src->next_input_byte = at;
+        source->src->bytes_in_buffer = (size_t)(end - at);
+    }
+    return true;
+}
+
 static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
     HuffmanDecoder *decoder = source->client_data;
+    int column = decoder->column;
+    decoder->column = column + 1 < decoder->columns ? column + 1 : 0;
+    if (column >= decoder->wanted) {
+        decoder->passed = column == decoder->wanted ? pass_over(source, decoder) : decoder->passed;
+        if (decoder->passed) {
+            return TRUE;
+        }
+    }
     Reader reader = {decoder->bits, decoder->count, decoder->invented, decoder->in, decoder->end};
     bool sound = decoder->left-- > 0;
     if (sound && source->restart_interval && decoder->to_go-- == 0) {
@@ -362,6 +400,11 @@ void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
     decoder->end = decoder->in + source->src->bytes_in_buffer;
     decoder->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
     decoder->to_go = source->restart_interval;
+    decoder->columns = decoder->wanted = (int)source->MCUs_per_row;
     source->client_data = decoder;
     libjpeg->decode_mcu = decode_mcu;
+}
+
+void huffman_decoder_want(HuffmanDecoder *decoder, int columns) {
+    decoder->wanted = columns < decoder->columns ? columns : decoder->columns;
 }

@@ -16,4 +16,8 @@ size_t huffman_decoder_size(void);
    must belong to an `Errors`, and `decoder` must live as long as the decompressor. */
 void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder);
 
+/* Only the first `columns` MCUs of each row are wanted from now on: the others may get no coefficients. Call it before
+   the first row is decoded. */
+void huffman_decoder_want(HuffmanDecoder *decoder, int columns);
+
 #endif

@@ -53,6 +53,7 @@ static void skip_columns(Decoding *job) {
         JDIMENSION offset = (JDIMENSION)left, width = (JDIMENSION)(right - left);
         jpeg_crop_scanline(source, &offset, &width);
         job->left -= (int)offset;
+        huffman_decoder_want(job->huffman, (right + mcu - 1) / mcu);
     }
 }
 

@@ -22,7 +22,8 @@ from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, Pipeline
-from ..transforms.views import Views, composed
+from ..transforms.several_crops import composed
+from ..transforms.views import Views
 from .images import StoredImages
 from .named import NamedSamples, checked_fields, checked_name
 from .store import RecordStore

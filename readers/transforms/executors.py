@@ -7,6 +7,7 @@ equal those of the transform on the whole decoded image, bit for bit, unless dec
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,7 +20,7 @@ from packtrain._codec import resizing
 from packtrain._codec.array_operations import change_pixels
 from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
 from packtrain._codec.effects.operation import PixelOperation, image_of
-from packtrain._codec.geometry import Box, Operation, Scale, apply, needed
+from packtrain._codec.geometry import Box, Flip, Operation, Scale, apply, needed
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
@@ -123,7 +124,7 @@ def drawn(count: int) -> Sequence[float]:
 
 
 class ArrayExecutor(Executor):
-    """Runs plans that need no PIL image: raw pixels that are copied, and what the C extension resizes and mirrors.
+    """Runs plans that need no PIL image: pixels that are copied, and what the C extension resizes and mirrors.
 
     Args:
         records: Decodes images.
@@ -138,13 +139,16 @@ class ArrayExecutor(Executor):
 
     @override
     def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
-        if plan.rest and (extension is None or not _changes_first(plan.rest)):
+        if plan.rest and (extension is None or not _only_flips_first(plan.rest)):
             return None
         if plan.resize is None:
             # Without the extension, Pillow mirrors faster than numpy.
-            if not self._raw or (plan.mirrored and extension is None):
+            if plan.mirrored and extension is None:
                 return None
-            return _Array(self._records.raw_pixels(image, plan.box), plan, plan.box, 0)
+            ready = None if image.part is None else image.part.cropped(plan.box, 1)
+            if ready is None and self._raw:
+                ready = self._records.raw_pixels(image, plan.box)
+            return None if ready is None else _Array(ready, plan, plan.box, 0)
         if self._style is None or plan.resize.resample not in resizing.RESAMPLES:
             return None
         if self._scaled and decoding_scale(self._records, plan) > 1:
@@ -284,9 +288,13 @@ class _ForeignInput:
         return result
 
 
-def _changes_first(operations: Sequence[Operation]) -> bool:
-    """True if nothing is left to do before the first operation that changes pixels."""
-    return isinstance(operations[0], PixelOperation)
+def _only_flips_first(operations: Sequence[Operation]) -> bool:
+    """True if nothing but flips is left to do before the first operation that changes pixels, or at all."""
+    return all(isinstance(each, Flip) for each in itertools.takewhile(_moves, operations))
+
+
+def _moves(operation: Operation) -> bool:
+    return not isinstance(operation, PixelOperation)
 
 
 def _parted(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Sequence[Operation]]:

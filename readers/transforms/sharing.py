@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec import resizing
+from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
 from packtrain._codec.geometry import Box
 from packtrain._codec.image_plan import ImagePlan
-from packtrain._codec.stages import OnStage, untimed
+from packtrain._codec.stages import RESIZE, OnStage, untimed
 
 from .compose import Compose
 from .executors import CUT_PIXELS, Decoded, Into, Pipeline, decoding_scale, drawn
@@ -33,7 +34,8 @@ class ViewsPipeline:
     """Several transforms over each of the encoded images of a dataset.
 
     Attributes:
-        draws: Number of random numbers that `plan` takes: those of the first view, those of the second, and so on.
+        draws: Number of random numbers that `plan` takes: those of the first view, those of the second, and so on; for
+            views that are `alike`, those of one.
 
     Args:
         views: The transforms.
@@ -47,11 +49,15 @@ class ViewsPipeline:
         self._pipelines = tuple(Pipeline(view, records, scaled=scaled) for view in views.views)
         self._records = records
         self._scaled = scaled
+        self._alike = views.alike
+        self._style = resizing.style() if records.store.channels == 3 else None
         self.draws: Final = views.draws
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[ImagePlan, ...]:
         """What each transform makes of an image; takes and raises what `Pipeline.plan` does."""
         random = drawn(self.draws) if random is None else random
+        if self._alike:
+            return tuple(pipeline.plan(width, height, random) for pipeline in self._pipelines)
         plans = []
         for pipeline in self._pipelines:
             plans.append(pipeline.plan(width, height, random[: pipeline.compose.draws]))
@@ -60,6 +66,7 @@ class ViewsPipeline:
 
     def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Decoded:
         """Decodes what all plans need of `image`; raises what `Pipeline.decode` does."""
+        image, plan = self._resized(image, plan, on_stage)
         images = self._decoded(image, plan, on_stage)
         return _Views(
             tuple(
@@ -68,10 +75,37 @@ class ViewsPipeline:
             )
         )
 
+    def _resized(
+        self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage
+    ) -> tuple[EncodedImage, Sequence[ImagePlan]]:
+        """The image resized, and plans for this one, where all plans resize alike and keep overlapping windows."""
+        box, resize = plans[0].box, plans[0].resize
+        if len(plans) < 2 or resize is None or any(plan.box != box or plan.resize != resize for plan in plans):
+            return image, plans
+        if self._style is None or resize.resample not in resizing.RESAMPLES:
+            return image, plans
+        windows = [Box(0, 0, *resize[:2]) if plan.window is None else plan.window for plan in plans]
+        window = _union(windows)
+        if window.width * window.height >= sum(each.width * each.height for each in windows):
+            return image, plans
+        if self._scaled and decoding_scale(self._records, plans[0]) > 1:
+            return image, plans
+        source = plans[0]._replace(window=window).source
+        pixels = self._records.rgb(image, source, on_stage)
+        if pixels is None:
+            return image, plans
+        part = (box.width, box.height, source.left - box.left, source.top - box.top)
+        pixels = resizing.array_resized(pixels, resize, self._style, part=part, window=window)
+        on_stage(RESIZE)
+        made = EncodedImage(image.data, *resize[:2], DecodedPart(pixels, 1, *window[:2]))
+        return made, [
+            plan._replace(box=kept, resize=None, window=None) for plan, kept in zip(plans, windows, strict=True)
+        ]
+
     def _decoded(self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage) -> list[EncodedImage]:
         """The image as each plan is to take it, with what it shares with other plans decoded."""
         store = self._records.store
-        if store.store == "raw":
+        if store.store == "raw" or image.part is not None:
             return [image] * len(plans)
         scales = [decoding_scale(self._records, plan) if self._scaled else 1 for plan in plans]
         found = {}
@@ -124,8 +158,13 @@ def shared_box(boxes: Sequence[Box], *, cuts: bool) -> Box | None:
     """
     if len(boxes) < 2:
         return None
-    left, top = min(box.left for box in boxes), min(box.top for box in boxes)
-    right, bottom = max(box.left + box.width for box in boxes), max(box.top + box.height for box in boxes)
-    together = Box(left, top, right - left, bottom - top)
+    together = _union(boxes)
     apart = sum(box.width * box.height + CUT_PIXELS for box in boxes)
     return together if not cuts or together.width * together.height + CUT_PIXELS < apart else None
+
+
+def _union(boxes: Sequence[Box]) -> Box:
+    """The smallest rectangle that holds all of `boxes`."""
+    left, top = min(box.left for box in boxes), min(box.top for box in boxes)
+    right, bottom = max(box.left + box.width for box in boxes), max(box.top + box.height for box in boxes)
+    return Box(left, top, right - left, bottom - top)

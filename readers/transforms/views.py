@@ -21,6 +21,7 @@ class Views:
 
     Attributes:
         views: The transform of each view.
+        alike: True if all of them get the same random numbers.
         draws: Number of random numbers that all of them take.
         foreign: All callables in them that are not packtrain's.
 
@@ -31,13 +32,15 @@ class Views:
         UsageError: There are none, or one of them is no transform.
     """
 
+    alike: bool = False
+
     def __init__(self, transforms: Iterable[Any]) -> None:
         self.views: Final[tuple[Compose, ...]] = tuple(
             map(compose, items("transforms", transforms, "a list with a transform for each view"))
         )
         if not self.views:
             raise UsageError("Views needs at least one transform")
-        self.draws: Final = sum(view.draws for view in self.views)
+        self.draws: Final = self.views[0].draws if self.alike else sum(view.draws for view in self.views)
         self.foreign: Final = tuple(each for view in self.views for each in view.foreign)
         if any(isinstance(each, Views) for each in self.foreign):
             raise UsageError("Views inside of Views: give all transforms in one list")
@@ -49,14 +52,3 @@ class Views:
     def __repr__(self) -> str:
         views = "".join(f"\n    {' '.join(repr(view).split())}," for view in self.views)
         return f"{type(self).__name__}([{views}\n])"
-
-
-def composed(transform: Any) -> Compose | Views:
-    """A transform, any callable, or a list of them, as a `Compose`; of nothing but `Views`, these themselves.
-
-    Raises:
-        UsageError: `transform` is none of these.
-    """
-    found = compose(transform)
-    alone = found.foreign[0] if not found.fused and len(found.foreign) == 1 else None
-    return alone if isinstance(alone, Views) else found
