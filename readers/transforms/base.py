@@ -35,7 +35,7 @@ class Transform(ABC):
     def geometric(self) -> bool:
         """True if the transform moves pixels: the image's size may change, and which part of the source is needed.
 
-        False if it is pointwise: it changes each pixel by itself.
+        False if it changes nothing but values.
         """
 
     @property

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from packtrain._codec.geometry import Operation, size_after
+from packtrain._codec.geometry import Operation
 from packtrain._codec.image_plan import ImagePlan, plan_image
 from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
+from .choices import operations_of
 from .finishing import FinishingStep
 from .recognition import recognised
 
@@ -36,7 +37,7 @@ class Compose:
 
     def __init__(self, transforms: Iterable[Any]) -> None:
         self.given: Final = tuple(_flat(items("transforms", transforms, "a list of transforms")))
-        known = [_known(each) for each in self.given]
+        known = [recognised(each) for each in self.given]
         count = _leading(known, Transform)
         self.fused: Final[tuple[Transform, ...]] = _joined(known[:count])
         # Whatever follows steps on tensors wants what the given ones make of a PIL image.
@@ -49,14 +50,7 @@ class Compose:
         """The operations of `fused` for one image; takes and raises what `Transform.operations` does."""
         if len(self.fused) == 1:
             return self.fused[0].operations(width, height, random)
-        done: tuple[Operation, ...] = ()
-        for transform in self.fused:
-            operations = transform.operations(width, height, random[: transform.draws])
-            if transform.geometric:
-                width, height = size_after(operations, width, height)
-            random = random[transform.draws :]
-            done += operations
-        return done
+        return operations_of(self.fused, width, height, random)
 
     def plan(self, width: int, height: int, random: Sequence[float]) -> ImagePlan:
         """The plan of `fused` for one image; takes and raises what `operations` does."""
@@ -87,11 +81,6 @@ def compose(transform: Any) -> Compose:
         UsageError: `transform` is none of these.
     """
     return transform if isinstance(transform, Compose) else Compose([transform])
-
-
-def _known(given: Any) -> Sequence[Transform | FinishingStep] | None:
-    """What packtrain runs for a transform; None if it is foreign."""
-    return (given,) if isinstance(given, Transform | FinishingStep) else recognised(given)
 
 
 def _leading(known: Sequence[Sequence[Any] | None], kind: type[Any]) -> int:

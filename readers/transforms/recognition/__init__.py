@@ -6,16 +6,32 @@ the class itself is recognised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+from packtrain._core.errors import UsageError
 
 from ..base import Transform
 from ..finishing import FinishingStep
+from . import torchvision
+from .makers import Makers, Recognised
 
-Recognised = Sequence[Transform | FinishingStep]
-"""What does the same; empty for what does nothing."""
+# A library's modules are its own affair where its classes are known by the name of a package.
+_PACKAGES: Final = ("torchvision.transforms.v2", "torchvision.transforms")
+_MAKERS: Final[Makers] = {**torchvision.MAKERS}
 
 
 def recognised(transform: Any) -> Recognised | None:
-    """What does the same as a transform of another library; None if it is not known, or does something of its own."""
-    return None
+    """What does the same as a transform; None if it is not known, or does something of its own.
+
+    packtrain's transforms are recognised as themselves.
+    """
+    if isinstance(transform, Transform | FinishingStep):
+        return (transform,)
+    kind = type(transform)
+    inside = (name for name in _PACKAGES if kind.__module__ == name or kind.__module__.startswith(f"{name}."))
+    maker = _MAKERS.get((next(inside, kind.__module__), kind.__name__))
+    try:
+        return None if maker is None else maker(transform, recognised)
+    except (UsageError, AttributeError):
+        # Parameters that are not ours, or that another version of the library calls otherwise.
+        return None

@@ -1,0 +1,201 @@
+"""Transforms that leave it to chance which others apply, or in what order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from typing_extensions import override
+
+from packtrain._codec.geometry import Operation, size_after
+from packtrain._core.arguments import items, number, unexpected
+from packtrain._core.errors import UsageError
+
+from . import arguments
+from .base import Transform
+
+
+class Chain(Transform):
+    """Transforms one after the other, as a single one."""
+
+    def __init__(self, transforms: Iterable[Transform]) -> None:
+        self.transforms: Final = tuple(transforms)
+
+    @property
+    @override
+    def geometric(self) -> bool:
+        return any(transform.geometric for transform in self.transforms)
+
+    @property
+    @override
+    def draws(self) -> int:
+        return sum(transform.draws for transform in self.transforms)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        return operations_of(self.transforms, width, height, random)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self.transforms))}]"
+
+
+class _Choice(Transform):
+    """Base of what chooses among several transforms.
+
+    Attributes:
+        transforms: The transforms.
+
+    Args:
+        transforms: packtrain's transforms, and lists or `Compose` of them.
+
+    Raises:
+        UsageError: There are none, or one of them is not packtrain's.
+    """
+
+    def __init__(self, transforms: Iterable[Any]) -> None:
+        given = items("transforms", transforms, "a list of transforms")
+        if not given:
+            raise UsageError(f"{type(self).__name__} needs at least one transform")
+        self.transforms: Final = tuple(map(self._single, given))
+
+    @property
+    @override
+    def geometric(self) -> bool:
+        return any(transform.geometric for transform in self.transforms)
+
+    @property
+    @abstractmethod
+    def draws(self) -> int: ...
+
+    def _single(self, given: Any) -> Transform:
+        if isinstance(given, Transform):
+            return given
+        # A `Compose`, which cannot be imported here, as it takes these transforms itself.
+        parts = getattr(given, "given", given)
+        if isinstance(parts, list | tuple):
+            return Chain(map(self._single, parts))
+        name = type(self).__name__
+        raise UsageError(
+            f"{name}: {given!r} is not one of packtrain's transforms: take {name} from torchvision.transforms, which "
+            "calls any others"
+        )
+
+    def _repr(self, *before: str) -> str:
+        lines = "".join(f"\n    {line}" for line in (*before, *self.transforms))
+        return f"{type(self).__name__}({lines}\n)"
+
+
+class RandomApply(_Choice):
+    """Applies all of `transforms`, one after the other, with probability `p`; otherwise none.
+
+    Args:
+        transforms: packtrain's transforms, and lists or `Compose` of them.
+        p: The probability.
+
+    Raises:
+        UsageError: There are no transforms, one of them is not packtrain's, or `p` is not a probability.
+    """
+
+    def __init__(self, transforms: Iterable[Any], p: float = 0.5) -> None:
+        super().__init__(transforms)
+        self.p: Final = arguments.probability("p", p)
+
+    @property
+    @override
+    def draws(self) -> int:
+        return 1 + sum(transform.draws for transform in self.transforms)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        return operations_of(self.transforms, width, height, random[1:]) if random[0] < self.p else ()
+
+    def __repr__(self) -> str:
+        return self._repr(f"p={self.p}")
+
+
+class RandomChoice(_Choice):
+    """Applies one of `transforms`.
+
+    Args:
+        transforms: packtrain's transforms, and lists or `Compose` of them, of which each counts as one.
+        p: Weight of each, in any unit; None for equal ones.
+
+    Raises:
+        UsageError: There are no transforms, one of them is not packtrain's, or `p` are not their weights.
+    """
+
+    def __init__(self, transforms: Iterable[Any], p: Sequence[float] | None = None) -> None:
+        super().__init__(transforms)
+        self.p: Final = p
+        count = len(self.transforms)
+        expected = f"a weight, 0 or more, for each of the {count} transforms, not all of them 0"
+        weights = [number("p", weight, 0, 1e300, expected) for weight in items("p", p or [1.0] * count, expected)]
+        if len(weights) != count or not sum(weights) > 0:
+            raise unexpected("p", p, expected)
+        total = sum(weights)
+        # A rounded sum must not leave a gap below 1.
+        last = max(at for at, weight in enumerate(weights) if weight)
+        self._bounds: Final = [bound / total for bound in accumulate(weights)][:last]
+
+    @property
+    @override
+    def draws(self) -> int:
+        # Only one of them takes numbers.
+        return 1 + max(transform.draws for transform in self.transforms)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        chosen = self.transforms[bisect(self._bounds, random[0])]
+        return chosen.operations(width, height, random[1 : 1 + chosen.draws])
+
+    def __repr__(self) -> str:
+        return f"{self._repr()}(p={self.p})"
+
+
+class RandomOrder(_Choice):
+    """Applies all of `transforms` in a random order.
+
+    Args:
+        transforms: packtrain's transforms, and lists or `Compose` of them, of which each counts as one.
+
+    Raises:
+        UsageError: There are no transforms, or one of them is not packtrain's.
+    """
+
+    @property
+    @override
+    def draws(self) -> int:
+        return sum(1 + transform.draws for transform in self.transforms)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        order = permutation(random[: len(self.transforms)])
+        return operations_of([self.transforms[at] for at in order], width, height, random[len(order) :])
+
+    def __repr__(self) -> str:
+        return self._repr()
+
+
+def permutation(random: Sequence[float]) -> list[int]:
+    """A random order of the numbers from 0 on, as many as there are random numbers; every order is equally likely."""
+    return sorted(range(len(random)), key=random.__getitem__)
+
+
+def operations_of(
+    transforms: Iterable[Transform], width: int, height: int, random: Sequence[float]
+) -> tuple[Operation, ...]:
+    """The operations of transforms one after the other; takes and raises what `Transform.operations` does.
+
+    Each takes its random numbers in turn.
+    """
+    done: tuple[Operation, ...] = ()
+    for transform in transforms:
+        operations = transform.operations(width, height, random[: transform.draws])
+        if transform.geometric:
+            width, height = size_after(operations, width, height)
+        random = random[transform.draws :]
+        done += operations
+    return done

@@ -1,0 +1,121 @@
+"""Recognises the transforms of torchvision.transforms and torchvision.transforms.v2 that act on images.
+
+Both versions give the same pixels for PIL images, except where a transform says otherwise. What v2 makes of tensors has
+other pixels: pipelines that begin with its ``ToImage`` are not recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from packtrain._core.errors import UsageError
+
+from ..base import Transform
+from ..choices import Chain, RandomApply, RandomChoice, RandomOrder
+from ..geometric import (
+    CenterCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+from ..padding import Pad
+from .makers import Makers, Recognise, Recognised
+
+V1: Final = "torchvision.transforms"
+V2: Final = "torchvision.transforms.v2"
+
+
+def _same(make: Callable[..., Transform], *names: str) -> Callable[[Any, Recognise], Recognised]:
+    """Makes a transform from attributes that have the names and values of its parameters."""
+
+    def maker(given: Any, recognise: Recognise) -> Recognised:
+        return (make(**{name: getattr(given, name) for name in names}),)
+
+    return maker
+
+
+def _sequence(given: Any, recognise: Recognise) -> Recognised | None:
+    parts: list[Any] = []
+    for each in given.transforms:
+        known = recognise(each)
+        if known is None:
+            return None
+        parts += known
+    return parts
+
+
+def _parts(given: Any, recognise: Recognise) -> Iterable[Transform]:
+    """The transforms to choose from, each as one.
+
+    Raises:
+        UsageError: One of them is not known.
+    """
+    for each in given.transforms:
+        known = recognise(each)
+        if known is None or not all(isinstance(part, Transform) for part in known):
+            raise UsageError(f"{each!r} is not known")
+        yield Chain(known) if len(known) != 1 else known[0]  # type: ignore[arg-type, misc]
+
+
+def _apply(given: Any, recognise: Recognise) -> Recognised:
+    return (RandomApply(list(_parts(given, recognise)), given.p),)
+
+
+def _choice(given: Any, recognise: Recognise) -> Recognised:
+    return (RandomChoice(list(_parts(given, recognise)), given.p),)
+
+
+def _order(given: Any, recognise: Recognise) -> Recognised:
+    return (RandomOrder(list(_parts(given, recognise))),)
+
+
+def _nothing(given: Any, recognise: Recognise) -> Recognised:
+    return ()
+
+
+def _random_crop_2(given: Any, recognise: Recognise) -> Recognised:
+    padding = given.padding
+    if padding is not None:
+        left, right, top, bottom = padding
+        padding = (left, top, right, bottom)
+        if given.pad_if_needed and given.padding_mode not in ("constant", "edge"):
+            raise UsageError("v2 pads once by the sum of both, so that what it reflects is not a reflection itself")
+    return (RandomCrop(given.size, padding, given.pad_if_needed, given.fill, given.padding_mode),)
+
+
+def _resized_crop(given: Any, recognise: Recognise) -> Recognised:
+    return (RandomResizedCrop(given.size, given.scale, given.ratio, given.interpolation, _antialias(given)),)
+
+
+def _resize(given: Any, recognise: Recognise) -> Recognised:
+    return (Resize(given.size, given.interpolation, given.max_size, _antialias(given)),)
+
+
+def _antialias(given: Any) -> bool | None:
+    # torchvision antialiases PIL images whatever this says.
+    return None if given.antialias is None else True
+
+
+_BOTH: Final = {
+    "CenterCrop": _same(CenterCrop, "size"),
+    "Compose": _sequence,
+    "Pad": _same(Pad, "padding", "fill", "padding_mode"),
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
+    "RandomCrop": _same(RandomCrop, "size", "padding", "pad_if_needed", "fill", "padding_mode"),
+    "RandomHorizontalFlip": _same(RandomHorizontalFlip, "p"),
+    "RandomOrder": _order,
+    "RandomResizedCrop": _resized_crop,
+    "RandomVerticalFlip": _same(RandomVerticalFlip, "p"),
+    "Resize": _resize,
+}
+
+MAKERS: Final[Makers] = {
+    **{(package, name): maker for package in (V1, V2) for name, maker in _BOTH.items()},
+    (V2, "Identity"): _nothing,
+    (V2, "RandomCrop"): _random_crop_2,
+    ("torch.nn.modules.linear", "Identity"): _nothing,
+}
