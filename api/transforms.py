@@ -1,5 +1,18 @@
 """Transforms with torchvision's names, parameters and pixels that see an image before it is decoded."""
 
+from packtrain._readers.transforms.choices import RandomApply, RandomChoice, RandomOrder
+from packtrain._readers.transforms.colour import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 from packtrain._readers.transforms.compose import Compose
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
@@ -9,18 +22,41 @@ from packtrain._readers.transforms.geometric import (
     RandomVerticalFlip,
     Resize,
 )
+from packtrain._readers.transforms.padding import Pad
+from packtrain._readers.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from packtrain._readers.transforms.several_crops import FiveCrop, TenCrop
 from packtrain._readers.transforms.views import Views
+from packtrain._readers.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "AutoAugment",
     "CenterCrop",
+    "ColorJitter",
     "Compose",
     "FiveCrop",
+    "GaussianBlur",
+    "Grayscale",
+    "Pad",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
+    "RandomEqualize",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "TenCrop",
+    "TrivialAugmentWide",
     "Views",
 ]

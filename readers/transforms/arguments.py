@@ -41,6 +41,65 @@ def bounds(name: str, value: Sequence[float], *, zero: bool) -> tuple[float, flo
     return low, high
 
 
+def jitter(name: str, value: float | Sequence[float] | None, centre: float, most: float) -> tuple[float, float] | None:
+    """The range of a factor, for its distance from `centre` or for (least, greatest); None if it is always `centre`."""
+    least = -most if centre == 0 else 0.0
+    expected = f"a number, 0 or more, or (least, greatest), from {least:g} to {most:g}"
+    if value is None:
+        return None
+    if isinstance(value, Iterable):
+        low, high = pair(name, value, expected)
+    else:
+        spread = number(name, value, 0, math.inf, expected)
+        low, high = centre - spread, centre + spread
+        low = max(low, 0.0) if centre else low
+    if not least <= low <= high <= most or high == math.inf:
+        raise unexpected(name, value, expected)
+    return None if low == high == centre else (low, high)
+
+
+def pair(name: str, value: Iterable[Any], expected: str) -> tuple[float, float]:
+    """Two numbers.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    numbers = [number(name, each, -math.inf, math.inf, expected) for each in items(name, value, expected)]
+    if len(numbers) != 2:
+        raise unexpected(name, value, expected)
+    return numbers[0], numbers[1]
+
+
+def degrees(name: str, value: float | Sequence[float], pairs: Sequence[int]) -> tuple[float, ...]:
+    """(least, greatest) in degrees, once or as often as one of `pairs` says; a single number reaches to both sides."""
+    count = " or ".join("(least, greatest)" if each == 1 else f"{each} such pairs in one list" for each in pairs)
+    expected = f"an angle in degrees, 0 or more, or {count}"
+    if not isinstance(value, Iterable):
+        most = number(name, value, 0, 1e300, expected)
+        return -most, most
+    angles = tuple(number(name, each, -1e300, 1e300, expected) for each in items(name, value, expected))
+    if len(angles) not in [2 * each for each in pairs] or any(angles[at] > angles[at + 1] for at in (0, -2)):
+        raise unexpected(name, value, expected)
+    return angles
+
+
+def warp_interpolation(value: Any) -> str:
+    """An interpolation that warps have: nearest, bilinear or bicubic."""
+    name = interpolation(value)
+    if FILTERS[name] not in (0, 2, 3):
+        raise unexpected("interpolation", value, "nearest, bilinear or bicubic")
+    return name
+
+
+def warp_fill(value: float | Sequence[float] | None) -> tuple[int, ...]:
+    """The colour outside of a warped image: one value from 0 to 255, or one for each of three channels."""
+    found = fill(value)
+    colour = found if isinstance(found, tuple) else (found,)
+    if len(colour) not in (1, 3) or not all(0 <= each <= 255 for each in colour):
+        raise unexpected("fill", value, "a value from 0 to 255, or three of them")
+    return colour
+
+
 def probability(name: str, value: float) -> float:
     """A number from 0 to 1."""
     return number(name, value, 0, 1, "a probability, from 0 to 1")

@@ -83,9 +83,11 @@ class _Choice(Transform):
             "calls any others"
         )
 
-    def _repr(self, *before: str) -> str:
-        lines = "".join(f"\n    {line}" for line in (*before, *self.transforms))
-        return f"{type(self).__name__}({lines}\n)"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}([{', '.join(map(repr, self.transforms))}]{self._options()})"
+
+    def _options(self) -> str:
+        return ""
 
 
 class RandomApply(_Choice):
@@ -112,8 +114,9 @@ class RandomApply(_Choice):
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         return operations_of(self.transforms, width, height, random[1:]) if random[0] < self.p else ()
 
-    def __repr__(self) -> str:
-        return self._repr(f"p={self.p}")
+    @override
+    def _options(self) -> str:
+        return f", p={self.p}"
 
 
 class RandomChoice(_Choice):
@@ -151,8 +154,9 @@ class RandomChoice(_Choice):
         chosen = self.transforms[bisect(self._bounds, random[0])]
         return chosen.operations(width, height, random[1 : 1 + chosen.draws])
 
-    def __repr__(self) -> str:
-        return f"{self._repr()}(p={self.p})"
+    @override
+    def _options(self) -> str:
+        return f", p={self.p}"
 
 
 class RandomOrder(_Choice):
@@ -174,9 +178,6 @@ class RandomOrder(_Choice):
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         order = permutation(random[: len(self.transforms)])
         return operations_of([self.transforms[at] for at in order], width, height, random[len(order) :])
-
-    def __repr__(self) -> str:
-        return self._repr()
 
 
 def permutation(random: Sequence[float]) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from packtrain._codec.geometry import Operation, Pad as PadOperation
+from packtrain._codec.geometry import Operation
+from packtrain._codec.geometry import Pad as PadOperation
 
 from . import arguments
 from .geometric import GeometricTransform

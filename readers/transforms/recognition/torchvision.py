@@ -6,13 +6,25 @@ other pixels: pipelines that begin with its ``ToImage`` are not recognised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from packtrain._core.errors import UsageError
 
 from ..base import Transform
 from ..choices import Chain, RandomApply, RandomChoice, RandomOrder
+from ..colour import (
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 from ..geometric import (
     CenterCrop,
     RandomCrop,
@@ -22,17 +34,19 @@ from ..geometric import (
     Resize,
 )
 from ..padding import Pad
-from .makers import Makers, Recognise, Recognised
+from ..policies import AutoAugment, RandAugment, TrivialAugmentWide
+from ..warps import RandomAffine, RandomPerspective, RandomRotation
+from .makers import Maker, Makers, Recognise, Recognised
 
 V1: Final = "torchvision.transforms"
 V2: Final = "torchvision.transforms.v2"
 
 
-def _same(make: Callable[..., Transform], *names: str) -> Callable[[Any, Recognise], Recognised]:
+def _same(make: Callable[..., Transform], *names: str, **fixed: Any) -> Maker:
     """Makes a transform from attributes that have the names and values of its parameters."""
 
     def maker(given: Any, recognise: Recognise) -> Recognised:
-        return (make(**{name: getattr(given, name) for name in names}),)
+        return (make(**{name: getattr(given, name) for name in names}, **fixed),)
 
     return maker
 
@@ -99,22 +113,46 @@ def _antialias(given: Any) -> bool | None:
     return None if given.antialias is None else True
 
 
-_BOTH: Final = {
+_BOTH: Final[Mapping[str, Maker]] = {
     "CenterCrop": _same(CenterCrop, "size"),
+    "ColorJitter": _same(ColorJitter, "brightness", "contrast", "saturation", "hue"),
     "Compose": _sequence,
+    "GaussianBlur": _same(GaussianBlur, "kernel_size", "sigma"),
+    "Grayscale": _same(Grayscale, "num_output_channels"),
     "Pad": _same(Pad, "padding", "fill", "padding_mode"),
+    "RandomAdjustSharpness": _same(RandomAdjustSharpness, "sharpness_factor", "p"),
     "RandomApply": _apply,
+    "RandomAutocontrast": _same(RandomAutocontrast, "p"),
     "RandomChoice": _choice,
     "RandomCrop": _same(RandomCrop, "size", "padding", "pad_if_needed", "fill", "padding_mode"),
+    "RandomEqualize": _same(RandomEqualize, "p"),
+    "RandomGrayscale": _same(RandomGrayscale, "p"),
     "RandomHorizontalFlip": _same(RandomHorizontalFlip, "p"),
+    "RandomInvert": _same(RandomInvert, "p"),
     "RandomOrder": _order,
+    "RandomPerspective": _same(RandomPerspective, "distortion_scale", "p", "interpolation", "fill"),
+    "RandomPosterize": _same(RandomPosterize, "bits", "p"),
     "RandomResizedCrop": _resized_crop,
+    "RandomRotation": _same(RandomRotation, "degrees", "interpolation", "expand", "center", "fill"),
+    "RandomSolarize": _same(RandomSolarize, "threshold", "p"),
     "RandomVerticalFlip": _same(RandomVerticalFlip, "p"),
     "Resize": _resize,
+}
+# The two versions round in different ways.
+_VERSIONED: Final[Mapping[Callable[..., Transform], tuple[str, ...]]] = {
+    AutoAugment: ("policy", "interpolation", "fill"),
+    RandAugment: ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill"),
+    RandomAffine: ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+    TrivialAugmentWide: ("num_magnitude_bins", "interpolation", "fill"),
 }
 
 MAKERS: Final[Makers] = {
     **{(package, name): maker for package in (V1, V2) for name, maker in _BOTH.items()},
+    **{
+        (package, make.__name__): _same(make, *names, version=version)
+        for version, package in enumerate((V1, V2), 1)
+        for make, names in _VERSIONED.items()
+    },
     (V2, "Identity"): _nothing,
     (V2, "RandomCrop"): _random_crop_2,
     ("torch.nn.modules.linear", "Identity"): _nothing,

@@ -1,0 +1,236 @@
+"""Transforms that change the values of pixels: colours, tones, and blur."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from typing_extensions import override
+
+from packtrain._codec.effects import colour, filters, tones
+from packtrain._codec.effects.channels import Channels
+from packtrain._codec.effects.operation import PixelOperation
+from packtrain._codec.geometry import Operation
+from packtrain._core.arguments import number, unexpected, whole
+
+from . import arguments
+from .base import Transform
+from .choices import permutation
+
+
+class ColourTransform(Transform):
+    """A transform that leaves every pixel in its place."""
+
+    geometric: Final = False
+
+
+class ColorJitter(ColourTransform):
+    """Changes brightness, contrast, saturation and hue by random factors, in a random order.
+
+    Args:
+        brightness: Greatest distance of the factor from 1, or (least, greatest) factor; 0 to leave it.
+        contrast: The same.
+        saturation: The same.
+        hue: Greatest turn of the hues, of a whole turn, or (least, greatest), from -0.5 to 0.5.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 8
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] | None = 0,
+        contrast: float | Sequence[float] | None = 0,
+        saturation: float | Sequence[float] | None = 0,
+        hue: float | Sequence[float] | None = 0,
+    ) -> None:
+        self.brightness: Final = arguments.jitter("brightness", brightness, 1, math.inf)
+        self.contrast: Final = arguments.jitter("contrast", contrast, 1, math.inf)
+        self.saturation: Final = arguments.jitter("saturation", saturation, 1, math.inf)
+        self.hue: Final = arguments.jitter("hue", hue, 0, 0.5)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        ranges = (self.brightness, self.contrast, self.saturation, self.hue)
+        return tuple(
+            _JITTERS[part](_uniform(bounds, random[4 + part]))
+            for part in permutation(random[:4])
+            if (bounds := ranges[part]) is not None
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(brightness={self.brightness}, contrast={self.contrast}, "
+            f"saturation={self.saturation}, hue={self.hue})"
+        )
+
+
+_JITTERS: Final = (colour.Brightness, colour.Contrast, colour.Saturation, colour.Hue)
+
+
+class Grayscale(ColourTransform):
+    """Makes the image grey.
+
+    Args:
+        num_output_channels: 1 or 3 equal ones.
+
+    Raises:
+        UsageError: `num_output_channels` is something else.
+    """
+
+    draws: Final = 0
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        self.num_output_channels: Final = whole("num_output_channels", num_output_channels)
+        if num_output_channels not in (1, 3):
+            raise unexpected("num_output_channels", num_output_channels, "1 or 3")
+        self._operations: Final = (colour.Grey(), Channels(self.num_output_channels))
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        return self._operations
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_output_channels={self.num_output_channels})"
+
+
+class GaussianBlur(ColourTransform):
+    """Blurs the image. The values are within one of torchvision's, which computes them with torch in float32.
+
+    An image that reaches less far than the kernel, at which torchvision fails, is mirrored as often as needed.
+
+    Args:
+        kernel_size: Width and height of the kernel in pixels, odd; or one number for both.
+        sigma: (least, greatest) standard deviation in pixels, or a fixed one.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 1
+
+    def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
+        sides = arguments.integers("kernel_size", kernel_size, (1, 2), least=1)
+        if not all(side % 2 for side in sides):
+            raise unexpected("kernel_size", kernel_size, "odd numbers of pixels")
+        self.kernel_size: Final = (sides[0], sides[-1])
+        both = sigma if isinstance(sigma, Sequence) else (sigma, sigma)
+        self.sigma: Final = arguments.bounds("sigma", both, zero=False)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        sigma = _uniform(self.sigma, random[0])
+        return (filters.GaussianBlur(self.kernel_size, (sigma, sigma)),)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(kernel_size={self.kernel_size}, sigma={self.sigma})"
+
+
+class _Sometimes(ColourTransform):
+    """Runs one effect with probability `p`."""
+
+    draws: Final = 1
+
+    def __init__(self, p: float, effect: PixelOperation, shown: str = "") -> None:
+        self.p: Final = arguments.probability("p", p)
+        self._effect: Final = effect
+        self._shown: Final = shown
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        return (self._effect,) if random[0] < self.p else ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._shown}p={self.p})"
+
+
+class RandomGrayscale(_Sometimes):
+    """Makes the image grey with probability `p`; the number of its channels stays.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p, colour.Grey())
+
+
+class RandomInvert(_Sometimes):
+    """Replaces each value by 255 minus it, with probability `p`.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p, tones.Invert())
+
+
+class RandomPosterize(_Sometimes):
+    """Keeps the highest `bits` bits of each value, from 0 to 8, with probability `p`.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    def __init__(self, bits: int, p: float = 0.5) -> None:
+        self.bits: Final = whole("bits", bits, 0, 8)
+        super().__init__(p, tones.Posterize(self.bits), f"bits={self.bits},")
+
+
+class RandomSolarize(_Sometimes):
+    """Inverts all values from `threshold` on, with probability `p`.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    def __init__(self, threshold: float, p: float = 0.5) -> None:
+        self.threshold: Final = number("threshold", threshold, -1e300, 1e300, "a number")
+        super().__init__(p, tones.Solarize(self.threshold), f"threshold={self.threshold},")
+
+
+class RandomAdjustSharpness(_Sometimes):
+    """Blends the image with a smoothed one, with probability `p`.
+
+    Args:
+        sharpness_factor: 0 gives the smoothed image, 1 the image itself, 2 twice the sharpness.
+        p: The probability.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
+        self.sharpness_factor: Final = number("sharpness_factor", sharpness_factor, 0, 1e300, "a number, 0 or more")
+        super().__init__(p, filters.Sharpness(self.sharpness_factor), f"sharpness_factor={self.sharpness_factor},")
+
+
+class RandomAutocontrast(_Sometimes):
+    """Stretches the values of each channel so that they reach from 0 to 255, with probability `p`.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p, tones.AutoContrast())
+
+
+class RandomEqualize(_Sometimes):
+    """Equalises the histogram of each channel with probability `p`.
+
+    Raises:
+        UsageError: `p` is not a probability.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p, tones.Equalize())
+
+
+def _uniform(bounds: tuple[float, float], number: float) -> float:
+    low, high = bounds
+    return low + (high - low) * number
