@@ -209,6 +209,7 @@ def pillow_version() -> str:
     )
 
 
+@functools.cache
 def pillow_conflict() -> str | None:
     """A warning if Pillow and pillow-simd are both installed, since they overwrite each other's files; None if not."""
     found = [name for name in ("pillow", "pillow-simd") if _is_installed(name)]

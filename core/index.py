@@ -15,6 +15,7 @@ with checksums in ``field.NAME.blocks``. They are neither opened nor checked unl
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,15 +144,16 @@ class Columns:
         return self._folder / f"{self._prefix}{name}.npy"
 
     def _check_form(self, name: str, array: Array) -> None:
-        path, text = self._file(name), name.endswith((_OFFSETS, _BYTES))
-        known = "<i8" if name.endswith(_OFFSETS) else "|u1" if text else self._dtypes.get(name)
+        offsets = name.endswith(_OFFSETS)
+        known = "<i8" if offsets else "|u1" if name.endswith(_BYTES) else self._dtypes.get(name)
         if known is not None and (array.dtype.str != known or array.ndim != 1):
-            raise _damaged(path, f"it holds {array.dtype.str} {array.shape}, not {known} in one dimension")
+            how = f"it holds {array.dtype.str} {array.shape}, not {known} in one dimension"
+            raise _damaged(self._file(name), how)
         if name.endswith(_BYTES):
             self.require(name.removesuffix(_BYTES) + _OFFSETS)
-        elif array.shape[:1] != (self._rows + name.endswith(_OFFSETS),):
-            raise _damaged(path, f"it has shape {array.shape} in a dataset of {self._rows} rows")
-        elif name.endswith(_OFFSETS):
+        elif array.shape[:1] != (self._rows + offsets,):
+            raise _damaged(self._file(name), f"it has shape {array.shape} in a dataset of {self._rows} rows")
+        elif offsets:
             self.require(name.removesuffix(_OFFSETS) + _BYTES)
 
     def __contains__(self, name: str) -> bool:
@@ -383,7 +385,7 @@ def _map_column(folder: Path, column: ColumnInfo) -> Array:
     path = folder / f"{column.name}.npy"
     try:
         dtype = np.dtype(column.dtype)
-        expected = HEADER_BYTES + dtype.itemsize * int(np.prod(column.shape, dtype=object))
+        expected = HEADER_BYTES + dtype.itemsize * math.prod(column.shape)
         header = npy_header(column.dtype, column.shape)
     except (TypeError, ValueError) as error:
         raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape}") from error

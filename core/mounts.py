@@ -114,4 +114,6 @@ def is_network(path: Path) -> bool:
 
 def _unescaped(text: str) -> Path:
     """Decodes spaces, tabs, newlines and backslashes, which mountinfo writes as octal numbers."""
-    return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))
+    if "\\" in text:
+        text = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return Path(text)

@@ -119,7 +119,14 @@ class Spelled:
     def parser(self) -> Parser:
         """Reads the text, and makes the value."""
         text = _parser(str)
-        return lambda value: _made(self.parse, text(value))
+
+        def read(value: Any) -> Any:
+            try:
+                return self.parse(text(value))
+            except PacktrainError as error:
+                raise Mismatch(str(error)) from error
+
+        return read
 
 
 def parse(kind: type[T], value: object) -> T:
@@ -215,16 +222,12 @@ def _dataclass(kind: type[Any]) -> Parser:
                 found[name] = read_field(value[name])
             except Mismatch as error:
                 raise error.inside(f".{name}") from None
-        return _made(lambda found: kind(**found), found)
+        try:
+            return kind(**found)
+        except PacktrainError as error:
+            raise Mismatch(str(error)) from error
 
     return read
-
-
-def _made(make: Callable[[Any], Any], of: Any) -> Any:
-    try:
-        return make(of)
-    except PacktrainError as error:
-        raise Mismatch(str(error)) from error
 
 
 def _mismatch(expected: str, found: object) -> Mismatch:
