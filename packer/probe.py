@@ -175,9 +175,10 @@ def _huffman(body: bytes) -> frozenset[int]:
         _expect(kind & 0xEC == 0)
         counts = body[position + 1 : position + 17]
         _expect(len(counts) == 16)
-        values = body[position + 17 : position + 17 + sum(counts)]
-        _expect(_prefix_code(counts) and len(values) == sum(counts) <= 256)
-        _expect(kind >= 16 or all(value <= 15 for value in values))
+        total = sum(counts)
+        values = body[position + 17 : position + 17 + total]
+        _expect(_prefix_code(counts) and len(values) == total <= 256)
+        _expect(kind >= 16 or max(values, default=0) <= 15)
         position += 17 + len(values)
         found.add(kind)
     _expect(position == len(body))
