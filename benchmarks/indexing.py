@@ -6,13 +6,9 @@ all shards, and fsync.
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
@@ -20,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import (
-    Unmeasurable,
     alternate,
+    cold_seconds,
     describe_list,
     kind_of,
     medians,
@@ -29,6 +25,7 @@ from benchmarks.measure import (
     ratio,
     real_list,
     repeated_list,
+    require_cold,
     scratch,
     target,
 )
@@ -40,14 +37,12 @@ SHARDS: Final = 24
 REPETITIONS: Final = 5
 CAT: Final = "cat > /dev/null"
 INDEX: Final = "packtrain index"
-_DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Seconds of both commands."""
     lines, repetitions = (QUICK_LINES, 1) if quick else (LINES, REPETITIONS)
-    if not os.access(_DROP, os.W_OK):
-        raise Unmeasurable("dropping the page cache needs root")
+    require_cold()
     images = real_list()
     with scratch(on_disk=True) as disk:
         shards, out, source = disk / "shards", disk / "out", kind_of(disk)
@@ -101,16 +96,4 @@ def cases(shards: Path, out: Path) -> dict[str, Callable[[], float]]:
         CAT: f"cat {source}/*.tar > /dev/null",
         INDEX: f"{shlex.quote(sys.executable)} -m packtrain index {source} {there}",
     }
-    return {name: partial(_seconds, command, out) for name, command in commands.items()}
-
-
-def _seconds(command: str, out: Path) -> float:
-    os.sync()
-    if os.access(_DROP, os.W_OK):
-        _DROP.write_text("3")
-    try:
-        started = time.perf_counter()
-        subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - started
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
+    return {name: partial(cold_seconds, command, out) for name, command in commands.items()}

@@ -27,28 +27,13 @@ from PIL import Image, ImageDraw
 
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN, TORCH
 from benchmarks.loaders import rate, versions
-from benchmarks.measure import (
-    alternate,
-    child,
-    describe_list,
-    kind_of,
-    medians,
-    pillow_build,
-    print_table,
-    ratio,
-    real_list,
-    repeated_list,
-    scratch,
-    target,
-)
+from benchmarks.measure import child, describe_list, medians, print_table, ratio, real_list, repeated_list, target
 from benchmarks.peers.common import BATCH, EPOCH, SIDE, WORKERS, Batch, files
+from benchmarks.rounds import WARM_UP, take_turns
 from benchmarks.torchvision_import import import_torchvision
-from benchmarks.workloads import LINES, QUICK_LINES, file_paths, write_files
+from benchmarks.workloads import file_paths, write_files
 
-REPETITIONS: Final = 5
-WARM_UP: Final = 8
 SECONDS: Final = 4.0
-QUICK_SECONDS: Final = 1.0
 
 CLASSES: Final = 21
 BLOBS: Final = 8
@@ -63,25 +48,10 @@ SIDES: Final = (*STORED, TORCH)
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Images per second of all contestants."""
-    repetitions, seconds = (1, QUICK_SECONDS) if quick else (REPETITIONS, SECONDS)
-    with scratch() as outer:
-        folder, output = outer / "data", kind_of(outer)
-        described = prepare(real_list(), folder, QUICK_LINES if quick else LINES)
-        # Each process warms up by itself.
-        samples = alternate({side: partial(_rate, side, folder, seconds) for side in SIDES}, repetitions, warm_up=0)
+    samples, result = take_turns(SIDES, partial(prepare, real_list()), _rate, quick=quick, seconds=SECONDS)
     ratios = {side: ratio(samples[side], samples[TORCH]) for side in STORED}
     return {
-        **pillow_build(),
-        "input": described,
-        "output": output,
-        "settings": {
-            "batch_size": BATCH,
-            "workers": WORKERS,
-            "warm_up_batches": WARM_UP,
-            "seconds": seconds,
-            "repetitions": repetitions,
-            "order": "alternating, each in a fresh process",
-        },
+        **result,
         "contestants": {side: versions(CONTESTANTS[PACKTRAIN if side in STORED else side]) for side in SIDES},
         "images_per_second": samples,
         "median_images_per_second": medians(samples),

@@ -9,10 +9,12 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -25,6 +27,7 @@ from packtrain._core.mounts import file_system
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 MiB: Final = 1 << 20
+_DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
 
 _LIBRARIES: Final = (
     "packtrain",
@@ -36,9 +39,13 @@ _LIBRARIES: Final = (
     "pillow",
     "pillow-simd",
     "simplejpeg",
+    "timm",
     "torch",
+    "torchvision",
     "webdataset",
 )
+
+_PILLOWS: Final = ("pillow", "pillow-simd")
 
 Name = TypeVar("Name")
 Figures = TypeVar("Figures")
@@ -111,6 +118,28 @@ def scratch(*, on_disk: bool = False) -> Iterator[Path]:
         yield Path(folder)
 
 
+def require_cold() -> None:
+    """Checks that `cold_seconds` can work.
+
+    Raises:
+        Unmeasurable: Only root may drop the page cache.
+    """
+    if not os.access(_DROP_CACHES, os.W_OK):
+        raise Unmeasurable("dropping the page cache needs root")
+
+
+def cold_seconds(command: str, made: Path) -> float:
+    """Seconds of a shell command that finds nothing in the page cache; the folder that it made is removed."""
+    os.sync()
+    _DROP_CACHES.write_text("3")
+    try:
+        started = time.perf_counter()
+        subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - started
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
 def kind_of(folder: Path) -> str:
     """The type of file system that holds `folder`. Result files name this, not the path."""
     return file_system(folder)
@@ -150,8 +179,11 @@ def repeated_list(images: Path, lines: int) -> tuple[str, int, int]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries of this interpreter that a benchmark may use."""
-    found = {"python": platform.python_version()}
+    found, variant = {"python": platform.python_version()}, pillow_build()["variant"]
     for name in _LIBRARIES:
+        # One of them may lie in front of the other, by way of PYTHONPATH.
+        if name in _PILLOWS and name != variant:
+            continue
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -1,20 +1,68 @@
-"""Rounds of contestants, each in a fresh process of its interpreter, over the data that `workloads.prepare` wrote."""
+"""Rounds of contestants, or of the sides of a benchmark, which take turns, each in a fresh process."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN, TORCH_PILLOW
 from benchmarks.environments import interpreter, why_missing
-from benchmarks.measure import MiB, NotInstalled, alternate, child, ratio
-from benchmarks.workloads import Workload
+from benchmarks.measure import MiB, NotInstalled, alternate, child, kind_of, pillow_build, ratio, scratch
+from benchmarks.peers.common import BATCH, WORKERS
+from benchmarks.workloads import LINES, QUICK_LINES, Workload
 
 REPETITIONS: Final = 5
+WARM_UP: Final = 8
+"""Batches before the clock starts: those that are prefetched at the start."""
+QUICK_SECONDS: Final = 1.0
+
+Side = TypeVar("Side", bound=Hashable)
+
+
+def take_turns(
+    sides: Iterable[Side],
+    prepare: Callable[[Path, int], dict[str, Any]],
+    measured: Callable[[Side, Path, float], float],
+    *,
+    quick: bool,
+    seconds: float,
+) -> tuple[dict[Side, list[float]], dict[str, Any]]:
+    """Measures the sides of a benchmark in alternating rounds.
+
+    Args:
+        sides: The sides.
+        prepare: Writes what they read into a folder that does not exist yet, from a list repeated to about so many
+            lines, and describes it.
+        measured: Images per second of a side over this folder, measured for at least so many seconds in a fresh
+            process, which warms up by itself. It raises `NotInstalled` for a side that cannot be run.
+        quick: True for one short round over a short list.
+        seconds: How long each figure is measured.
+
+    Returns:
+        The figures of each side that can be run, and what the result file says of all of them.
+    """
+    repetitions, seconds, lines = (1, QUICK_SECONDS, QUICK_LINES) if quick else (REPETITIONS, seconds, LINES)
+    with scratch() as outer:
+        folder, output = outer / "data", kind_of(outer)
+        described = prepare(folder, lines)
+        samples = alternate({side: partial(measured, side, folder, seconds) for side in sides}, repetitions, warm_up=0)
+    return samples, {
+        **pillow_build(),
+        "input": described,
+        "output": output,
+        "settings": {
+            "batch_size": BATCH,
+            "workers": WORKERS,
+            "warm_up_batches": WARM_UP,
+            "seconds": seconds,
+            "repetitions": repetitions,
+            "order": "alternating, each in a fresh process",
+        },
+    }
 
 
 class Field:

@@ -24,6 +24,7 @@ BENCHMARKS: Final = (
     "open",
     "loading",
     "recipes",
+    "effects",
     "views",
     "masks",
     "photographs",
@@ -38,7 +39,7 @@ COMPARISONS: Final = {
     f"peers-{workload}": workload for workload in ("jpeg", "jpeg500", "raw256-rrc", "raw-crop", "cold")
 }
 GROUPS: Final = {"peers": (*COMPARISONS, "pack", "open", "peers-open")}
-BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "views", "masks", "photographs")
+BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "effects", "views", "masks", "photographs")
 OUT: Final = RESULTS.with_name("out")
 """Where figures go that do not replace the kept ones."""
 

@@ -17,6 +17,7 @@ from benchmarks.measure import (
     Unmeasurable,
     alternate,
     child,
+    cold_seconds,
     describe_list,
     kind_of,
     medians,
@@ -24,6 +25,7 @@ from benchmarks.measure import (
     ratio,
     real_list,
     repeated_list,
+    require_cold,
     scratch,
     target,
 )
@@ -41,14 +43,12 @@ SHARDS: Final = 1000
 QUICK_SHARDS: Final = 20
 RECORDS_PER_SHARD: Final = 3
 AGAIN_SECONDS: Final = 0.2
-_DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Seconds of each command, by place; and of staging a dataset that is staged already."""
     lines, shards, repetitions = (QUICK_LINES, QUICK_SHARDS, 1) if quick else (LINES, SHARDS, REPETITIONS)
-    if not os.access(_DROP, os.W_OK):
-        raise Unmeasurable("dropping the page cache needs root")
+    require_cold()
     if shutil.which("rsync") is None:
         raise Unmeasurable("rsync is not installed: apt-get install rsync")
     images = real_list()
@@ -104,20 +104,15 @@ def _cases(dataset: Path, copy: Path) -> dict[str, Callable[[], float]]:
         # The whole command with its start, checksums and fsync, as the others.
         OURS: f"{shlex.quote(sys.executable)} -m packtrain stage {source} --to {there}",
     }
-    return {name: partial(_time, command, copy, mkdir=name == OURS) for name, command in commands.items()}
+    return {
+        name: partial(_staged_seconds if name == OURS else cold_seconds, command, copy)
+        for name, command in commands.items()
+    }
 
 
-def _time(command: str, copy: Path, *, mkdir: bool) -> float:
-    if mkdir:
-        copy.mkdir()
-    os.sync()
-    _DROP.write_text("3")
-    try:
-        started = time.perf_counter()
-        subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - started
-    finally:
-        shutil.rmtree(copy)
+def _staged_seconds(command: str, copy: Path) -> float:
+    copy.mkdir()
+    return cold_seconds(command, copy)
 
 
 def _again(images: Path, disk: Path, memory: Path, shards: int, repetitions: int) -> dict[str, Any]:

@@ -20,26 +20,13 @@ from typing import Any, Final
 
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN, TORCH
 from benchmarks.loaders import rate, versions
-from benchmarks.measure import (
-    alternate,
-    child,
-    kind_of,
-    medians,
-    pillow_build,
-    print_table,
-    ratio,
-    real_list,
-    scratch,
-    target,
-)
-from benchmarks.peers.common import BATCH, PACKED, SIDE, WORKERS, Batch, files
+from benchmarks.measure import child, medians, print_table, ratio, real_list, target
+from benchmarks.peers.common import PACKED, SIDE, Batch, files
+from benchmarks.rounds import WARM_UP, take_turns
 from benchmarks.torchvision_import import import_torchvision
-from benchmarks.workloads import LINES, QUICK_LINES, WORKLOADS, prepare
+from benchmarks.workloads import WORKLOADS, prepare
 
-REPETITIONS: Final = 5
-WARM_UP: Final = 8
 SECONDS: Final = 4.0
-QUICK_SECONDS: Final = 1.0
 
 SMALL: Final = 96
 GLOBAL_SCALE: Final = (0.4, 1.0)
@@ -51,26 +38,12 @@ SIDES: Final = (PACKTRAIN, TORCH)
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Images per second of both sides; each image has ten views."""
-    repetitions, seconds = (1, QUICK_SECONDS) if quick else (REPETITIONS, SECONDS)
-    with scratch() as outer:
-        folder, output = outer / "data", kind_of(outer)
-        described = prepare(WORKLOADS["jpeg"], real_list(), folder, QUICK_LINES if quick else LINES)
-        # Each process warms up by itself.
-        samples = alternate({side: partial(_rate, side, folder, seconds) for side in SIDES}, repetitions, warm_up=0)
+    write = partial(prepare, WORKLOADS["jpeg"], real_list())
+    samples, result = take_turns(SIDES, write, _rate, quick=quick, seconds=SECONDS)
     lead = ratio(samples[PACKTRAIN], samples[TORCH])
     return {
-        **pillow_build(),
-        "input": described,
-        "output": output,
-        "settings": {
-            "batch_size": BATCH,
-            "workers": WORKERS,
-            "views": [SIDE] * GLOBALS + [SMALL] * LOCALS,
-            "warm_up_batches": WARM_UP,
-            "seconds": seconds,
-            "repetitions": repetitions,
-            "order": "alternating, each in a fresh process",
-        },
+        **result,
+        "views": [SIDE] * GLOBALS + [SMALL] * LOCALS,
         "contestants": {side: versions(CONTESTANTS[side]) for side in SIDES},
         "images_per_second": samples,
         "median_images_per_second": medians(samples),

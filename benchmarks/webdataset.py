@@ -18,25 +18,19 @@ from benchmarks.contestants import PACKTRAIN, UNCHECKED, WEBDATASET
 from benchmarks.measure import (
     NotInstalled,
     Unmeasurable,
-    alternate,
     describe_list,
-    kind_of,
     medians,
-    pillow_build,
     print_table,
     ratio,
     real_list,
     repeated_list,
-    scratch,
     target,
 )
-from benchmarks.peers.common import BATCH, PACKED, SIDE, WORKERS
-from benchmarks.rounds import run
-from benchmarks.workloads import LINES, QUICK_LINES, file_paths, write_files
+from benchmarks.peers.common import PACKED, SIDE
+from benchmarks.rounds import run, take_turns
+from benchmarks.workloads import file_paths, write_files
 
-REPETITIONS: Final = 5
 SECONDS: Final = 4.0
-QUICK_SECONDS: Final = 1.0
 STREAM: Final = "jpeg"
 SHARDS: Final = "webdataset-jpeg"
 """The folder with the shards, see peers/webdataset.py."""
@@ -45,24 +39,10 @@ SIDES: Final = (PACKTRAIN, UNCHECKED, WEBDATASET)
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Images per second of both sides."""
-    repetitions, seconds = (1, QUICK_SECONDS) if quick else (REPETITIONS, SECONDS)
-    with scratch() as outer:
-        folder, output = outer / "data", kind_of(outer)
-        described = prepare(real_list(), folder, QUICK_LINES if quick else LINES)
-        # Each process warms up by itself.
-        samples = alternate({side: partial(_rate, side, folder, seconds) for side in SIDES}, repetitions, warm_up=0)
+    samples, result = take_turns(SIDES, partial(prepare, real_list()), _rate, quick=quick, seconds=SECONDS)
     lead = ratio(samples[PACKTRAIN], samples[WEBDATASET])
     return {
-        **pillow_build(),
-        "input": described,
-        "output": output,
-        "settings": {
-            "batch_size": BATCH,
-            "workers": WORKERS,
-            "seconds": seconds,
-            "repetitions": repetitions,
-            "order": "alternating, each in a fresh process",
-        },
+        **result,
         "contestants": {side: run(side, "versions") for side in SIDES},
         "images_per_second": samples,
         "median_images_per_second": medians(samples),
