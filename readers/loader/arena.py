@@ -2,6 +2,9 @@
 
 It is a memfd, which has no name, so nothing is left in /dev/shm however a process ends. A batch is handed to the
 consumer as arrays over its slot, without a copy.
+
+When batches get another size, the slots move to another range of the same file, so that what the consumer holds stays
+where it is. What nobody uses any more is a hole in the file, whoever has it mapped.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _ALIGNMENT: Final = 4096
 # Room on the board for the description of a batch, with dozens of fields.
 _PLAN_BYTES: Final = 16 * _ALIGNMENT
+# FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of fallocate.
+_PUNCH: Final = 0x01 | 0x02
 
 
 class Field(NamedTuple):
@@ -109,6 +114,36 @@ class Layout:
         return _aligned(size)
 
 
+class Recipe(NamedTuple):
+    """Where the bytes lie that tell workers what to make from now on.
+
+    Attributes:
+        number: Its number: 1 for the first one after that with which the workers were started.
+        start: Offset in the file.
+        size: Number of bytes.
+    """
+
+    number: int
+    start: int
+    size: int
+
+
+class Announced(NamedTuple):
+    """What lies behind the board.
+
+    Attributes:
+        slots: Number of slots.
+        layout: What a slot holds.
+        start: Offset of the first slot.
+        recipe: What batches are made by; None: what the workers were started with.
+    """
+
+    slots: int
+    layout: Layout
+    start: int
+    recipe: Recipe | None = None
+
+
 class Board:
     """The first pages of the shared memory, where each process reads what the others are doing.
 
@@ -125,7 +160,7 @@ class Board:
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
         self.workers: Final = workers
-        words = 1 + workers + (workers + 1) * WORDS
+        words = 2 + workers + (workers + 1) * WORDS
         self.size: Final = _aligned(8 * words) + _PLAN_BYTES
         if descriptor is None:
             try:
@@ -134,13 +169,17 @@ class Board:
                 raise _no_room(self.size, error) from error
         self.descriptor: Final = descriptor
         weakref.finalize(self, os.close, descriptor)
-        _reserve(descriptor, self.size)
+        if os.fstat(descriptor).st_size < self.size:
+            _reserve(descriptor, 0, self.size)
         memory = memoryview(mmap.mmap(descriptor, self.size))
         self._plan = memory[-_PLAN_BYTES:]
         self._words = memory[: 8 * words].cast("q")
-        self._counters = self._words[1 + workers :]
+        self._rows = self._words[2 : 2 + workers]
+        self._counters = self._words[2 + workers :]
         self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
         """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
+        self._taken: dict[int, int] = {}
+        """Start and size of each range behind the board that is in use. Only the loader's process knows them."""
 
     def words(self, process: int) -> memoryview:
         """The row of `counters` that a process writes, int64 [WORDS]."""
@@ -156,36 +195,89 @@ class Board:
 
     def note(self, worker: int, row: int) -> None:
         """Writes the row that a worker is reading; -1 if there is none."""
-        self._words[1 + worker] = row
+        self._rows[worker] = row
 
     def current(self, worker: int) -> memoryview:
         """The row that a worker is reading, int64 [1]."""
-        return self._words[1 + worker : 2 + worker]
+        return self._rows[worker : worker + 1]
 
     def row(self, worker: int) -> int:
         """The row that a worker read last; -1 if it is between two batches."""
-        return int(self._words[1 + worker])
+        return int(self._rows[worker])
 
-    def announce(self, slots: int, layout: Layout) -> None:
-        """Writes what lies behind the board, before the first ticket that needs it.
+    def take(self, size: int) -> int:
+        """Takes a range behind the board that nobody uses. Returns where it begins.
+
+        Raises:
+            LoaderError: There is not enough memory.
+        """
+        start, size = self.size, _aligned(size)
+        for taken, length in sorted(self._taken.items()):
+            if start + size <= taken:
+                break
+            start = taken + length
+        _reserve(self.descriptor, start, size)
+        self._taken[start] = size
+        return start
+
+    def give_back(self, start: int) -> None:
+        """Gives a range back, to the system too."""
+        self.clear(start, self._taken.pop(start))
+
+    def clear(self, start: int, size: int) -> None:
+        """Gives the memory of a part of a range back to the system. Nobody may read it any more."""
+        if _libc.fallocate(self.descriptor, _PUNCH, start, size):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def write(self, start: int, content: bytes) -> None:
+        """Writes to a range."""
+        while content:
+            written = os.pwrite(self.descriptor, content, start)
+            start, content = start + written, content[written:]
+
+    def read(self, start: int, size: int) -> bytes:
+        """Reads from a range."""
+        parts = []
+        while size and (part := os.pread(self.descriptor, size, start)):
+            parts.append(part)
+            start, size = start + len(part), size - len(part)
+        return b"".join(parts)
+
+    def edition(self) -> int:
+        """How often something was announced."""
+        return int(self._words[1])
+
+    def announce(self, slots: int, layout: Layout, start: int | None = None, recipe: Recipe | None = None) -> None:
+        """Writes what lies behind the board, before the first ticket that needs it. No other ticket may be out.
+
+        Args:
+            slots: Number of slots.
+            layout: What a slot holds.
+            start: Offset of the first slot; None: right behind the board.
+            recipe: What batches are made by; None: what the workers were started with.
 
         Raises:
             UsageError: There are too many fields.
         """
         described = layout.batch_size, layout.fields, layout.varying, layout.columns, layout.named
-        text = json.dumps([slots, *described]).encode()
+        text = json.dumps([slots, self.size if start is None else start, recipe, *described]).encode()
         if len(text) > len(self._plan):
             raise UsageError(
                 f"a batch of {len(layout.columns)} fields is more than the loader can describe: take fewer"
             )
-        self._plan[: len(text)] = text
+        # Behind it, something longer may have been announced before.
+        self._plan[:] = text.ljust(len(self._plan), b"\0")
+        self._words[1] += 1
 
-    def announced(self) -> tuple[int, Layout]:
-        """What `announce` wrote."""
-        slots, batch_size, fields, varying, columns, named = json.loads(self._plan.tobytes().rstrip(b"\0"))
+    def announced(self) -> Announced:
+        """What `announce` wrote last."""
+        text = self._plan.tobytes().rstrip(b"\0")
+        slots, start, recipe, batch_size, fields, varying, columns, named = json.loads(text)
         arrays = {name: Field(dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in fields.items()}
         others = {name: Varying(kind, dtype, tuple(shape)) for name, (kind, dtype, shape) in varying.items()}
-        return slots, Layout(batch_size, arrays, others, tuple(columns), named)
+        layout = Layout(batch_size, arrays, others, tuple(columns), named)
+        return Announced(slots, layout, start, Recipe(*recipe) if recipe else None)
 
     def __reduce__(self) -> tuple[Callable[..., Board], tuple[int, Any]]:
         # Only used to send the board to a new process, to which multiprocessing also sends the descriptor.
@@ -199,20 +291,21 @@ class Arena:
         board: The board.
         layout: What a slot holds.
         slots: Number of slots.
+        start: Offset of an arena that another process has made; None makes a new one.
 
     Raises:
         LoaderError: There is not enough memory.
     """
 
-    def __init__(self, board: Board, layout: Layout, slots: int) -> None:
+    def __init__(self, board: Board, layout: Layout, slots: int, start: int | None = None) -> None:
         self.board: Final = board
         self.layout: Final = layout
         self.slots: Final = slots
-        size = board.size + slots * layout.slot_bytes
-        _reserve(board.descriptor, size)
+        size = slots * layout.slot_bytes
+        self.start: Final = board.take(size) if start is None else start
         try:
             # The board is mapped apart, so that keeping its counters does not keep the batches.
-            self._memory = mmap.mmap(board.descriptor, size)
+            self._memory = mmap.mmap(board.descriptor, size, offset=self.start)
         except OSError as error:
             raise _no_room(size, error) from error
         self._slot_type = ctypes.c_ubyte * layout.slot_bytes
@@ -220,15 +313,24 @@ class Arena:
     @classmethod
     def behind(cls, board: Board) -> Self:
         """The arena that another process has made and announced on the board."""
-        slots, layout = board.announced()
-        return cls(board, layout, slots)
+        slots, layout, start, _ = board.announced()
+        return cls(board, layout, slots, start)
+
+    def clear(self, number: int) -> None:
+        """Gives the memory of a slot back to the system. Nobody may have it any more, and it cannot be used again."""
+        size = self.layout.slot_bytes
+        self.board.clear(self.start + number * size, size)
+
+    def give_back(self) -> None:
+        """Gives all of it back. Nobody may have a slot any more."""
+        self.board.give_back(self.start)
 
     def slot(self, number: int) -> Any:
         """The bytes of a slot: a new object each time, which lives as long as any array over it.
 
         A memoryview would not: numpy makes another memoryview of it, and its arrays refer to that one.
         """
-        return self._slot_type.from_buffer(self._memory, self.board.size + number * self.layout.slot_bytes)
+        return self._slot_type.from_buffer(self._memory, number * self.layout.slot_bytes)
 
     def arrays(self, number: int) -> dict[str, npt.NDArray[Any]]:
         """The fields of a slot as arrays [batch_size, ...]."""
@@ -243,16 +345,13 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _reserve(descriptor: int, size: int) -> None:
-    """Makes a memfd at least this large."""
-    missing = size - os.fstat(descriptor).st_size
-    if missing <= 0:
-        return
+def _reserve(descriptor: int, start: int, size: int) -> None:
+    """Takes memory for a range of a memfd."""
     try:
-        if missing > available_memory():
+        if size > available_memory():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         # Otherwise, missing memory would show as a SIGBUS in a worker.
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, start, size)
     except OSError as error:
         raise _no_room(size, error) from error
 
@@ -266,3 +365,7 @@ def _no_room(size: int, error: OSError) -> LoaderError:
 
 def _received(workers: int, descriptor: Any) -> Board:
     return Board(workers, descriptor.detach())
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)

@@ -75,6 +75,20 @@ class Engine(Protocol):
             PacktrainError: A batch cannot be made.
         """
 
+    def change(self, maker: BatchMaker, probe: Probe) -> bool:
+        """Makes batches in another way from the next run on. What is left of an earlier run is cancelled.
+
+        Args:
+            maker: Makes batches.
+            probe: The samples that show what a batch looks like.
+
+        Returns:
+            True if it does; False if that takes another engine.
+
+        Raises:
+            PacktrainError: No sample can be made, or its batches cannot be held. The engine cannot be used any more.
+        """
+
     def ready(self) -> bool:
         """True if the present run can continue without waiting for its next batch to be made.
 
@@ -126,6 +140,10 @@ class SerialEngine(Engine):
             yield Batch(job, made, arrays)
 
     @override
+    def change(self, maker: BatchMaker, probe: Probe) -> bool:
+        return False
+
+    @override
     def ready(self) -> bool:
         return False
 
@@ -175,13 +193,12 @@ class ParallelEngine(Engine):
         self._workers = Workers(maker, self._board, probe, context, init, timeout=timeout)
         try:
             self.layout = self._workers.layout()
-            self._arena = Arena(self._board, self.layout, self._ahead + _HELD)
-            self._board.announce(self._arena.slots, self.layout)
+            self._furnish()
         except BaseException:
             self._workers.close()
             raise
-        self._slots = Slots(self._arena)
-        self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
+        self._retired: list[Slots] = []
+        """Slots of batches of another size, of which the consumer still has some."""
         self._counters = Counters(self._board.words(workers))
         self._next = 0
         """Number of the next ticket."""
@@ -193,6 +210,13 @@ class ParallelEngine(Engine):
         """Result and slot of each ticket whose batch has not been handed out."""
         self._pending: deque[tuple[int, Job]] = deque()
         """Tickets and jobs of the present run that have not been handed out, in order."""
+
+    def _furnish(self) -> None:
+        """Makes slots for batches of the present layout."""
+        self._arena = Arena(self._board, self.layout, self._ahead + _HELD)
+        self._slots = Slots(self._arena)
+        self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
+        self._workers.announce(self._arena.slots, self.layout, self._arena.start)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
@@ -210,6 +234,25 @@ class ParallelEngine(Engine):
             # Before the consumer goes to work, so that the workers do not wait until it comes back.
             self._submit(jobs)
             yield batch.pop()
+
+    @override
+    def change(self, maker: BatchMaker, probe: Probe) -> bool:
+        self._cancel()
+        # No worker may have a ticket: each is made as the board says that lies before it.
+        while self._out:
+            self._collect(wait=True)
+        layout = self._workers.change(maker, probe, self._arena.slots, self.layout, self._arena.start)
+        if layout is not None and layout != self.layout:
+            self.layout = layout
+            self._retired.append(self._slots)
+            self._arrays.clear()
+            # Before there are new slots, so that there need not be memory for both.
+            self._retire()
+            self._furnish()
+        return layout is not None
+
+    def _retire(self) -> None:
+        self._retired = [slots for slots in self._retired if not slots.retire()]
 
     @override
     def ready(self) -> bool:
@@ -239,6 +282,8 @@ class ParallelEngine(Engine):
 
     def _submit(self, jobs: Iterator[Job]) -> None:
         """Gives the workers as many jobs as there is room for."""
+        if self._retired:
+            self._retire()
         while len(self._pending) < self._ahead:
             slot = self._slots.take()
             if slot is None:

@@ -63,8 +63,8 @@ class Loader:
     it is asked for.
 
     Workers are started by the first epoch. They live until `close`, until the end of a ``with`` block, or until the
-    loader is deleted. `transform` can be set at any time and takes effect with the next pass, for which workers are
-    started anew. All else stays as it was when the loader was made.
+    loader is deleted. `transform` can be set at any time and takes effect with the next pass. The workers live on
+    if it can be pickled. All else stays as it was when the loader was made.
 
     Args:
         dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label) or of
@@ -418,10 +418,10 @@ class Loader:
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
         self._maker = self._maker.of(self._dataset)
-        if self._maker is not self._pipeline.maker or not self.persistent_workers:
+        if not self.persistent_workers:
             self._pipeline.close()
             self._pipeline = Pipeline(self._maker, self._options, self.stats)
-        return self._pipeline.run(self._progress.jobs(place), partial(self._progress.probe, place))
+        return self._pipeline.run(self._maker, self._progress.jobs(place), partial(self._progress.probe, place))
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:

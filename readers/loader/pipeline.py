@@ -49,16 +49,16 @@ class PipelineOptions:
 
 
 class Pipeline:
-    """Makes the batches of any number of passes, all with the same samples.
+    """Makes the batches of any number of passes.
 
     Args:
-        maker: Makes a batch.
+        maker: Makes a batch, in the first pass.
         options: How.
         meter: Measures it.
     """
 
     def __init__(self, maker: BatchMaker, options: PipelineOptions, meter: Meter) -> None:
-        self.maker: Final = maker
+        self._maker = maker
         self._options = options
         self._meter = meter
         self._replay = Replay() if options.headspace else None
@@ -71,10 +71,11 @@ class Pipeline:
         # Another process starts workers of its own.
         return {**vars(self), "_engine": None, "_transfer": None}
 
-    def run(self, jobs: Iterator[Job], probe: Callable[[], Probe]) -> Iterator[Batch]:
+    def run(self, maker: BatchMaker, jobs: Iterator[Job], probe: Callable[[], Probe]) -> Iterator[Batch]:
         """The batches of a pass, as the consumer gets them.
 
         Args:
+            maker: Makes a batch. Workers that are running take another one, if it can be sent to them.
             jobs: What to make.
             probe: Returns the samples that show what a batch looks like. Only called if that is not known yet.
 
@@ -85,6 +86,8 @@ class Pipeline:
         if self._process != os.getpid():
             # A copy in a forked process: the engine works for the original.
             self.close()
+        if maker is not self._maker:
+            self._change(maker, probe)
         if self._engine is None:
             self._engine = self._engine_for(probe())
             self._process = os.getpid()
@@ -107,12 +110,28 @@ class Pipeline:
             if transfer is not None:
                 transfer.close()
 
+    def _change(self, maker: BatchMaker, probe: Callable[[], Probe]) -> None:
+        self._maker = maker
+        self._replay = Replay() if self._replay else None
+        if self._engine is None:
+            return
+        changed = False
+        try:
+            # It reads memory that the engine gives up, and knows what batches looked like.
+            transfer, self._transfer = self._transfer, None
+            if transfer is not None:
+                transfer.close()
+            changed = self._engine.change(maker, probe())
+        finally:
+            if not changed:
+                self.close()
+
     def _engine_for(self, probe: Probe) -> Engine:
         options = self._options
         if not options.workers:
-            return SerialEngine(self.maker, probe)
+            return SerialEngine(self._maker, probe)
         return ParallelEngine(
-            self.maker,
+            self._maker,
             probe,
             options.workers,
             options.prefetch_factor,

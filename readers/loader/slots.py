@@ -95,6 +95,19 @@ class Slots:
         self._lent[number].number = number
         return Loan(self._arena.layout.arrays(buffer), self._events[number].append)
 
+    def retire(self) -> bool:
+        """Gives the memory of all free slots back, for a consumer who only holds batches of before.
+
+        Returns:
+            True if that was the last of the arena; False if this must be called again later.
+        """
+        while (number := self.take()) is not None:
+            self._arena.clear(number)
+        if self._lent or self._free:
+            return False
+        self._arena.give_back()
+        return True
+
     def begin_fork(self) -> list[_Lent]:
         """Keeps slots from becoming free. Returns the loans that have ended already, which need no more care."""
         self._forking += 1

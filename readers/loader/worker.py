@@ -21,8 +21,9 @@ from packtrain._core.errors import PacktrainError
 from packtrain._core.lifeline import depend_on
 
 from ..monitoring.timing import Observer, StageTimer
-from .arena import Arena, Board
-from .batches import BatchMaker, Made, Probe
+from .arena import Announced, Arena, Board
+from .batches import CANCELLED, BatchMaker, Made, Probe
+from .recipe import unpacked
 from .samples import blamed, sendable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NO_TICKET: Final = -1
 """Stands for the ticket number in the result of a worker that could not begin at all."""
 PROBE: Final = -2
-"""Number of the first ticket, which asks what a batch looks like."""
+"""Number of the first ticket, and of the first by another recipe, which asks what a batch looks like."""
 # Number, slot and size are signed; the key takes all 64 bits.
 _TICKET: Final = "<qqqQ"
 # What the message of a batch begins with: a mark that no pickle begins with, ticket, samples, and the length of a JSON
@@ -94,7 +95,7 @@ class Assignment:
 
     Attributes:
         number: Number of the worker, from 0.
-        maker: Makes batches.
+        maker: Makes batches, until the board says otherwise.
         board: The board, behind which lie the slots that batches are written to.
         probe: The samples that show what a batch looks like.
         tickets: Socket of one message per ticket; each message goes to one of the workers.
@@ -146,17 +147,16 @@ def _work(assignment: Assignment) -> None:
             results.send((NO_TICKET, _failed(f"worker_init_fn({number}) failed", error)))
             return
     timer.discard_usage()
-    arena: Arena | None = None
+    bench = _Bench(assignment)
     while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
         ticket = Ticket.unpacked(message)
         if ticket.number == PROBE:
-            _send(results, PROBE, _guarded(partial(_probed, assignment)))
+            _send(results, PROBE, _guarded(bench.probed))
             board.note(number, -1)
             timer.discard_usage()
             continue
-        arena = arena or Arena.behind(board)
         timer.begin_batch()
-        made = _guarded(partial(_made, assignment.maker, arena, ticket, timer))
+        made = _guarded(partial(bench.made, ticket, timer))
         timer.end_stage(None)
         # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
         timer.count_usage()
@@ -166,18 +166,57 @@ def _work(assignment: Assignment) -> None:
         timer.idle()
 
 
-def _probed(assignment: Assignment) -> Made:
-    observer = Observer(assignment.board.current(assignment.number))
-    return Made(layout=assignment.maker.layout(assignment.probe, observer))
+class _Bench:
+    """What a worker makes batches with, as the board says.
 
+    What is announced there changes only while no ticket is out, so it belongs to the ticket at hand.
 
-def _made(maker: BatchMaker, arena: Arena, ticket: Ticket, timer: StageTimer) -> Made:
-    number, oldest = ticket.number, arena.board.oldest()
+    Args:
+        assignment: What it begins with.
+    """
 
-    def cancelled() -> bool:
-        return number < oldest[0]
+    def __init__(self, assignment: Assignment) -> None:
+        self._board = assignment.board
+        self._current = assignment.board.current(assignment.number)
+        self._maker, self._probe = assignment.maker, assignment.probe
+        self._edition = 0
+        self._announced: Announced | None = None
+        self._arena: Arena | None = None
 
-    return maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), timer, cancelled)
+    def probed(self) -> Made:
+        """What a batch looks like; nothing if the samples that show it cannot be received."""
+        try:
+            self._follow()
+        except Exception:
+            # The loader starts new workers, which get all of it in another way or say what is wrong.
+            return Made()
+        return Made(layout=self._maker.layout(self._probe, Observer(self._current)))
+
+    def made(self, ticket: Ticket, timer: StageTimer) -> Made:
+        """The batch of a ticket."""
+        number, oldest = ticket.number, self._board.oldest()
+
+        def cancelled() -> bool:
+            return number < oldest[0]
+
+        if cancelled():
+            return CANCELLED
+        self._follow()
+        arena = self._arena = self._arena or Arena.behind(self._board)
+        return self._maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), timer, cancelled)
+
+    def _follow(self) -> None:
+        """Takes in what has been announced since."""
+        edition = self._board.edition()
+        if edition == self._edition:
+            return
+        found, before = self._board.announced(), self._announced
+        if found.recipe is not None and (before is None or found.recipe != before.recipe):
+            message = self._board.read(found.recipe.start, found.recipe.size)
+            self._maker, self._probe = unpacked(message, self._maker)
+        if before is not None and found[:3] != before[:3]:
+            self._arena = None
+        self._edition, self._announced = edition, found
 
 
 def _guarded(make: Callable[[], Made]) -> Made:

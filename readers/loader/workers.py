@@ -25,8 +25,9 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline
 from packtrain._core.signals import signal_name
 
-from .arena import Board, Layout
+from .arena import Board, Layout, Recipe
 from .batches import BatchMaker, Made, Probe
+from .recipe import definitions, packed
 from .samples import blamed
 from .slots import forking_worker
 from .worker import PROBE, Assignment, Ticket, result_of, run
@@ -81,6 +82,8 @@ class Workers:
         self._board = board
         self._timeout: Final = timeout or None
         self._spawned: Final = context.get_start_method() != "fork"
+        self._known: Final = definitions()
+        self._recipe: Recipe | None = None
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._tickets.setblocking(False)
@@ -153,15 +156,53 @@ class Workers:
         Raises:
             PacktrainError: No sample can be made, or no array can hold it.
         """
+        found = self._probed()
+        assert found is not None
+        return found
+
+    def change(self, maker: BatchMaker, probe: Probe, slots: int, layout: Layout, start: int) -> Layout | None:
+        """Lets the workers make batches in another way from now on. No ticket may be out.
+
+        Args:
+            maker: Makes batches.
+            probe: The samples that show what a batch looks like.
+            slots: Number of slots up to now.
+            layout: What they hold.
+            start: Offset of the first one.
+
+        Returns:
+            What a batch looks like; None if the workers that are running cannot take this.
+
+        Raises:
+            LoaderError: There is not enough memory.
+            PacktrainError: No sample can be made, or no array can hold it.
+        """
+        message = packed(maker, probe, self._maker, self._known)
+        if message is None:
+            return None
+        before, number = self._recipe, 1 if self._recipe is None else self._recipe.number + 1
+        self._recipe = Recipe(number, self._board.take(len(message)), len(message))
+        self._board.write(self._recipe.start, message)
+        self._board.announce(slots, layout, start, self._recipe)
+        if before is not None:
+            self._board.give_back(before.start)
+        self._maker = maker
+        return self._probed()
+
+    def announce(self, slots: int, layout: Layout, start: int) -> None:
+        """Tells the workers where the slots are, see `Board.announce`."""
+        self._board.announce(slots, layout, start, self._recipe)
+
+    def _probed(self) -> Layout | None:
         self.submit(Ticket(PROBE, 0, 0, 0))
-        found: Layout | None = None
-        while found is None:
+        answer: Made | None = None
+        while answer is None:
             # All of them: another worker may have failed to begin at the same time.
             for _, made in self.results(wait=True):
                 if made.error is not None:
                     raise made.error
-                found = found or made.layout
-        return found
+                answer = answer or made
+        return answer.layout
 
     def submit(self, ticket: Ticket) -> None:
         """Puts a ticket at the end of the queue."""

@@ -270,6 +270,15 @@ class Inline:
     def layout(self) -> Layout:
         return self._maker.layout(self._probe)
 
+    def change(self, maker: BatchMaker, probe: Probe, *_: Any) -> Layout:
+        assert not self._tickets
+        self._maker, self._probe = maker, probe
+        return self.layout()
+
+    def announce(self, slots: int, layout: Layout, start: int) -> None:
+        self._board.announce(slots, layout, start)
+        self._arena = None
+
     def submit(self, ticket: Ticket) -> None:
         self._tickets.append(ticket)
 

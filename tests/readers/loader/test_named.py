@@ -435,7 +435,7 @@ class TestRefusals:
         fields = {"image": Column("|u1", (2, 3, 1), channels_last=True), "label": Column("<i8", small=True)}
         layout = Layout(2, fields, {"boxes": Varying("ragged", "<f4", (4,)), "text": Varying("text")}, ("a", "b"), True)
         board.announce(4, layout)
-        assert board.announced() == (4, layout)
+        assert board.announced() == (4, layout, board.size, None)
 
 
 def test_a_field_is_optional_if_it_is_so_in_any_part() -> None:

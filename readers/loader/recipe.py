@@ -1,0 +1,88 @@
+"""What batches are made by, as bytes for workers that are running: all but what they have open already.
+
+Pickle sends functions and classes by name. A worker that was started earlier may know another one by that name, if it
+is from a notebook or an interactive session, or none at all. Such a recipe is for new workers.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from types import FunctionType
+from typing import Any, Final
+
+from typing_extensions import override
+
+from .batches import BatchMaker, Probe
+
+_MAIN: Final = "__main__"
+
+
+def definitions() -> Mapping[str, object]:
+    """The functions and classes of the main module as they are now."""
+    found = list(vars(sys.modules[_MAIN]).items()) if _MAIN in sys.modules else []
+    return {name: value for name, value in found if isinstance(value, FunctionType | type)}
+
+
+def packed(maker: BatchMaker, probe: Probe, before: BatchMaker, known: Mapping[str, object]) -> bytes | None:
+    """A recipe as bytes.
+
+    Args:
+        maker: Makes batches from now on.
+        probe: The samples that show what a batch looks like.
+        before: Makes them up to now, here and in the workers.
+        known: `definitions` when the workers were started.
+
+    Returns:
+        The bytes; None if running workers cannot take them.
+    """
+    file = io.BytesIO()
+    try:
+        _Pickler(file, _shared(before), known).dump((maker, probe))
+    except Exception:
+        # Objects refuse this with errors of any type. New workers can be forked, or say what is wrong.
+        return None
+    return file.getvalue()
+
+
+def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
+    """The maker and the samples in a recipe; raises whatever their classes raise.
+
+    Args:
+        message: What `packed` returned.
+        before: What makes batches up to now.
+    """
+    found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), _shared(before)).load()
+    return found
+
+
+def _shared(maker: BatchMaker) -> Sequence[object]:
+    """What every maker of a loader has, so that it need not be sent: open datasets, and a function that stays."""
+    return *maker.samples.stores, maker.collate_fn
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, shared: Sequence[object], known: Mapping[str, object]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._shared = {id(each): number for number, each in enumerate(shared) if each is not None}
+        self._known = known
+
+    @override
+    def persistent_id(self, obj: Any) -> int | None:
+        if isinstance(obj, FunctionType | type) and obj.__module__ == _MAIN:
+            name = obj.__qualname__.partition(".")[0]
+            if name not in self._known or self._known[name] is not vars(sys.modules[_MAIN]).get(name):
+                raise pickle.PicklingError(f"{obj.__qualname__} was defined after the workers were started")
+        return self._shared.get(id(obj))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
+        super().__init__(file)
+        self._shared = shared
+
+    @override
+    def persistent_load(self, pid: Any) -> Any:
+        return self._shared[pid]
