@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from packtrain._readers.loader import Loader as Loader
     from packtrain._readers.loader import Order as Order
     from packtrain._readers.loader import Ragged as Ragged
+    from packtrain._readers.loader import RepeatedAugmentation as RepeatedAugmentation
     from packtrain._readers.loader import Sequential as Sequential
     from packtrain._readers.loader import Shuffled as Shuffled
     from packtrain._readers.loader import Weighted as Weighted
@@ -71,7 +72,16 @@ _HOMES = {
     "_packer.shard_check": ("VerifyProgress",),
     "_packer.verifier": ("VerifyReport", "verify"),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
-    "_readers.loader": ("BlockShuffled", "Loader", "Order", "Ragged", "Sequential", "Shuffled", "Weighted"),
+    "_readers.loader": (
+        "BlockShuffled",
+        "Loader",
+        "Order",
+        "Ragged",
+        "RepeatedAugmentation",
+        "Sequential",
+        "Shuffled",
+        "Weighted",
+    ),
     "_readers.monitoring.monitor": ("watch",),
     "_readers.tuning": ("TuneOptions", "TuneResult", "tune"),
     "_staging.options": ("StageOptions", "StageProgress"),

@@ -19,7 +19,7 @@ batches ahead in the slots of the `arena`, `assembly`, `device` and `postprocess
 """
 
 from .loader import Loader
-from .order import BlockShuffled, Order, Sequential, Shuffled, Weighted
+from .order import BlockShuffled, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
 from .ragged import Ragged
 
-__all__ = ["BlockShuffled", "Loader", "Order", "Ragged", "Sequential", "Shuffled", "Weighted"]
+__all__ = ["BlockShuffled", "Loader", "Order", "Ragged", "RepeatedAugmentation", "Sequential", "Shuffled", "Weighted"]

@@ -26,6 +26,8 @@ _DRAWS, _ROTATION, _BLOCKS, _WINDOWS = range(0x6F72646572, 0x6F72646576)
 
 # Enough rows that the fixed cost of a call no longer matters: 64 KiB.
 _AHEAD: Final = 8192
+# DeiT takes so many rows, or a multiple of them.
+_ROUND: Final = 256
 # Number of records whose place on disk a state remembers: a dataset that was packed in another order differs in them.
 _PROBES: Final = 1024
 
@@ -59,6 +61,11 @@ class Order(ABC):
     def parameters(self) -> Mapping[str, int]:
         """All that decides the rows besides key and length. A state can be loaded only where it is the same."""
         return {}
+
+    @property
+    def interleaved(self) -> bool:
+        """True to deal consecutive positions out to the ranks one by one; False to give each rank a block of a step."""
+        return False
 
 
 class Sequential(Order):
@@ -261,6 +268,65 @@ class Weighted(Order):
         found: Rows = np.searchsorted(self._cumulated, draws, side="right").astype(np.int64, copy=False)
         np.minimum(found, np.searchsorted(self._cumulated, total), out=found)
         return found
+
+
+class RepeatedAugmentation(Order):
+    """Each row several times in a row, in different augmentations: timm's `RepeatAugSampler`, DeiT's `RASampler`.
+
+    Consecutive positions go to different ranks, so that the augmentations of a row are in the same step, each on a rank
+    of its own as far as there are as many. By default an epoch is as long as theirs, which is about as many positions
+    as there are rows: with 3 repeats, a third of the rows take part in an epoch.
+
+    Args:
+        rows: Number of rows, which are shuffled; or another order, of whose positions each is repeated.
+        repeats: How often each row comes in a row.
+        samples: Number of positions in an epoch, over all ranks. None: the number of rows, rounded down to a multiple
+            of 256 if it is larger. timm's ``selected_round`` and ``selected_ratio`` are
+            ``samples=world_size * int(rows // selected_round * selected_round / selected_ratio)``.
+
+    Raises:
+        UsageError: An argument is of the wrong type or out of its range; `samples` is more than all rows repeated.
+    """
+
+    def __init__(self, rows: int | Order, repeats: int = 3, *, samples: int | None = None) -> None:
+        self._order: Final = rows if isinstance(rows, Order) else Shuffled(rows)
+        self._repeats: Final = whole("repeats", repeats, 1)
+        count = len(self._order)
+        most = count * self._repeats
+        self._samples: Final = (count // _ROUND * _ROUND or count) if samples is None else whole("samples", samples, 0)
+        if self._samples > most:
+            raise UsageError(
+                f"samples={self._samples}: {count} rows, each {self._repeats} times, are only {most} positions"
+            )
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    @override
+    def dataset_rows(self) -> int | None:
+        return self._order.dataset_rows
+
+    @cached_property
+    @override
+    def parameters(self) -> Mapping[str, int]:
+        inner = crc32c(type(self._order).__name__.encode())
+        return {**self._order.parameters, "order": inner, "positions": len(self._order), "repeats": self._repeats}
+
+    @property
+    @override
+    def interleaved(self) -> bool:
+        return True
+
+    @override
+    def rows(self, key: int, start: int, stop: int) -> Rows:
+        _check_range(self, start, stop)
+        if start == stop:
+            return np.empty(0, np.int64)
+        first = start // self._repeats
+        found = self._order.rows(key, first, (stop - 1) // self._repeats + 1)
+        repeated: Rows = found[np.arange(start, stop) // self._repeats - first]
+        return repeated
 
 
 class Ahead(Order):

@@ -67,7 +67,7 @@ class Progress:
         """The steps of a rank through an epoch."""
         # A foreign sampler yields only the rows of this rank.
         rank, world_size = Place(0, 1) if isinstance(self.order, SamplerOrder) else place
-        return Schedule(len(self.order), self._batch_size, rank, world_size, self._drop_last)
+        return Schedule(len(self.order), self._batch_size, rank, world_size, self._drop_last, self.order.interleaved)
 
     def begin(self, place: Place) -> None:
         """Makes everything ready for a pass. All ranks must call this together, because they agree on the seed."""
@@ -181,10 +181,12 @@ class Progress:
 
 
 def _rows(order: Order, key: int, positions: Any) -> Any:
-    """The rows at consecutive positions, or at positions that continue at the beginning of the epoch."""
+    """The rows at positions of equal distance, or at positions that continue at the beginning of the epoch."""
     first, last = int(positions[0]), int(positions[-1])
-    if last - first == len(positions) - 1:
-        return order.rows(key, first, last + 1)
+    apart = int(positions[1]) - first if len(positions) > 1 else 1
+    if apart > 0 and last - first == apart * (len(positions) - 1):
+        found = order.rows(key, first, last + 1)
+        return found if apart == 1 else found[::apart]
     return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
 
 

@@ -25,6 +25,8 @@ class Step(NamedTuple):
 class Schedule:
     """A step takes the next ``world_size * batch_size`` positions. Each rank takes one block of them, in order of rank.
 
+    Interleaved, rank r takes the r-th position of every ``world_size`` instead.
+
     At the end of an epoch fewer positions may be left. They are dropped, or dealt out evenly. If they cannot be dealt
     out evenly, positions from the beginning of the epoch fill the blocks, so that all ranks make batches of equal size.
 
@@ -34,6 +36,7 @@ class Schedule:
         rank: Rank of this process.
         world_size: Number of ranks.
         drop_last: True to drop an incomplete step, False to deal it out.
+        interleaved: True to deal positions out one by one, False for blocks.
     """
 
     length: int
@@ -41,6 +44,7 @@ class Schedule:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+    interleaved: bool = False
 
     def steps(self, consumed: int = 0) -> int:
         """Number of steps left in the epoch after `consumed` positions."""
@@ -58,6 +62,6 @@ class Schedule:
         block = min(self.batch_size, -(-left // self.world_size))
         if block <= 0 or (self.drop_last and left < self.world_size * self.batch_size):
             return None
-        start = consumed + self.rank * block
-        positions = np.arange(start, start + block, dtype=np.int64) % self.length
+        first, apart = (self.rank, self.world_size) if self.interleaved else (self.rank * block, 1)
+        positions = (consumed + first + apart * np.arange(block, dtype=np.int64)) % self.length
         return Step(positions, min(self.length, consumed + self.world_size * block))

@@ -96,7 +96,7 @@ def mixing(samples: list[Any]) -> Any:
 
 
 def steps(
-    length: int, consumed: int, *, batch: int, world: int, drop_last: bool
+    length: int, consumed: int, *, batch: int, world: int, drop_last: bool, interleaved: bool = False
 ) -> Iterator[tuple[list[list[int]], int]]:
     """The rest of an epoch, in plain Python: for each step, the positions of every rank, and what is consumed then."""
     left = list(range(consumed, length))
@@ -108,6 +108,9 @@ def steps(
                 return
             taken += islice(cycle(range(length)), -len(taken) % world)
         share = len(taken) // world
+        if interleaved:
+            yield [taken[rank::world] for rank in range(world)], consumed
+            continue
         yield [taken[rank * share :][:share] for rank in range(world)], consumed
 
 

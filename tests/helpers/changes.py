@@ -8,7 +8,6 @@ from typing import Any
 from PIL.Image import Image
 
 
-
 class Unreadable:
     """Can be pickled, but not unpickled by a process that was forked before."""
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from helpers.batching import Numbers, steps, through_json
 
-from packtrain import BlockShuffled, Loader, Order, Sequential, Shuffled, Weighted
+from packtrain import BlockShuffled, Loader, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
 from packtrain._readers.dataset.image_dataset import samples_of
 from packtrain._readers.loader.state import identity_of
 
@@ -25,6 +25,7 @@ ORDERS: dict[str, Callable[[Any], Order]] = {
     "sequential": lambda dataset: Sequential(len(dataset)),
     "weighted": lambda dataset: Weighted(range(1, len(dataset) + 1), len(dataset) * 5 // 4),
     "blocks": lambda dataset: BlockShuffled(dataset, block=3, window=2),
+    "repeated": lambda dataset: RepeatedAugmentation(len(dataset), samples=len(dataset) * 5 // 4),
 }
 
 
@@ -82,7 +83,14 @@ class Model:
         if self.begun:
             self.move(self.epoch + 1)
         world, batch, drop_last, _ = topology
-        self.left = steps(self.length, self.consumed, batch=batch, world=world, drop_last=drop_last)
+        self.left = steps(
+            self.length,
+            self.consumed,
+            batch=batch,
+            world=world,
+            drop_last=drop_last,
+            interleaved=self.order == "repeated",
+        )
 
     def take(self) -> list[list[int]] | None:
         """The next positions of every rank, or None at the end of the epoch."""
