@@ -16,6 +16,7 @@ from packtrain._core.schema import IMAGE
 from ..dataset.rows import is_sample
 from .engine import Job
 from .generators import Seeder
+from .mixing import require_mixable
 from .ragged import Ragged
 from .randomness import mixed, preserved
 
@@ -86,6 +87,7 @@ class Postprocess:
             )
         images, labels = mapped(self._cast, batch[0]), batch[1]
         if self._batch_transform is not None:
+            require_mixable(self._batch_transform, images)
             images, labels = _both(self._transformed(job, images, labels))
         return _rebuilt(batch, [images, labels, *batch[2:]])
 
