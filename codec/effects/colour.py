@@ -30,9 +30,9 @@ class _Enhancement(InPlace):
     @classmethod
     @override
     def examples(cls) -> Sequence[PixelOperation]:
-        # Grey values differ so rarely that a mean or a blend of them may be the same.
-        factors = [cls(0.3), cls(1.7)]
-        return factors if len(cls.styles) == 1 else [*factors, Grey()]
+        # Styles of grey values differ so rarely that blends and means may be the same. The factor 1.1 is one of the few
+        # that show whether Pillow rounds product and sum each by itself: some compilers make one operation of them.
+        return [cls(0.3), cls(1.7), Saturation(1.1), Grey()]
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -46,6 +46,11 @@ class Brightness(_Enhancement):
     """Blends the image with black; at `factor` 1 it stays as it is."""
 
     enhancer = "Brightness"
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[PixelOperation]:
+        return [cls(0.3), cls(1.7)]
 
     @override
     def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:

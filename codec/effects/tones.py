@@ -69,7 +69,7 @@ class Solarize(_Map):
 
     @override
     def table(self) -> npt.NDArray[Any]:
-        return np.where(_VALUES < self.threshold, _VALUES, 255 - _VALUES)
+        return np.where(self.threshold > _VALUES, _VALUES, 255 - _VALUES)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -92,7 +92,7 @@ class SolarizeAdd(_Map):
 
     @override
     def table(self) -> npt.NDArray[Any]:
-        return np.where(_VALUES < self.threshold, (_VALUES + self.amount).clip(0, 255), _VALUES)
+        return np.where(self.threshold > _VALUES, (_VALUES + self.amount).clip(0, 255), _VALUES)
 
     @override
     def through_pillow(self, image: Image) -> Image:

@@ -223,8 +223,8 @@ class Extension(Protocol):
         """Blends an image with black, as `PIL.ImageEnhance.Brightness` does.
 
         Args:
-            pixels: The image, uint8 [height, width, channels] with one or three channels, writable and contiguous. It is
-                changed in place.
+            pixels: The image, uint8 [height, width, channels] with one or three channels, writable and contiguous. It
+                is changed in place.
             factor: 0 is black, 1 the image.
 
         Raises:
