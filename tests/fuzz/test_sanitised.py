@@ -83,7 +83,7 @@ def test_damaged_input(extension: Path, seed: int) -> None:
 
 def test_all_other_tests(extension: Path) -> None:
     """All but those that measure or exhaust memory."""
-    paths = [str(ROOT / "tests" / "codec" / name) for name in ("native", "test_cut.py")]
+    paths = [str(ROOT / "tests" / "codec" / name) for name in ("effects", "native", "test_cut.py")]
     options = ["-q", "-p", "no:cacheprovider", "-k", "not memory and not longest"]
     done = sanitised(extension, TESTS, *options, *paths)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
