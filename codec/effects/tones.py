@@ -30,7 +30,7 @@ class _Map(InPlace):
 
     @override
     def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.map_values(pixels, self.table().astype(np.uint8))
+        extension.map_values(pixels, self.table().astype(np.uint8).tobytes())
 
 
 @dataclass(frozen=True, slots=True)

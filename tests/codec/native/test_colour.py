@@ -35,20 +35,23 @@ each_function = pytest.mark.parametrize("change", FUNCTIONS.values(), ids=FUNCTI
 
 def greys(pixels: Pixels, style: int) -> npt.NDArray[np.int64]:
     """Grey values, int64 [height, width, 1], by the arithmetic of the two libraries."""
+    wide = pixels.astype(np.int64)
     if pixels.shape[2] == 1:
-        return pixels.astype(np.int64)
-    found = (pixels.astype(np.int64) @ [19595, 38470, 7471] + 0x8000) >> 16
+        return wide
+    red, green, blue = wide[..., :1], wide[..., 1:2], wide[..., 2:]
+    found: npt.NDArray[np.int64] = (19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16
     if style == PILLOW_SIMD:
         # Four pixels at a time, and the last ones of a row as Pillow.
         whole = pixels.shape[1] // 4 * 4
-        found[:, :whole] = (pixels[:, :whole].astype(np.int64) @ [9798, 19235, 3735] + 0x4000) >> 15
-    return found[..., None]
+        found[:, :whole] = ((9798 * red + 19235 * green + 3735 * blue + 0x4000) >> 15)[:, :whole]
+    return found
 
 
 def blended(pixels: Pixels, greys: Any, factor: float) -> Pixels:
     """A blend in single precision, rounded after each operation."""
     difference = np.float32(factor) * (pixels.astype(np.int64) - greys).astype(np.float32)
-    return (np.float32(greys) + difference).clip(0, 255).astype(np.uint8)
+    result: Pixels = (np.float32(greys) + difference).clip(0, 255).astype(np.uint8)
+    return result
 
 
 @pytest.mark.parametrize("style", STYLES)
