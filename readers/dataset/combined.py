@@ -18,6 +18,9 @@ from packtrain._core.errors import UsageError
 from packtrain._core.schema import Schema
 
 from ..transforms.batched import Destination
+from ..transforms.compose import Compose
+from ..transforms.several_crops import composed
+from ..transforms.views import Views
 from .samples import PackedSamples, Samples, TransformLike
 from .store import RecordStore
 
@@ -89,6 +92,11 @@ class SubsetSamples(Samples):
     @override
     def foreign(self) -> bool:
         return self._samples.foreign
+
+    @property
+    @override
+    def composes(self) -> tuple[Compose | Views, ...]:
+        return self._samples.composes
 
     @property
     @override
@@ -200,6 +208,11 @@ class ConcatSamples(Samples):
 
     @property
     @override
+    def composes(self) -> tuple[Compose | Views, ...]:
+        return tuple(dict.fromkeys(each for part in self._parts for each in part.composes))
+
+    @property
+    @override
     def stores(self) -> tuple[RecordStore, ...]:
         return tuple(dict.fromkeys(store for part in self._parts for store in part.stores))
 
@@ -238,15 +251,24 @@ class ConcatSamples(Samples):
     @override
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
         first, *others = (part.transform for part in self._parts)
-        if any(other is not first for other in others):
+        if not all(_same(first, other) for other in others):
             raise UsageError("the datasets were put together with different transforms, and each keeps its own")
         return first
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
+        if transform is not None:
+            transform = composed(transform)
         other = copy.copy(self)
         other._parts = tuple(part.with_transform(transform) for part in self._parts)
         return other
+
+
+def _same(one: object, other: object) -> bool:
+    """True for one transform, and for two lists of the same ones."""
+    if not (isinstance(one, Compose) and isinstance(other, Compose)):
+        return one is other
+    return len(one.given) == len(other.given) and all(a is b for a, b in zip(one.given, other.given, strict=True))
 
 
 def _check_same_fields(parts: Sequence[Samples]) -> None:

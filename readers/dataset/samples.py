@@ -70,6 +70,11 @@ class Samples(ABC):
 
     @property
     @abstractmethod
+    def composes(self) -> tuple[Compose | Views, ...]:
+        """The transforms of all parts."""
+
+    @property
+    @abstractmethod
     def stores(self) -> tuple[RecordStore, ...]:
         """The stores that records are read from, each once."""
 
@@ -94,7 +99,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform of the images, as it was given.
+        """The transform of the images: a `Compose` of several, otherwise as it was given.
 
         Raises:
             UsageError: There are several.
@@ -207,8 +212,10 @@ class PackedSamples(Samples):
         self._set_transform(transform)
 
     def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
-        self._transform = transform
         self.compose: Compose | Views | None = None if transform is None else composed(transform)
+        # A list does not say what becomes of its parts.
+        alone = isinstance(self.compose, Compose) and self.compose.given == (transform,)
+        self._transform = transform if alone else self.compose
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -282,6 +289,11 @@ class PackedSamples(Samples):
     @override
     def foreign(self) -> bool:
         return self.target_transform is not None or bool(self.compose and self.compose.foreign)
+
+    @property
+    @override
+    def composes(self) -> tuple[Compose | Views, ...]:
+        return () if self.compose is None else (self.compose,)
 
     @property
     @override

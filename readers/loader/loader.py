@@ -418,6 +418,7 @@ class Loader:
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
         self._maker = self._maker.of(self._dataset)
+        self.stats.describe(*self._maker.samples.unfused)
         if not self.persistent_workers:
             self._pipeline.close()
             self._pipeline = Pipeline(self._maker, self._options, self.stats)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
-
 from packtrain._core.errors import UsageError
 
 _TIMM: Final = ("timm.data.mixup", "Mixup")
@@ -31,7 +29,7 @@ def require_mixable(transform: object, images: Any) -> None:
         if not known:
             continue
         name = f"{'timm' if known == {_TIMM} else 'torchvision'}'s {type(each).__name__}"
-        if not isinstance(images, torch.Tensor):
+        if isinstance(images, (tuple, list)):
             raise UsageError(
                 f"batch_transform: {name} mixes one tensor of images, but Views give a tuple: give a function that "
                 "calls it with one of them"

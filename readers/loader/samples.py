@@ -23,6 +23,7 @@ from ..dataset.rows import is_sample, owned, sample_type
 from ..dataset.samples import Samples
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
+from ..transforms.unfused import Unfused, unfused
 from .generators import Seeder
 from .randomness import uniforms
 
@@ -81,6 +82,11 @@ class SampleMaker:
                 raise UsageError(f"fields: {name!r} is there twice")
             if name != "position" and name not in self._lookups:
                 raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
+
+    @property
+    def unfused(self) -> Unfused:
+        """The transforms that go through PIL images."""
+        return unfused(self._packed.composes if self._packed is not None else ())
 
     def same_dataset(self, dataset: Dataset[Any]) -> bool:
         """True if these are the samples of a dataset as it is now; a packtrain dataset may have another transform."""

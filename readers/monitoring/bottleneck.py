@@ -72,7 +72,8 @@ def advice(figures: Figures) -> Iterator[str]:
         yield extra
     if setup.store not in (None, "raw") and shares.get("decode", 0) + shares.get("cut", 0) >= _LARGE:
         yield "store=raw"
-    yield from dict.fromkeys(remedy for stage, remedy in _REMEDIES.items() if shares.get(stage, 0) >= _LARGE)
+    remedies = {**_REMEDIES, "transform": setup.remedy} if setup.remedy else _REMEDIES
+    yield from dict.fromkeys(remedy for stage, remedy in remedies.items() if shares.get(stage, 0) >= _LARGE)
 
 
 def report(figures: Figures) -> str:
@@ -109,7 +110,8 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
         yield "  busy", _percent(figures.busy_share), f"{figures.busy_seconds:.1f} s"
     for name, share in figures.stage_shares.items():
         each = 1e6 * figures.stage_seconds[name] / max(1, figures.samples)
-        yield f"    {name}", _percent(share), f"{each:,.0f} us per sample"
+        which = f": {', '.join(setup.unfused)} through PIL" if name == "transform" and setup.unfused else ""
+        yield f"    {name}", _percent(share), f"{each:,.0f} us per sample{which}"
     if figures.busy_seconds and (off := _off_processor(figures)) > 0.01:
         yield "    off the processor", _percent(off), "waiting for a disk or for other processes"
 

@@ -23,6 +23,8 @@ class Setup:
         io: How its records are read, for example ``"mmap"``; None as for `store`.
         headspace: True if the same few batches were handed out again and again.
         foreign: True for a loader that is not packtrain's: what its workers do is unknown.
+        unfused: Names of the transforms that go through PIL images.
+        remedy: What would be faster than these; empty: unknown.
     """
 
     workers: int | None
@@ -31,6 +33,8 @@ class Setup:
     io: str | None = None
     headspace: bool = False
     foreign: bool = False
+    unfused: tuple[str, ...] = ()
+    remedy: str = ""
 
 
 def setup_of(workers: int, stores: Iterable[RecordStore] = (), *, headspace: bool = False) -> Setup:

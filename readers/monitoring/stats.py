@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -129,6 +130,10 @@ class Meter:
     def __repr__(self) -> str:
         present = self.present
         return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
+
+    def describe(self, unfused: tuple[str, ...], remedy: str) -> None:
+        """Says which transforms of the following passes go through PIL images, and what would be faster."""
+        self._setup = replace(self._setup, unfused=unfused, remedy=remedy)
 
     def attach(self, rows: Words) -> None:
         """Adds the processes that make batches from now on.

@@ -16,6 +16,11 @@ from .choices import operations_of
 from .finishing import FinishingStep
 from .recognition import recognised
 
+# What may become of a transform.
+FUSED: Final = "fused"
+ON_TENSORS: Final = "on tensors"
+THROUGH_PIL: Final = "through PIL"
+
 
 class Compose:
     """Transforms one after the other, in one flat list.
@@ -44,6 +49,11 @@ class Compose:
         finishes = _leading(known[count:], FinishingStep) == len(known) - count
         self.finishing: Final[tuple[FinishingStep, ...]] = _joined(known[count:]) if finishes else ()
         self.foreign: Final[tuple[Callable[[Any], Any], ...]] = () if finishes else self.given[count:]
+        self._later: Final = tuple(
+            known[at] is not None and all(isinstance(part, Transform) for part in known[at] or ())
+            for at in range(count, len(known))
+        )
+        """For each of the others, whether it would be fused if nothing foreign came before it."""
         self.draws: Final = sum(step.draws for step in self.fused) + sum(step.draws for step in self.finishing)
 
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -69,9 +79,28 @@ class Compose:
             image = transform(image)
         return image
 
+    @property
+    def displaced(self) -> tuple[Callable[[Any], Any], ...]:
+        """Those of `foreign` that would be fused if they came before the first one that cannot be."""
+        return tuple(each for each, later in zip(self.foreign, self._later, strict=False) if later)
+
     def __repr__(self) -> str:
-        lines = "".join(f"\n    {transform}" for transform in (*self.fused, *self.foreign))
+        lines = "".join(f"\n    {transform}" for transform in self.given)
         return f"{type(self).__name__}({lines}\n)"
+
+    def __str__(self) -> str:
+        """A line for each transform, with what becomes of it."""
+        width = max(map(len, (FUSED, ON_TENSORS, THROUGH_PIL)))
+        each = zip(self._fates(), self.given, strict=True)
+        lines = (f"\n    {fate:<{width}}  {' '.join(repr(given).split())}{why}" for (fate, why), given in each)
+        return f"{type(self).__name__}({''.join(lines)}\n)"
+
+    def _fates(self) -> Iterator[tuple[str, str]]:
+        """What becomes of each of `given`, and why."""
+        yield from [(FUSED, "")] * (len(self.given) - len(self._later))
+        for number, later in enumerate(self._later):
+            why = f", because it follows {name_of(self.foreign[0])}" if self.foreign and later and number else ""
+            yield THROUGH_PIL if self.foreign else ON_TENSORS, why
 
 
 def compose(transform: Any) -> Compose:
@@ -81,6 +110,11 @@ def compose(transform: Any) -> Compose:
         UsageError: `transform` is none of these.
     """
     return transform if isinstance(transform, Compose) else Compose([transform])
+
+
+def name_of(transform: object) -> str:
+    """What a person calls a transform: the name of a function, or of the class of anything else."""
+    return str(getattr(transform, "__name__", type(transform).__name__))
 
 
 def _leading(known: Sequence[Sequence[Any] | None], kind: type[Any]) -> int:

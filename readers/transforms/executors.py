@@ -25,7 +25,7 @@ from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels
-from packtrain._codec.stages import RESIZE, TRANSFORM, WRITE, OnStage, untimed
+from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage, untimed
 
 from .compose import Compose
 
@@ -282,6 +282,8 @@ class _ForeignInput:
         image = apply(self._image, moving)
         on_stage(RESIZE)
         result: Any = image_of(change_pixels(array_from_image(image), changing)) if changing else ordinary(image)
+        if changing:
+            on_stage(EFFECTS)
         for transform in self._foreign:
             result = transform(result)
         on_stage(TRANSFORM)
@@ -306,7 +308,7 @@ def _parted(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Seque
 def _changed(pixels: Pixels, operations: Sequence[Operation], into: Pixels | None, on_stage: OnStage) -> Pixels:
     """The result of operations of which the first changes pixels; it ends up in `into` if it fits."""
     made = change_pixels(pixels, operations)
-    on_stage(TRANSFORM)
+    on_stage(EFFECTS)
     return made if into is None or made is into or made.shape != into.shape else array_from_pixels(made, into=into)
 
 

@@ -52,3 +52,8 @@ class Views:
     def __repr__(self) -> str:
         views = "".join(f"\n    {' '.join(repr(view).split())}," for view in self.views)
         return f"{type(self).__name__}([{views}\n])"
+
+    def __str__(self) -> str:
+        """The transforms of each view, with what becomes of them."""
+        lines = [f"    {line}" for view in self.views for line in str(view).splitlines()]
+        return "\n".join([f"{type(self).__name__}([", *lines, "])"])
