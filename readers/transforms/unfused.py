@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .base import Transform
 from .compose import Compose, name_of
@@ -45,7 +45,7 @@ def _remedy(transform: Compose) -> str:
     return f"a faster {name_of(first)}"
 
 
-def _names(kind: type) -> Iterator[str]:
+def _names(kind: type[Any]) -> Iterator[str]:
     """Names of the transforms that packtrain has."""
     for each in kind.__subclasses__():
         if each.__module__.startswith("packtrain."):

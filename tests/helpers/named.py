@@ -135,6 +135,10 @@ class Fields(Samples):
         return schema
 
     @property
+    def composes(self) -> Any:
+        return ()
+
+    @property
     def stores(self) -> Any:
         return tuple(self._stores)
 

@@ -126,26 +126,25 @@ def test_held_batches_stay_and_the_memory_of_others_is_given_back(folder: Path) 
     dataset, chance = open_dataset(folder), random.Random(1)
     with loader_of(dataset, transform=SCHEDULE[0]) as loader:
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
-        images, sizes = torch.empty(0), {}
+        images = torch.empty(0)
+        sizes: dict[int, set[int]] = {}
         for number in range(60):
             transform = SCHEDULE[number % len(SCHEDULE)]
             loader.transform = transform
             for images, _ in loader:
                 if chance.random() < 0.2:
                     held.append((images[1:], images[1:].clone()))
-            for one, content in held:
-                assert torch.equal(one, content)
+            assert all(torch.equal(one, content) for one, content in held)
             chance.shuffle(held)
             del held[chance.randrange(4) :]
         held.clear()
         del images
-        one = None
         for number in range(3 * len(SCHEDULE)):
             loader.transform = SCHEDULE[number % len(SCHEDULE)]
             list(loader)
             # All workers have the same one memory, so what is a hole here is one everywhere.
             sizes.setdefault(number % len(SCHEDULE), set()).add(allocated(loader))
-        assert one is None and all(len(found) == 1 for found in sizes.values()), sizes
+        assert all(len(found) == 1 for found in sizes.values()), sizes
 
 
 def test_a_batch_that_is_held_costs_no_more_than_itself(folder: Path) -> None:
@@ -167,12 +166,12 @@ def test_a_batch_that_is_held_costs_no_more_than_itself(folder: Path) -> None:
 def test_a_lambda_is_for_new_workers(folder: Path) -> None:
     dataset = open_dataset(folder, CenterCrop(8))
     with loader_of(dataset) as loader:
-        first = list(loader)
+        list(loader)
         before = pids()
         loader.transform = [CenterCrop(8), lambda image: image.transpose(0)]
         second = list(loader)
         assert not pids() & before
-        assert_equal(second, epoch(loader.dataset, 1)), first
+        assert_equal(second, epoch(loader.dataset, 1))
     with loader_of(dataset, multiprocessing_context="spawn") as loader:
         list(loader)
         loader.transform = [CenterCrop(8), lambda image: image]
@@ -209,7 +208,7 @@ def test_so_is_what_the_main_module_has_defined_since(folder: Path, monkeypatch:
         assert all((images == 2).all() for images, _ in loader)
         after = pids()
         assert not before & after
-        loader.transform = [CenterCrop(5), __main__.brightness]  # type: ignore[attr-defined]
+        loader.transform = [CenterCrop(5), __main__.brightness]
         assert all((images == 2).all() for images, _ in loader)
         assert pids() == after
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ FLOATS: dict[str, dict[str, Any]] = {
 def timms(**options: Any) -> Any:
     require_module("timm")
     import_torchvision()
-    from timm.data import Mixup
+    from timm.data import mixup
 
-    return Mixup(**{"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "num_classes": CLASSES, **options})
+    made: Any = mixup.Mixup
+    return made(**{"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "num_classes": CLASSES, **options})
 
 
 def torchvisions(name: str) -> Any:
@@ -44,9 +46,9 @@ def torchvisions(name: str) -> Any:
 
 
 MIXERS: dict[str, Callable[[], Any]] = {
-    **{f"timm {mode}": lambda mode=mode: timms(mode=mode) for mode in ("batch", "pair", "elem")},
-    "timm cutmix": lambda: timms(mixup_alpha=0.0),
-    **{f"torchvision {name}": lambda name=name: torchvisions(name) for name in ("MixUp", "CutMix", "either")},
+    **{f"timm {mode}": partial(timms, mode=mode) for mode in ("batch", "pair", "elem")},
+    "timm cutmix": partial(timms, mixup_alpha=0.0),
+    **{f"torchvision {name}": partial(torchvisions, name) for name in ("MixUp", "CutMix", "either")},
 }
 
 

@@ -119,7 +119,8 @@ def test_each_repeat_is_another_augmentation(images: Path, tmp_path: Path, worke
     dataset = open_dataset(packed(images, tmp_path / "out", "tar"), RandomCrop(20))
     order = RepeatedAugmentation(len(dataset), 3, samples=3 * len(dataset))
     fixed: dict[str, Any] = {"sampler": order, "seed": 4, "fields": ("row", "position")}
-    wanted = {int(place): (images[0], int(row)) for images, _, row, place in Loader(dataset, 1, num_workers=0, **fixed)}
+    alone = Loader(dataset, 1, num_workers=0, **fixed)
+    wanted = {int(place): (pixels[0], int(row)) for pixels, _, row, place in alone}
     for start in range(0, len(order), 3):
         made = [wanted[start + number] for number in range(3)]
         assert len({image.numpy().tobytes() for image, _ in made}) == 3 and len({row for _, row in made}) == 1
@@ -127,8 +128,8 @@ def test_each_repeat_is_another_augmentation(images: Path, tmp_path: Path, worke
     for rank in range(3):
         place: dict[str, Any] = {"rank": rank, "world_size": 3, "multiprocessing_context": "fork"}
         with Loader(dataset, 4, num_workers=workers, **fixed, **place) as loader:
-            for images, _, rows, positions in loader:
-                for image, *known in zip(images, rows.tolist(), positions.tolist(), strict=True):
+            for pixels, _, rows, positions in loader:
+                for image, *known in zip(pixels, rows.tolist(), positions.tolist(), strict=True):
                     assert torch.equal(image, wanted[known[1]][0]) and known[0] == wanted[known[1]][1]
                 seen += positions.tolist()
     assert sorted(seen) == list(range(len(order)))

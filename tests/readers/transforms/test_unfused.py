@@ -77,7 +77,8 @@ def test_transforms_of_other_libraries_are_shown_as_they_were_given(monkeypatch:
 
 
 def test_so_are_steps_on_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "recognised", lambda each: (Finish(),) if isinstance(each, Library) else None)
+    known = module.recognised
+    monkeypatch.setattr(module, "recognised", lambda each: (Finish(),) if isinstance(each, Library) else known(each))
     assert "    on tensors   Library()\n" in str(Compose([CenterCrop(4), Library()]))
     assert "    through PIL  Library()\n" in str(Compose([Slow(), Library()]))
     assert Compose([Slow(), Library()]).displaced == (), "it would not be fused in front of others"
@@ -98,7 +99,7 @@ def test_views_show_each_of_theirs() -> None:
 
 
 def test_a_dataset_shows_lists_too(folder: Path) -> None:
-    given = [RandomCrop(9), Slow()]
+    given: list[Any] = [RandomCrop(9), Slow()]
     dataset = open_dataset(folder, given)
     shown = f"Compose(\n    fused        {RandomCrop(9)!r}\n    through PIL  Slow( seconds=0.01 )\n)"
     both = concat([dataset, open_dataset(folder, given)])
