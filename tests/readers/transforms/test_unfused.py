@@ -15,6 +15,7 @@ from PIL.Image import Image
 from packtrain import Loader, concat, open_dataset
 from packtrain._readers.transforms import compose as module
 from packtrain._readers.transforms.finishing import FinishingStep
+from packtrain._readers.transforms.recognition import recognised
 from packtrain._readers.transforms.unfused import Unfused, unfused
 from packtrain.transforms import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, Resize, Views
 
@@ -77,8 +78,9 @@ def test_transforms_of_other_libraries_are_shown_as_they_were_given(monkeypatch:
 
 
 def test_so_are_steps_on_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = module.recognised
-    monkeypatch.setattr(module, "recognised", lambda each: (Finish(),) if isinstance(each, Library) else known(each))
+    monkeypatch.setattr(
+        module, "recognised", lambda each: (Finish(),) if isinstance(each, Library) else recognised(each)
+    )
     assert "    on tensors   Library()\n" in str(Compose([CenterCrop(4), Library()]))
     assert "    through PIL  Library()\n" in str(Compose([Slow(), Library()]))
     assert Compose([Slow(), Library()]).displaced == (), "it would not be fused in front of others"
