@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.jpegparts import parsed
 from helpers.jpegs import ARITHMETIC, SAMPLINGS, Picture, any_jpeg, picture, progressive, rectangles, segment, written
 from helpers.pixels import noise
 from helpers.support import encoded, real_list
@@ -130,6 +131,31 @@ class TestPixels:
             whole = oracle(data)
             for box in rectangles(random, whole.shape[1], whole.shape[0], 2):
                 check(data, box, whole)
+
+    @pytest.mark.parametrize("sampling", ["4:4:4", "4:2:0", "4:2:2", "grey"])
+    @pytest.mark.parametrize("parts", [1, 2])
+    def test_what_lies_to_the_right_of_the_rectangle_does_not_matter(self, sampling: str, parts: int) -> None:
+        """The end of an interval is passed over, up to its marker: pixels further left do not depend on it."""
+        random = np.random.default_rng(1)
+        across, down = picture(random, 1, 1, sampling).mcu
+        source = picture(random, 8 * across, 3 * down, sampling, density=0.3)
+        data = written(source, random, restart=8 // parts)
+        whole, damaged = oracle(data), bytearray(data)
+        found = parsed(data)
+        place = len(data) - sum(len(coded) + 2 for coded in found.intervals)
+        for number, coded in enumerate(found.intervals):
+            if number % parts == parts - 1:
+                # Begins with a zero, since the byte before may be 0xff.
+                damaged[place + len(coded) - 7 : place + len(coded)] = b"\0\xff\0\xff\0\xff\0"
+            place += len(coded) + 2
+        for width in (1, across, 2 * across) if parts == 1 else (5 * across, 5 * across + 2):
+            check(damaged, (0, 1, width, 3 * down - 1), whole)
+        with pytest.raises(ValueError, match=r"."):
+            check(damaged, (0, 0, 8 * across, 3 * down), whole)
+        # But the marker must be the right one.
+        wrong = data.replace(b"\xff\xd1", b"\xff\xd5", 1)
+        with pytest.raises(ValueError, match="damaged"):
+            _extension.decode(wrong, (0, 0, across, 3 * down), 3, 1)
 
 
 def blocks(random: np.random.Generator, kind: str, count: int) -> Iterator[list[int]]:
