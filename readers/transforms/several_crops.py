@@ -69,7 +69,7 @@ class SeveralCrops(Views):
         before: The transforms before them, with the same random numbers for all crops.
     """
 
-    alike: Final = True
+    alike = True
 
     def __init__(self, crops: Sequence[CropAt], before: Sequence[Transform] = ()) -> None:
         super().__init__([[*before, crop] for crop in crops])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from packtrain._core.arguments import items
 from packtrain._core.errors import UsageError
@@ -32,7 +32,7 @@ class Views:
         UsageError: There are none, or one of them is no transform.
     """
 
-    alike: bool = False
+    alike: ClassVar[bool] = False
 
     def __init__(self, transforms: Iterable[Any]) -> None:
         self.views: Final[tuple[Compose, ...]] = tuple(

@@ -149,9 +149,9 @@ class TestPixels:
                 damaged[place + len(coded) - 7 : place + len(coded)] = b"\0\xff\0\xff\0\xff\0"
             place += len(coded) + 2
         for width in (1, across, 2 * across) if parts == 1 else (5 * across, 5 * across + 2):
-            check(damaged, (0, 1, width, 3 * down - 1), whole)
+            check(bytes(damaged), (0, 1, width, 3 * down - 1), whole)
         with pytest.raises(ValueError, match=r"."):
-            check(damaged, (0, 0, 8 * across, 3 * down), whole)
+            check(bytes(damaged), (0, 0, 8 * across, 3 * down), whole)
         # But the marker must be the right one.
         wrong = data.replace(b"\xff\xd1", b"\xff\xd5", 1)
         with pytest.raises(ValueError, match="damaged"):

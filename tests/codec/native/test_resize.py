@@ -169,7 +169,7 @@ def test_a_window_is_that_of_the_whole_resize(
     found = resized(pixels, (0, 0, width, height), size, resample, style, mirrored, window)
     assert found is not None
     np.testing.assert_array_equal(found, expected)
-    left, top, wide, high = needed((Scale(*size, resample), Crop(Box(*window))), width, height)
+    left, top, wide, high = needed((Scale(size[0], size[1], resample), Crop(Box(*window))), width, height)
     right, bottom = min(left + wide + margins[2], width), min(top + high + margins[3], height)
     left, top = max(left - margins[0], 0), max(top - margins[1], 0)
     part = (left, top, right - left, bottom - top)
@@ -181,7 +181,7 @@ def test_a_window_is_that_of_the_whole_resize(
 def test_a_window_that_depends_on_more_is_refused(part: Any) -> None:
     pixels = np.zeros((20, 30, 3), np.uint8)
     for size in ((10, 10), (30, 10), (10, 20)):
-        needs = needed((Scale(*size, BILINEAR), Crop(Box(0, 0, 6, 6))), 30, 20)
+        needs = needed((Scale(size[0], size[1], BILINEAR), Crop(Box(0, 0, 6, 6))), 30, 20)
         if part[0] == part[1] == 0 and part[2] >= needs.width and part[3] >= needs.height:
             part_resized(pixels, part, size, (0, 0, 6, 6), BILINEAR, 1)
         else:

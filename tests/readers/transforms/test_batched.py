@@ -70,8 +70,9 @@ def in_words(transform: Compose, width: int, height: int, random: list[float]) -
         return None
     crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
     assert isinstance(crop, Crop)
-    scale = steps.pop(0) if steps and isinstance(steps[0], Scale) else None
-    new_width, new_height = crop.box[2:] if scale is None else scale[:2]
+    scale = next((step for step in steps[:1] if isinstance(step, Scale)), None)
+    new_width, new_height = (crop.box.width, crop.box.height) if scale is None else (scale.width, scale.height)
+    steps = steps[scale is not None :]
     mirrored = Flip(horizontal=True) in steps
     kept = [step.box for step in steps if isinstance(step, Crop)]
     x, y, wide, high = kept[0] if kept else Box(0, 0, new_width, new_height)

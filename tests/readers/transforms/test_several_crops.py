@@ -122,7 +122,7 @@ def test_before_callables_of_others_they_make_a_tuple_of_images(torchvision: Any
     def stacked(crops: tuple[Image.Image, ...]) -> torch.Tensor:
         return torch.stack([torchvision.transforms.functional.pil_to_tensor(crop) for crop in crops])
 
-    chain = [Resize(64), TenCrop(50), stacked]
+    chain: list[Any] = [Resize(64), TenCrop(50), stacked]
     for given in (chain, torchvision.transforms.Compose(chain), Compose(chain)):
         found = open_dataset(crop_ready, given)[0][0]
         assert torch.equal(found, torch.stack(open_dataset(crop_ready, chain[:2])[0][0]))
