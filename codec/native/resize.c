@@ -97,7 +97,8 @@ static void set_weight(int32_t *pairs, int index, int value) {
 
 static bool changes(const Side *side) { return side->source != side->target; }
 
-static bool prepare(Axis *axis, const Side *side, const Filter *filter) {
+static bool prepare(Axis *axis, const Side *whole, const Filter *filter) {
+    const Side part = *whole, *side = &part; /* a copy, which no write below can change */
     if (!changes(side)) {
         axis->begin = side->first - side->start;
         axis->end = axis->begin + side->count;
