@@ -15,7 +15,7 @@
 
 #define PASSES 3
 /* Up to this radius a row's sums are made anew for each pixel, as registers can do. */
-#define SMALL 4
+#define SMALL 16
 
 /* A filter takes `radius` pixels on either side with weight `inner`, and the two next to these with weight `outer`. */
 typedef struct {

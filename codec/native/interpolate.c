@@ -124,13 +124,18 @@ AVX2 INLINE __m256d mixed_lanes(const __m256d *v, int taps, __m256d at) {
     return _mm256_add_pd(v[1], _mm256_mul_pd(at, p2));
 }
 
-/* Eight bytes at each of four places. */
-AVX2 INLINE __m256i gathered(const unsigned char *from, __m256i places) {
-    return _mm256_i64gather_epi64((const void *)from, places, 1);
+/* Eight bytes at each of four places. Loading them one by one is as fast as an instruction that gathers them, and much
+   faster on some processors. */
+AVX2 INLINE __m256i gathered(const unsigned char *from, const int64_t *places) {
+    __m128i lanes[LANES];
+    for (int i = 0; i < LANES; i++) {
+        lanes[i] = _mm_loadl_epi64((const __m128i *)(from + places[i]));
+    }
+    return _mm256_set_m128i(_mm_unpacklo_epi64(lanes[2], lanes[3]), _mm_unpacklo_epi64(lanes[0], lanes[1]));
 }
 
 /* Four pixels whose sources lie inside the image. */
-AVX2 INLINE void lanes_from(const unsigned char *in, size_t step, __m256i places, __m256d across, __m256d down,
+AVX2 INLINE void lanes_from(const unsigned char *in, size_t step, const int64_t *places, __m256d across, __m256d down,
                             int taps, int channels, unsigned char *out) {
     __m256i first[4], second[4];
     for (int i = 0; i < taps; i++) {
@@ -216,7 +221,9 @@ AVX2 INLINE bool lanes(const Warp *warp, bool perspective, int taps, int channel
     if (_mm256_movemask_epi8(_mm256_cmpgt_epi64(places, _mm256_set1_epi64x(most)))) {
         return false;
     }
-    lanes_from(warp->in, step, places, across, down, taps, channels, out);
+    int64_t stored[LANES];
+    _mm256_storeu_si256((__m256i *)stored, places);
+    lanes_from(warp->in, step, stored, across, down, taps, channels, out);
     return true;
 }
 

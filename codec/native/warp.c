@@ -39,167 +39,100 @@ static void fill_pixels(const Warp *warp, unsigned char *row, int first, int las
     }
 }
 
-/* Where the pixels of a row lie: columns[x], or x_at + x * x_step and y_at + x * y_step with 16 bits after the binary
-   point. */
+/* Pixels whose places are computed before they are copied. */
+#define BLOCK 64
+
+/* The pixels at `places`, in bytes from `in` on. `most` is the last place at which four bytes can be read. Up to the last
+   of them, each pixel may be written with a byte more, which the next one overwrites. */
+INLINE void copy_pixels_at(const unsigned char *in, const uint32_t *places, int count, int64_t most, unsigned char *out,
+                           int channels) {
+    for (int i = 0; i < count - 1; i++, out += channels) {
+        if (channels == 3 && places[i] <= most) {
+            memcpy(out, in + places[i], 4);
+        } else {
+            warp_copy(out, in + places[i], channels);
+        }
+    }
+    if (count > 0) {
+        warp_copy(out, in + places[count - 1], channels);
+    }
+}
+
+static void copy_at(const Warp *warp, const unsigned char *in, const uint32_t *places, int count, unsigned char *out) {
+    int64_t most = warp->in + warp_step(warp) * (size_t)warp->height - in - 4;
+    if (warp->channels == 1) {
+        copy_pixels_at(in, places, count, most, out, 1);
+    } else if (warp->channels == 3) {
+        copy_pixels_at(in, places, count, most, out, 3);
+    } else {
+        copy_pixels_at(in, places, count, most, out, 4);
+    }
+}
+
+/* Coordinates with 16 bits after the binary point. */
 typedef struct {
-    const int *columns;
     int32_t x_at, y_at, x_step, y_step;
 } Line;
 
-/* The pixels from `first` to `last` of a row, all of which lie inside the image that begins at `in`. */
-INLINE void pixels(const Warp *warp, const unsigned char *in, Line line, int first, int last, unsigned char *out,
-                   int channels) {
-    size_t step = warp_step(warp);
-    if (line.columns) {
-        for (int x = first; x < last; x++) {
-            warp_copy(out + (size_t)x * channels, in + (size_t)line.columns[x] * channels, channels);
-        }
-        return;
-    }
-    int64_t across = line.x_at + (int64_t)first * line.x_step, down = line.y_at + (int64_t)first * line.y_step;
-    for (int x = first; x < last; x++, across += line.x_step, down += line.y_step) {
-        warp_copy(out + (size_t)x * channels, in + (size_t)(down >> 16) * step + (size_t)(across >> 16) * channels, channels);
+/* Where `BLOCK` pixels of a row lie. Beyond those that are used, numbers may wrap. */
+INLINE void find_places(const Warp *warp, const Line *line, int first, uint32_t *places) {
+    uint32_t step = (uint32_t)warp_step(warp), channels = (uint32_t)warp->channels;
+    uint32_t x_step = (uint32_t)line->x_step, across = (uint32_t)line->x_at + (uint32_t)first * x_step;
+    uint32_t y_step = (uint32_t)line->y_step, down = (uint32_t)line->y_at + (uint32_t)first * y_step;
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        places[i] = ((down + i * y_step) >> 16) * step + ((across + i * x_step) >> 16) * channels;
     }
 }
 
-typedef void Pixels(const Warp *, const unsigned char *, Line, int, int, unsigned char *);
+typedef void Places(const Warp *, const Line *, int, uint32_t *);
 
-static void line_of_pixels(const Warp *warp, const unsigned char *in, Line line, int first, int last,
-                           unsigned char *out) {
-    if (warp->channels == 1) {
-        pixels(warp, in, line, first, last, out, 1);
-    } else if (warp->channels == 3) {
-        pixels(warp, in, line, first, last, out, 3);
-    } else {
-        pixels(warp, in, line, first, last, out, 4);
-    }
+static void places_of(const Warp *warp, const Line *line, int first, uint32_t *places) {
+    find_places(warp, line, first, places);
 }
 
 #ifdef HAS_X86_SIMD
-/* Eight pixels. Four bytes are read of each, at the end of the image from some bytes before it. Up to four bytes are
-   written beyond the eight pixels. */
-AVX2 INLINE void eight_pixels(const unsigned char *in, __m256i at, __m256i most, unsigned char *out, int channels) {
-    const __m256i rgb = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, /* four pixels */
-                                         0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    const __m256i grey = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, /* likewise */
-                                          0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    __m256i beyond = _mm256_max_epi32(_mm256_sub_epi32(at, most), _mm256_setzero_si256());
-    __m256i four = _mm256_i32gather_epi32((const int *)in, _mm256_sub_epi32(at, beyond), 1);
-    four = _mm256_srlv_epi32(four, _mm256_slli_epi32(beyond, 3));
-    if (channels == 4) {
-        _mm256_storeu_si256((__m256i *)out, four);
-        return;
-    }
-    four = _mm256_shuffle_epi8(four, channels == 1 ? grey : rgb);
-    __m128i left = _mm256_castsi256_si128(four), right = _mm256_extracti128_si256(four, 1);
-    if (channels == 1) {
-        _mm_storel_epi64((__m128i *)out, _mm_unpacklo_epi32(left, right));
-    } else {
-        _mm_storeu_si128((__m128i *)out, left);
-        _mm_storeu_si128((__m128i *)(out + 12), right);
-    }
-}
-
-/* The numbers of eight pixels. They may wrap beyond the last pixel of a row, where they are not used. */
-AVX2 INLINE __m256i from_pixel(int32_t at, int32_t step, int first) {
-    const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    uint32_t start = (uint32_t)at + (uint32_t)step * (uint32_t)first;
-    return _mm256_add_epi32(_mm256_set1_epi32((int)start), _mm256_mullo_epi32(numbers, _mm256_set1_epi32(step)));
-}
-
-AVX2 INLINE __m256i times(__m256i numbers, int channels) {
-    return channels == 1   ? numbers
-           : channels == 3 ? _mm256_add_epi32(numbers, _mm256_add_epi32(numbers, numbers))
-                           : _mm256_slli_epi32(numbers, 2);
-}
-
-/* `last` is at most two pixels before the end of the row, which later pixels overwrite. */
-AVX2 INLINE int pixels_avx2(const Warp *warp, const unsigned char *in, Line line, int x, int last, unsigned char *out,
-                            int channels) {
-    ptrdiff_t size = warp->in + warp_step(warp) * (size_t)warp->height - in;
-    if (size < 4 || size > INT_MAX) {
-        return x;
-    }
-    __m256i most = _mm256_set1_epi32((int)size - 4), step = _mm256_set1_epi32((int)warp_step(warp));
-    if (line.columns) {
-        for (; x + 8 <= last; x += 8) {
-            __m256i columns = _mm256_loadu_si256((const __m256i *)(line.columns + x));
-            eight_pixels(in, times(columns, channels), most, out + (size_t)x * channels, channels);
-        }
-        return x;
-    }
-    __m256i across = from_pixel(line.x_at, line.x_step, x), down = from_pixel(line.y_at, line.y_step, x);
-    __m256i x_steps = _mm256_set1_epi32((int)((uint32_t)line.x_step * 8));
-    __m256i y_steps = _mm256_set1_epi32((int)((uint32_t)line.y_step * 8));
-    for (; x + 8 <= last; x += 8) {
-        __m256i columns = _mm256_srai_epi32(across, 16), rows = _mm256_srai_epi32(down, 16);
-        __m256i at = _mm256_add_epi32(_mm256_mullo_epi32(rows, step), times(columns, channels));
-        eight_pixels(in, at, most, out + (size_t)x * channels, channels);
-        across = _mm256_add_epi32(across, x_steps);
-        down = _mm256_add_epi32(down, y_steps);
-    }
-    return x;
-}
-
-AVX2 static void line_of_pixels_avx2(const Warp *warp, const unsigned char *in, Line line, int first, int last,
-                                     unsigned char *out) {
-    int end = last < warp->out_width - 2 ? last : warp->out_width - 2;
-    if (warp->channels == 1) {
-        first = pixels_avx2(warp, in, line, first, end, out, 1);
-    } else if (warp->channels == 3) {
-        first = pixels_avx2(warp, in, line, first, end, out, 3);
-    } else {
-        first = pixels_avx2(warp, in, line, first, end, out, 4);
-    }
-    line_of_pixels(warp, in, line, first, last, out);
+AVX2 static void places_of_avx2(const Warp *warp, const Line *line, int first, uint32_t *places) {
+    find_places(warp, line, first, places);
 }
 #endif
 
-/* One row of the output, from `first` to `last` of the input. */
-static void write_row(const Warp *warp, Pixels *function, const unsigned char *in, Line line, int first, int last,
-                      unsigned char *out) {
-    fill_pixels(warp, out, 0, first);
-    function(warp, in, line, first, last, out);
-    fill_pixels(warp, out, last, warp->out_width);
-}
-
 /* Maps that do not rotate: every row takes the same columns. */
 static bool scaled(const Warp *warp) {
-    int *columns = malloc((size_t)warp->out_width * sizeof *columns), first = warp->out_width, last = 0;
-    if (!columns) {
+    uint32_t *places = malloc((size_t)warp->out_width * sizeof *places), channels = (uint32_t)warp->channels;
+    int first = warp->out_width, last = 0;
+    if (!places) {
         return false;
     }
     double across = warp->a[2] + warp->a[0] * 0.5, down = warp->a[5] + warp->a[4] * 0.5;
     for (int x = 0; x < warp->out_width; x++, across += warp->a[0]) {
-        columns[x] = inside(across, warp->width);
-        if (columns[x] >= 0) {
+        int column = inside(across, warp->width);
+        if (column >= 0) {
+            places[x] = (uint32_t)column * channels;
             first = x < first ? x : first;
             last = x + 1;
         }
     }
     bool adjacent = true;
     for (int x = first + 1; x < last; x++) {
-        adjacent &= columns[x] == columns[x - 1] + 1;
+        adjacent &= places[x] == places[x - 1] + channels;
     }
-    Pixels *function = WITH_AVX2(line_of_pixels);
     for (int y = 0; y < warp->out_height; y++, down += warp->a[4]) {
         unsigned char *out = row_of(warp, y);
-        int line = first < last ? inside(down, warp->height) : -1;
-        if (line < 0) {
+        int row = first < last ? inside(down, warp->height) : -1;
+        if (row < 0) {
             fill_pixels(warp, out, 0, warp->out_width);
             continue;
         }
+        const unsigned char *in = pixel_of(warp, 0, row);
+        fill_pixels(warp, out, 0, first);
         if (adjacent) {
-            size_t channels = (size_t)warp->channels;
-            fill_pixels(warp, out, 0, first);
-            memcpy(out + (size_t)first * channels, pixel_of(warp, columns[first], line),
-                   (size_t)(last - first) * channels);
-            fill_pixels(warp, out, last, warp->out_width);
+            memcpy(out + (size_t)first * channels, in + places[first], (size_t)(last - first) * channels);
         } else {
-            write_row(warp, function, pixel_of(warp, 0, line), (Line){.columns = columns}, first, last, out);
+            copy_at(warp, in, places + first, last - first, out + (size_t)first * channels);
         }
+        fill_pixels(warp, out, last, warp->out_width);
     }
-    free(columns);
+    free(places);
     return true;
 }
 
@@ -236,31 +169,63 @@ static bool is_straight(int64_t start, int64_t step, int width) {
     return end >= INT32_MIN && end <= INT32_MAX;
 }
 
-/* Affine maps with 16 bits after the binary point. */
-static void in_fixed_point(const Warp *warp) {
+/* The pixels from `first` to `last` of a row, all of which lie inside the image. */
+static void copy_line(const Warp *warp, Places *function, const Line *line, int first, int last, unsigned char *out) {
+    uint32_t places[BLOCK];
+    if (line->x_step == 1 << 16 && line->y_step == 0 && first < last) {
+        function(warp, line, first, places);
+        memcpy(out + (size_t)first * (size_t)warp->channels, warp->in + places[0],
+               (size_t)(last - first) * (size_t)warp->channels);
+        return;
+    }
+    for (; first < last; first += BLOCK) {
+        int count = last - first < BLOCK ? last - first : BLOCK;
+        function(warp, line, first, places);
+        copy_at(warp, warp->in, places, count, out + (size_t)first * (size_t)warp->channels);
+    }
+}
+
+/* One pixel after the other, where numbers wrap. */
+static void copy_wrapped(const Warp *warp, const Line *line, int first, int last, unsigned char *out) {
+    uint32_t across = (uint32_t)line->x_at + (uint32_t)first * (uint32_t)line->x_step;
+    uint32_t down = (uint32_t)line->y_at + (uint32_t)first * (uint32_t)line->y_step;
+    for (int x = first; x < last; x++, across += (uint32_t)line->x_step, down += (uint32_t)line->y_step) {
+        int32_t column = (int32_t)across >> 16, row = (int32_t)down >> 16;
+        bool found = column >= 0 && column < warp->width && row >= 0 && row < warp->height;
+        warp_copy(out + (size_t)x * (size_t)warp->channels, found ? pixel_of(warp, column, row) : warp->fill,
+                  warp->channels);
+    }
+}
+
+/* Affine maps with 16 bits after the binary point, for columns from `left` to `right` of the output. */
+static void in_fixed_point(const Warp *warp, int left, int right) {
     const double *a = warp->a;
-    int32_t x_step = fixed(a[0]), y_step = fixed(a[3]);
     uint32_t x_down = (uint32_t)fixed(a[1]), y_down = (uint32_t)fixed(a[4]);
-    uint32_t x_at = (uint32_t)fixed(a[2] + a[0] * 0.5 + a[1] * 0.5);
-    uint32_t y_at = (uint32_t)fixed(a[5] + a[3] * 0.5 + a[4] * 0.5);
-    int width = warp->out_width;
-    Pixels *function = WITH_AVX2(line_of_pixels);
-    for (int y = 0; y < warp->out_height; y++, x_at += x_down, y_at += y_down) {
+    Line line = {fixed(a[2] + a[0] * 0.5 + a[1] * 0.5), fixed(a[5] + a[3] * 0.5 + a[4] * 0.5), fixed(a[0]), fixed(a[3])};
+    bool fits = warp_step(warp) * (size_t)warp->height <= UINT32_MAX;
+    Places *function = WITH_AVX2(places_of);
+    for (int y = 0; y < warp->out_height; y++) {
         unsigned char *out = row_of(warp, y);
-        Line line = {NULL, (int32_t)x_at, (int32_t)y_at, x_step, y_step};
-        if (is_straight(line.x_at, x_step, width) && is_straight(line.y_at, y_step, width)) {
-            int first = 0, last = width;
-            narrow(line.x_at, x_step, (int64_t)warp->width << 16, &first, &last);
-            narrow(line.y_at, y_step, (int64_t)warp->height << 16, &first, &last);
-            write_row(warp, function, warp->in, line, first, last, out);
-            continue;
+        if (fits && is_straight(line.x_at, line.x_step, right) && is_straight(line.y_at, line.y_step, right)) {
+            int first = left, last = right;
+            narrow(line.x_at, line.x_step, (int64_t)warp->width << 16, &first, &last);
+            narrow(line.y_at, line.y_step, (int64_t)warp->height << 16, &first, &last);
+            fill_pixels(warp, out, left, first);
+            copy_line(warp, function, &line, first, last, out);
+            fill_pixels(warp, out, last, right);
+        } else {
+            copy_wrapped(warp, &line, left, right, out);
         }
-        uint32_t across = x_at, down = y_at;
-        for (int x = 0; x < width; x++, across += (uint32_t)x_step, down += (uint32_t)y_step, out += warp->channels) {
-            int32_t column = (int32_t)across >> 16, row = (int32_t)down >> 16;
-            bool found = column >= 0 && column < warp->width && row >= 0 && row < warp->height;
-            warp_copy(out, found ? pixel_of(warp, column, row) : warp->fill, warp->channels);
-        }
+        line.x_at = (int32_t)((uint32_t)line.x_at + x_down);
+        line.y_at = (int32_t)((uint32_t)line.y_at + y_down);
+    }
+}
+
+/* Steep maps run down the columns of the input, and do so in strips, for the sake of the caches. */
+static void in_strips(const Warp *warp) {
+    int strip = fabs(warp->a[3]) > 0.5 ? BLOCK : warp->out_width;
+    for (int left = 0; left < warp->out_width; left += strip) {
+        in_fixed_point(warp, left, warp->out_width - left < strip ? warp->out_width : left + strip);
     }
 }
 
@@ -286,7 +251,7 @@ static bool warp_nearest(const Warp *warp) {
     } else if (a[1] == 0 && a[3] == 0) {
         return scaled(warp);
     } else if (is_near(a, 0, 0) && is_near(a, width, height) && is_near(a, 0, height) && is_near(a, width, 0)) {
-        in_fixed_point(warp);
+        in_strips(warp);
     } else {
         in_sums(warp);
     }
