@@ -161,8 +161,8 @@ static bool blur_all(const ImagePair *pair, const Box *box) {
     bool done = between && room && sums;
     if (done) {
         unsigned char *const lines[2] = {room, room + size + 2 * margin};
-        Along *along_function = WITH_AVX2(along_row);
-        Pass *pass_function = WITH_AVX2(pass_down);
+        Along *along_function = FASTEST_AVX2(along_row);
+        Pass *pass_function = FASTEST_AVX2(pass_down);
         for (size_t y = 0; y < height; y++) {
             if (is_small) {
                 along_function(box, in + y * size, size, channels, margin, lines, (uint16_t *)sums, between + y * size);

@@ -154,7 +154,7 @@ static bool blur_all(const ImagePair *pair, const Kernel *kernels) {
     const unsigned char *in = pair->in.buf, **rows = malloc((2 * reach + 1) * sizeof *rows);
     float *line = malloc((size + 2 * margin) * sizeof *line);
     bool done = rows && line;
-    BlurRow *function = WITH_AVX2(blur);
+    BlurRow *function = FASTEST_AVX2(blur);
     for (size_t y = 0; done && y < height; y++) {
         rows[0] = in + y * size;
         for (size_t k = 1; k <= reach; k++) {

@@ -270,6 +270,6 @@ void warp_interpolated(const Warp *warp, int taps) {
     if (warp->channels == 4) {
         all(warp, true, 1, 4);
     } else {
-        WITH_AVX2(interpolated)(warp, taps);
+        FASTEST_AVX2(interpolated)(warp, taps);
     }
 }

@@ -59,7 +59,7 @@ static bool sharpen_all(const ImagePair *pair, float factor) {
     if (!sums) {
         return false;
     }
-    Sharpen *function = WITH_AVX2(sharpen);
+    Sharpen *function = FASTEST_AVX2(sharpen);
     memcpy(out, in, size);
     for (size_t y = 1; y < height - 1; y++) {
         const unsigned char *row = in + y * size;

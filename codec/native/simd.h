@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
+/* PACKTRAIN_WITHOUT_SIMD is for tests of what other processors run. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PACKTRAIN_WITHOUT_SIMD)
 #include <immintrin.h>
 #define HAS_X86_SIMD 1
 #endif
@@ -17,12 +18,8 @@
 #define INLINE static inline
 #endif
 
-/* Calls `name`_avx2 where the processor has these instructions, else `name`. */
 #ifdef HAS_X86_SIMD
 #define AVX2 __attribute__((target("avx2")))
-#define WITH_AVX2(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name)
-#else
-#define WITH_AVX2(name) (name)
 #endif
 
 /* Reads `count` pixels and writes as many, and touches no byte beyond them. */

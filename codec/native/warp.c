@@ -203,7 +203,7 @@ static void in_fixed_point(const Warp *warp, int left, int right) {
     uint32_t x_down = (uint32_t)fixed(a[1]), y_down = (uint32_t)fixed(a[4]);
     Line line = {fixed(a[2] + a[0] * 0.5 + a[1] * 0.5), fixed(a[5] + a[3] * 0.5 + a[4] * 0.5), fixed(a[0]), fixed(a[3])};
     bool fits = warp_step(warp) * (size_t)warp->height <= UINT32_MAX;
-    Places *function = WITH_AVX2(places_of);
+    Places *function = FASTEST_AVX2(places_of);
     for (int y = 0; y < warp->out_height; y++) {
         unsigned char *out = row_of(warp, y);
         if (fits && is_straight(line.x_at, line.x_step, right) && is_straight(line.y_at, line.y_step, right)) {

@@ -8,14 +8,23 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers.effects import EFFECTS, images
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from packtrain._codec.effects.filters import GaussianBlur
+from packtrain._codec.effects.filters import GaussianBlur, PillowBlur
 from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of
 
-WITHIN: dict[type[PixelOperation], int] = {GaussianBlur: 1}
-"""Grey levels by which an effect may differ from Pillow's way; see its documentation."""
+
+def is_defined(effect: PixelOperation, pixels: npt.NDArray[np.uint8]) -> bool:
+    """False if Pillow or torchvision has no result, or one of chance."""
+    height, width, channels = pixels.shape
+    match effect:
+        case GaussianBlur((across, down)):
+            return across // 2 < width and down // 2 < height
+        case PillowBlur():
+            # pillow-simd reads beyond such images.
+            return min(width, height) > 1
+    return len(getattr(effect, "fill", ())) <= channels
 
 
 @pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)
@@ -25,10 +34,9 @@ def test_the_extension_gives_the_pixels_of_pillow(
     kind: type[PixelOperation], data: Any, pixels: npt.NDArray[np.uint8]
 ) -> None:
     effect = data.draw(EFFECTS[kind])
-    if len(getattr(effect, "fill", ())) > pixels.shape[2]:
-        return
+    assume(is_defined(effect, pixels))
     expected = pixels_of(effect.through_pillow(image_of(pixels)))
     found = effect.on_pixels(pixels.copy())
     assert found.shape == expected.shape
     assert found.shape[1::-1] == effect.size_after(*pixels.shape[1::-1])
-    assert np.abs(found.astype(int) - expected).max(initial=0) <= WITHIN.get(kind, 0)
+    np.testing.assert_array_equal(found, expected)

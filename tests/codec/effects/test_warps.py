@@ -1,0 +1,183 @@
+"""Laws of affine maps, rotations and perspectives beyond those of all effects."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from helpers.effects import EFFECTS, images
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of, style_of
+from packtrain._codec.effects.warps import BICUBIC, BILINEAR, NEAREST, Affine, Perspective, Rotate
+from packtrain.errors import UsageError
+
+_extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
+
+Pixels = npt.NDArray[np.uint8]
+FILTERS = [NEAREST, BILINEAR, BICUBIC]
+KINDS: list[type[PixelOperation]] = [Affine, Rotate, Perspective]
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+WILD = st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 1e-9, 0.49999999, 32767.5, -32768.0, 40000.0, 1e9, 1e300, -1e300])
+
+
+def noise(height: int, width: int, channels: int = 3) -> Pixels:
+    return np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
+
+
+def assert_as_pillow(effect: Affine | Rotate | Perspective, pixels: Pixels) -> None:
+    found = effect.change(pixels.copy(), 0)
+    np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_extension_does_it(kind: type[PixelOperation]) -> None:
+    """If the pixels differed, an installation would be slow without saying so."""
+    assert style_of(kind) == 0
+
+
+@pytest.mark.parametrize("size", [(224, 224), (512, 512), (375, 500), (512, 3), (2, 400)])
+@pytest.mark.parametrize("resample", FILTERS)
+def test_images_of_the_usual_sizes(size: tuple[int, int], resample: int) -> None:
+    pixels = noise(*size)
+    for matrix in [
+        (1.0, 0.3, -7.0, 0.0, 1.0, 0.0),
+        (1.0, 0.0, 0.0, -0.3, 1.0, 5.5),
+        (1.0, 0.0, 33.3, 0.0, 1.0, -31.0),
+        (0.8, 0.0, 10.0, 0.0, 1.3, -3.0),
+        (math.cos(1), math.sin(1), -40.0, -math.sin(1), math.cos(1), 90.0),
+        (0.0, -1.0, size[1], 1.0, 0.0, 0.0),
+    ]:
+        assert_as_pillow(Affine(matrix, resample, (1, 2, 3)), pixels)
+    assert_as_pillow(Rotate(-77.7, resample, expand=True, fill=(7,)), pixels)
+    assert_as_pillow(Perspective((0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001), resample, (7,)), pixels)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(images(20), st.tuples(*[WILD | st.floats(-2, 2)] * 8), st.sampled_from(FILTERS))
+@example(noise(3, 3), (-1.0, 32767.0, 0.5, 0.25, -32767.9, 0.0, 0.0, 0.0), NEAREST)
+@example(noise(1, 1), (65535.0, 1.0, -32767.9, 0.0, 1.0, 0.0, 0.0, 0.0), NEAREST)
+@example(noise(4, 4), (1.0, 0.0, -0.5, 0.0, 1.0, -0.5, -2.0, 0.0), BILINEAR)
+def test_coordinates_that_overflow(pixels: Pixels, numbers: Any, resample: int) -> None:
+    assert_as_pillow(Affine(numbers[:6], resample, (9,)), pixels)
+    assert_as_pillow(Perspective(numbers, resample, (9,)), pixels)
+
+
+@pytest.mark.parametrize("resample", FILTERS)
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("angle", [0, 90, 180, 270, 360, -90, 450])
+@pytest.mark.parametrize("center", [None, (0.0, 0.0), (3.5, 2.0)])
+def test_quarter_turns(angle: float, expand: bool, resample: int, center: Any) -> None:
+    for size in [(7, 7), (5, 8), (1, 6), (70, 3)]:
+        assert_as_pillow(Rotate(angle, resample, expand, center, (5,)), noise(*size))
+        assert_as_pillow(Rotate(angle, resample, expand, center, (5,)), noise(*size, 1))
+
+
+@pytest.mark.parametrize("fill", [(-5,), (300,), (-1, 128, 256)])
+def test_fill_is_clipped(fill: tuple[int, ...]) -> None:
+    assert_as_pillow(Affine((1.0, 0.0, 3.0, 0.0, 1.0, 0.0), NEAREST, fill), noise(5, 9))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data(), dtype=st.sampled_from(["u1", "i4"]))
+def test_masks_move_as_images_with_nearest(kind: type[PixelOperation], data: Any, dtype: str) -> None:
+    effect = data.draw(EFFECTS[kind])
+    assume(len(effect.fill) == 1)
+    pixels = data.draw(images().filter(lambda pixels: pixels.shape[2] == 1))
+    effect = replace(effect, fill=(77,))
+    factor = 1 if dtype == "u1" else -70_001
+    # Values that a byte does not hold, one for each byte.
+    table = np.arange(256).astype(dtype) * np.array(factor, dtype)
+    moved = replace(effect, resample=NEAREST).on_pixels(pixels.copy())[..., 0]
+    mask = np.asfortranarray(table[pixels[..., 0]])
+    found = replace(effect, fill=(int(table[77]),)).on_mask(mask)
+    assert found.dtype == mask.dtype
+    np.testing.assert_array_equal(found, table[moved])
+
+
+@given(data=st.data())
+def test_masks_move_through_pillow_alike(data: Any) -> None:
+    effect = replace(data.draw(EFFECTS[data.draw(st.sampled_from(KINDS))]), fill=(3,))
+    mask = np.random.default_rng(0).integers(0, 1 << 20, (data.draw(st.integers(1, 40)), 31), np.int32)
+    found = effect.on_mask(mask)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packtrain._codec.effects.warps.style_of", lambda kind: None)
+        np.testing.assert_array_equal(effect.on_mask(mask), found)
+
+
+def test_a_mask_has_one_fill() -> None:
+    with pytest.raises(UsageError, match="give one value"):
+        Affine(IDENTITY, fill=(1, 2, 3)).on_mask(np.zeros((3, 3), np.uint8))
+
+
+@pytest.mark.parametrize("expand", [False, True])
+@pytest.mark.parametrize("angle", [0.0, 90.0, 180.0, 270.0, 13.0, -120.0])
+def test_masks_turn_as_in_torchvision(torchvision: Any, angle: float, expand: bool) -> None:
+    """By quarter turns exactly. Otherwise torchvision, which has an arithmetic of its own for tensors, takes other
+    pixels where two are nearly as close, and may make the image a pixel larger or smaller."""
+    torch = pytest.importorskip("torch")
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+
+    mask = np.kron(np.arange(1, 31, dtype=np.uint8).reshape(5, 6), np.ones((8, 8), np.uint8))
+    found = Rotate(angle, expand=expand).on_mask(mask)
+    theirs = functional.rotate(tv_tensors.Mask(torch.from_numpy(mask)), angle, expand=expand).numpy()
+    if angle % 90:
+        assert np.abs(np.subtract(found.shape, theirs.shape)).max() <= 2
+        if not expand:
+            assert (found != theirs).mean() < 0.05
+    elif expand or angle % 180 == 0:
+        np.testing.assert_array_equal(found, theirs)
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (5, -3), (-40, 12)])
+def test_masks_are_shifted_as_in_torchvision(torchvision: Any, shift: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    from torchvision import tv_tensors
+    from torchvision.transforms.v2 import functional
+
+    mask = noise(40, 50, 1)[..., 0]
+    found = Affine((1.0, 0.0, -shift[0], 0.0, 1.0, -shift[1])).on_mask(mask)
+    tensor = tv_tensors.Mask(torch.from_numpy(mask))
+    theirs = functional.affine(tensor, 0.0, list(shift), 1.0, [0.0, 0.0])
+    np.testing.assert_array_equal(found, theirs.numpy())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"coefficients": (1.0,) * 7}, "six coefficients"),
+        ({"resample": 1}, "filter"),
+        ({"fill": b"12"}, "one byte for each channel"),
+        ({"image": np.zeros((4, 5, 2), np.uint8)}, "bytes"),
+        ({"image": np.zeros((4, 5), np.uint8)}, "bytes"),
+        ({"image": np.zeros((4, 5, 3), np.int16)}, "bytes"),
+        ({"image": np.zeros((0, 5, 3), np.uint8)}, "bytes"),
+        ({"image": np.zeros((4, 5, 1), np.uint8)}, "channels differ"),
+        ({"image": np.zeros((4, 10, 3), np.uint8)[:, ::2]}, "contiguous"),
+        ({"out": np.zeros((4, 10, 3), np.uint8)[:, ::2]}, "contiguous"),
+        ({"image": np.zeros((4, 5, 4), np.uint8), "out": np.zeros((4, 5, 4), np.uint8), "fill": b"1234"}, "channels"),
+    ],
+)
+def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
+    given = {
+        "image": np.zeros((4, 5, 3), np.uint8),
+        "coefficients": IDENTITY,
+        "resample": BILINEAR,
+        "fill": b"123",
+        "out": np.zeros((4, 5, 3), np.uint8),
+    }
+    _extension.warp(*given.values())
+    with pytest.raises(ValueError, match=message):
+        _extension.warp(*(given | change).values())
+
+
+def test_an_image_is_not_moved_into_its_own_memory() -> None:
+    room = np.zeros(2 * 60 - 1, np.uint8)
+    with pytest.raises(ValueError, match="overlap"):
+        _extension.warp(room[:60].reshape(4, 5, 3), IDENTITY, 0, b"123", room[59:].reshape(4, 5, 3))
