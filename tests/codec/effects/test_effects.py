@@ -18,12 +18,11 @@ from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_
 def is_defined(effect: PixelOperation, pixels: npt.NDArray[np.uint8]) -> bool:
     """False if Pillow or torchvision has no result, or one of chance."""
     height, width, channels = pixels.shape
-    match effect:
-        case GaussianBlur((across, down)):
-            return across // 2 < width and down // 2 < height
-        case PillowBlur():
-            # pillow-simd reads beyond such images.
-            return min(width, height) > 1
+    if isinstance(effect, GaussianBlur):
+        return effect.kernel[0] // 2 < width and effect.kernel[1] // 2 < height
+    if isinstance(effect, PillowBlur):
+        # pillow-simd reads beyond images with sides of one pixel.
+        return bool(min(width, height) > 1)
     return len(getattr(effect, "fill", ())) <= channels
 
 

@@ -71,7 +71,7 @@ def test_gaussian_blur_is_within_one_of_torchvision(
         assert np.count_nonzero(difference) <= 2 + pixels.size // 100
 
 
-def test_gaussian_blur_as_in_simclr(torchvision: Any) -> None:
+def test_gaussian_blur_of_simclr_as_in_torchvision(torchvision: Any) -> None:
     pixels = noise(224, 224)
     theirs = pixels_of(torchvision.transforms.functional.gaussian_blur(image_of(pixels), [23, 23], [1.3, 1.3]))
     difference = np.abs(GaussianBlur((23, 23), (1.3, 1.3)).on_pixels(pixels.copy()).astype(int) - theirs)
@@ -79,7 +79,7 @@ def test_gaussian_blur_as_in_simclr(torchvision: Any) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "fits"), [((7, 5), True), ((9, 5), False), ((7, 7), False), ((1, 1), True)])
-def test_a_kernel_that_reaches_further_than_the_image_is_refused(
+def test_a_kernel_that_reaches_further_than_the_image_is_refused_as_in_torchvision(
     torchvision: Any, kernel: tuple[int, int], fits: bool
 ) -> None:
     pixels, sigma = noise(3, 4), (1.0, 1.0)
