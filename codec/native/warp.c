@@ -84,6 +84,34 @@ INLINE void find_places(const Warp *warp, const Line *line, int first, uint32_t 
     }
 }
 
+/* Steps of whole pixels: along a row, or in a quarter turn along a column. */
+static void copy_evenly(const Warp *warp, const Line *line, int first, int last, unsigned char *out) {
+    int channels = warp->channels, count = last - first;
+    int64_t column = (line->x_at + (int64_t)first * line->x_step) >> 16;
+    int64_t row = (line->y_at + (int64_t)first * line->y_step) >> 16;
+    ptrdiff_t step = (ptrdiff_t)warp_step(warp), stride = (line->y_step >> 16) * step + (line->x_step >> 16) * channels;
+    const unsigned char *from = pixel_of(warp, (int)column, (int)row), *end = warp->in + step * warp->height;
+    if (stride == channels) {
+        memcpy(out, from, (size_t)count * (size_t)channels);
+        return;
+    }
+    if (channels == 3) {
+        /* A pixel may be written with a byte more, which the next one overwrites. */
+        for (; count > 1 && end - from >= 4; count--, from += stride, out += 3) {
+            memcpy(out, from, 4);
+        }
+    }
+    if (channels == 1) {
+        for (int i = 0; i < count; i++, from += stride) {
+            out[i] = *from;
+        }
+        return;
+    }
+    for (; count > 0; count--, from += stride, out += channels) {
+        warp_copy(out, from, channels);
+    }
+}
+
 typedef void Places(const Warp *, const Line *, int, uint32_t *);
 
 static void places_of(const Warp *warp, const Line *line, int first, uint32_t *places) {
@@ -172,10 +200,8 @@ static bool is_straight(int64_t start, int64_t step, int width) {
 /* The pixels from `first` to `last` of a row, all of which lie inside the image. */
 static void copy_line(const Warp *warp, Places *function, const Line *line, int first, int last, unsigned char *out) {
     uint32_t places[BLOCK];
-    if (line->x_step == 1 << 16 && line->y_step == 0 && first < last) {
-        function(warp, line, first, places);
-        memcpy(out + (size_t)first * (size_t)warp->channels, warp->in + places[0],
-               (size_t)(last - first) * (size_t)warp->channels);
+    if (first < last && ((line->x_step | line->y_step) & 0xffff) == 0) {
+        copy_evenly(warp, line, first, last, out + (size_t)first * (size_t)warp->channels);
         return;
     }
     for (; first < last; first += BLOCK) {
@@ -221,9 +247,11 @@ static void in_fixed_point(const Warp *warp, int left, int right) {
     }
 }
 
-/* Steep maps run down the columns of the input, and do so in strips, for the sake of the caches. */
+/* Where a row of the output runs down many rows of the input, it is cut into strips, for the sake of the caches. */
+#define STRIP 128
+
 static void in_strips(const Warp *warp) {
-    int strip = fabs(warp->a[3]) > 0.5 ? BLOCK : warp->out_width;
+    int strip = fabs(warp->a[3]) * warp->out_width > 2 * STRIP ? STRIP : warp->out_width;
     for (int left = 0; left < warp->out_width; left += strip) {
         in_fixed_point(warp, left, warp->out_width - left < strip ? warp->out_width : left + strip);
     }
