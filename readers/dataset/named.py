@@ -21,6 +21,7 @@ from packtrain._core.suggestions import did_you_mean
 from ..transforms.base import Transform
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, drawn
+from ..transforms.recognition import recognised
 from ..transforms.views import Views
 from .images import StoredImages
 from .rows import sample_type
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from .records import FieldRecords
     from .store import RecordStore
 
-# The transforms of torchvision.transforms that move pixels. Those of its v2 have the same names; they move masks alike,
-# or, as the augmentations do, refuse them.
+# The transforms of torchvision.transforms that move pixels, for where packtrain does not run them itself. Those of its
+# v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
 _TORCHVISION: Final = "torchvision.transforms."
 _AUGMENTATIONS: Final = frozenset({"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"})
 _MOVING: Final = _AUGMENTATIONS | {
@@ -249,11 +250,10 @@ def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
 
 def _advice(mover: Any) -> str:
     name = type(mover).__name__
-    if isinstance(mover, Views) or name in _AUGMENTATIONS:
-        return "leave it out"
-    if isinstance(mover, Transform):
-        return f"put packtrain's transforms before all others, or take {name} from torchvision.transforms.v2"
-    return f"take {name} from torchvision.transforms.v2"
+    ways = [] if recognised(mover) is None else ["put it before all callables that packtrain does not know"]
+    if not isinstance(mover, Views) and name not in _AUGMENTATIONS:
+        ways.append(f"take {name} from torchvision.transforms.v2")
+    return ", or ".join(ways or ["leave it out"])
 
 
 def _takes_several(transform: Any) -> bool:
