@@ -7,15 +7,14 @@ would exceed with the stated probability, were the seeds drawn anew.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from statistics import NormalDist
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
 from helpers.pixels import noise
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -54,35 +53,6 @@ def their_boxes(
     with torch.random.fork_rng():
         torch.manual_seed(width * 1000 + height)
         return np.array([draw(image) for _ in range(count)])[:, [1, 0, 3, 2]]
-
-
-def kolmogorov_smirnov(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> float:
-    """The largest distance of the two samples' distribution functions."""
-    values = np.concatenate([left, right])
-    below = [np.searchsorted(np.sort(sample), values, "right") / len(sample) for sample in (left, right)]
-    return float(np.abs(below[0] - below[1]).max())
-
-
-def kolmogorov_smirnov_limit(left: int, right: int, probability: float) -> float:
-    """The distance that equal distributions reach with `probability` at most (Smirnov; less for discrete ones)."""
-    return math.sqrt(-math.log(probability / 2) / 2) * math.sqrt((left + right) / (left * right))
-
-
-def chi_square(left: Iterable[Hashable], right: Iterable[Hashable]) -> tuple[float, int]:
-    """Pearson's statistic of homogeneity of two samples of categories, and its degrees of freedom."""
-    counts = [Counter(left), Counter(right)]
-    kinds = sorted(counts[0] | counts[1], key=repr)
-    table = np.array([[count[kind] for kind in kinds] for count in counts], float)
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
-    assert expected.min() >= 5, "too few for the statistic's limit to hold"
-    return float(((table - expected) ** 2 / expected).sum()), len(kinds) - 1
-
-
-def chi_square_limit(freedom: int, probability: float) -> float:
-    """The quantile that is exceeded with `probability` (Wilson and Hilferty)."""
-    normal = NormalDist().inv_cdf(1 - probability)
-    share = 2 / (9 * freedom)
-    return float(freedom * (1 - share + normal * math.sqrt(share)) ** 3)
 
 
 QUANTITIES: dict[str, Callable[..., npt.NDArray[Any]]] = {
