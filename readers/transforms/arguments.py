@@ -77,7 +77,8 @@ def degrees(name: str, value: float | Sequence[float], pairs: Sequence[int]) -> 
     if not isinstance(value, Iterable):
         most = number(name, value, 0, 1e300, expected)
         return 0.0 - most, most
-    angles = tuple(number(name, each, -1e300, 1e300, expected) for each in items(name, value, expected))
+    # Added to 0, so that no angle is -0.
+    angles = tuple(0.0 + number(name, each, -1e300, 1e300, expected) for each in items(name, value, expected))
     if len(angles) not in [2 * each for each in pairs] or any(angles[at] > angles[at + 1] for at in (0, -2)):
         raise unexpected(name, value, expected)
     return angles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -34,7 +34,7 @@ class Pad(GeometricTransform):
         fill: float | Sequence[float] | None = 0,
         padding_mode: str = "constant",
     ) -> None:
-        self.padding: Final = padding
+        self.padding: Final = tuple(padding) if isinstance(padding, Iterable) else padding
         self.fill: Final = fill
         self.padding_mode: Final = arguments.pad_mode(padding_mode)
         left, top, right, bottom = (arguments.integers("padding", padding, (1, 2, 4), least=0) * 4)[:4]
