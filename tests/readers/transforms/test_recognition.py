@@ -1,0 +1,317 @@
+"""Laws of recognition: torchvision's pipelines are taken apart as far as they are known, and mean what they meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.datasets import ROWS, make_dataset, size_of, values_of
+from helpers.dice import dice
+from helpers.pixels import assert_same, noise
+from helpers.support import image_set, packed
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import packtrain.transforms as ours_all
+from packtrain import Loader, open_dataset
+from packtrain._codec.geometry import apply
+from packtrain._codec.masks import map_mask
+from packtrain._readers.transforms.compose import compose
+from packtrain._readers.transforms.recognition import recognised
+from packtrain.transforms import Views
+
+
+@pytest.fixture(params=[1, 2])
+def package(torchvision: Any, request: pytest.FixtureRequest) -> Any:
+    from torchvision.transforms import v2
+
+    return torchvision.transforms if request.param == 1 else v2
+
+
+def numbers(seed: int, count: int) -> list[float]:
+    row: list[float] = np.random.default_rng(seed).random(count).tolist()
+    return row
+
+
+def simclr(package: Any) -> Any:
+    jitter = package.ColorJitter(0.8, 0.8, 0.8, 0.2)
+    return package.Compose(
+        [
+            package.RandomResizedCrop(24),
+            package.RandomHorizontalFlip(),
+            package.RandomApply([jitter], p=0.8),
+            package.RandomGrayscale(p=0.2),
+            package.RandomApply([package.GaussianBlur(3)], p=0.5),
+            package.RandomSolarize(128, p=0.2),
+        ]
+    )
+
+
+# What is recognised
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    padding=st.none() | st.integers(0, 5) | st.sampled_from([(1, 2), (1, 2, 3, 4)]),
+    needed=st.booleans(),
+    mode=st.sampled_from(["constant", "edge", "reflect", "symmetric"]),
+    fill=st.sampled_from([0, 9, (1, 2, 3)]),
+    place=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
+)
+def test_random_crops_are_torchvisions(
+    package: Any, size: Any, padding: Any, needed: bool, mode: str, fill: Any, place: tuple[float, float]
+) -> None:
+    theirs = package.RandomCrop(size, padding, needed, fill, mode)
+    image, known = noise(1, 30, 25), recognised(theirs)
+    if known is None:
+        assert package.__name__.endswith("v2") and padding and needed and mode in ("reflect", "symmetric")
+        return
+    (ours,) = known
+    left, top, right, bottom = (
+        ((padding,) * 4 if isinstance(padding, int) else (*padding, *padding)[:4]) if padding else [0] * 4
+    )
+    wide, high = left + right + 30, top + bottom + 25
+    assume(needed or (size[1] <= wide and size[0] <= high))
+    wide, high = wide + 2 * max(0, size[1] - wide) * needed, high + 2 * max(0, size[0] - high) * needed
+    x, y = place
+    # torchvision draws the top first, and v2 draws nothing where there is no choice.
+    v2 = package.__name__.endswith("v2")
+    feed = [*([y] if high > size[0] or not v2 else []), *([x] if wide > size[1] or not v2 else [])]
+    with dice(feed):
+        expected = theirs(image)
+    assert_same(apply(image, ours.operations(30, 25, [x, y])), expected)  # type: ignore[union-attr]
+
+
+@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied")
+def test_resizes_crops_and_flips_are_torchvisions(package: Any) -> None:
+    image = noise(1, 50, 37)
+    for theirs in (
+        package.Resize(20),
+        package.Resize([20], max_size=24),
+        package.Resize((20, 31), antialias=None),
+        package.Resize(9, package.InterpolationMode.BICUBIC, antialias=False),
+        package.CenterCrop(20),
+        package.CenterCrop((60, 20)),
+        package.RandomHorizontalFlip(1),
+        package.RandomVerticalFlip(1),
+        package.Compose([package.Resize(30), package.CenterCrop(28)]),
+    ):
+        made = compose(theirs)
+        assert made.fused and not made.foreign
+        assert_same(apply(image, made.operations(50, 37, numbers(1, made.draws))), theirs(image))
+    (crop,) = recognised(package.RandomResizedCrop((9, 8), (0.2, 1), (0.5, 2), package.InterpolationMode.BICUBIC)) or ()
+    assert repr(crop) == repr(ours_all.RandomResizedCrop((9, 8), (0.2, 1), (0.5, 2), "bicubic"))
+
+
+def test_identities_are_nothing(torchvision: Any) -> None:
+    from torchvision.transforms import v2
+
+    assert recognised(v2.Identity()) == recognised(torch.nn.Identity()) == ()
+    flip = ours_all.RandomHorizontalFlip()
+    assert compose([v2.Identity(), flip, torch.nn.Identity()]).fused == (flip,)
+    choice = compose(v2.RandomChoice([v2.Identity(), flip])).fused[0]
+    assert choice.operations(5, 5, [0.2, 0.0]) == () != choice.operations(5, 5, [0.7, 0.0])
+
+
+def test_packtrains_own_are_themselves(package: Any) -> None:
+    flip = ours_all.RandomHorizontalFlip()
+    assert recognised(flip) == (flip,)
+    (both,) = compose(package.RandomApply([flip, package.RandomInvert()])).fused
+    assert repr(both) == "RandomApply([RandomHorizontalFlip(p=0.5), RandomInvert(p=0.5)], p=0.5)"
+
+
+def test_what_is_not_the_same_stays_foreign(torchvision: Any, package: Any) -> None:
+    from torchvision import tv_tensors
+    from torchvision.transforms import InterpolationMode, v2
+
+    class Mine(package.RandomHorizontalFlip):  # type: ignore[misc]
+        pass
+
+    foreign: list[Any] = [
+        Mine(),
+        package.AugMix(),
+        package.ElasticTransform(),
+        package.Lambda(repr),
+        package.RandomRotation(9, InterpolationMode.LANCZOS),
+        package.RandomAffine(9, fill=300),
+        package.RandAugment(magnitude=-1),
+        package.Pad(-3),
+        package.RandomApply([package.RandomInvert(), repr]),
+        package.RandomChoice([package.RandomInvert(), package.Compose([package.AugMix()])]),
+        package.RandomOrder([package.AugMix()]),
+        v2.RandomAffine(9, fill={tv_tensors.Image: 3}),
+        v2.Resize(None, max_size=30),
+        repr,
+    ]
+    for theirs in foreign:
+        assert recognised(theirs) is None, theirs
+        made = compose([ours_all.CenterCrop(9), theirs, ours_all.RandomInvert()])
+        assert len(made.fused) == 1
+        assert made.foreign[0] is theirs
+
+
+def test_a_pipeline_that_begins_with_a_tensor_stays_as_it_is(torchvision: Any) -> None:
+    """What v2 makes of tensors has other pixels."""
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.RandomResizedCrop(9), v2.RandAugment()]
+    assert compose(v2.Compose(steps)).foreign == tuple(steps)
+    moved = compose(v2.Compose([*steps[1:], v2.ToImage()]))
+    assert [type(each).__name__ for each in moved.fused] == ["RandomResizedCrop", "RandAugment"]
+
+
+def test_recognition_imports_nothing() -> None:
+    code = (
+        "import sys\n"
+        "from packtrain.transforms import RandomCrop, RandomInvert, TrivialAugmentWide, Compose\n"
+        "Compose([RandomCrop(9), TrivialAugmentWide(), RandomInvert(), len])\n"
+        "assert not {'torch', 'PIL', 'torchvision'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_recognised_pipeline_shows_its_parts(package: Any) -> None:
+    shown = repr(compose(simclr(package)))
+    assert "RandomApply([ColorJitter(brightness=(0.2" in shown.replace("19999999999999996", "2").replace(
+        "0.2000", "0.2"
+    )
+    assert shown.count("\n") == 7
+
+
+# In use
+
+
+@pytest.fixture(scope="module")
+def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recognised")
+    return packed(image_set(folder / "images", 8), folder / "out", "tar")
+
+
+@pytest.fixture(scope="module")
+def fields_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("fields") / "out")
+
+
+def test_a_pasted_pipeline_is_that_of_packtrains_names(package: Any, dataset_folder: Path) -> None:
+    theirs, ours = open_dataset(dataset_folder, simclr(package)), open_dataset(dataset_folder, simclr(ours_all))
+    plain = open_dataset(dataset_folder)
+    for row in range(len(plain)):
+        torch.manual_seed(row)
+        found, label = theirs[row]
+        torch.manual_seed(row)
+        assert torch.equal(found, ours[row][0])
+        torch.manual_seed(row)
+        # On the whole decoded image.
+        image = simclr(ours_all)(plain[row][0].convert("RGB"))
+        assert torch.equal(found, torch.from_numpy(np.array(image)).permute(2, 0, 1))
+        assert label == plain[row][1]
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.complete)])
+def test_recognised_pipelines_travel_to_workers(torchvision: Any, dataset_folder: Path, method: str) -> None:
+    package = torchvision.transforms
+    transform = Views([simclr(package), [package.Resize((9, 8)), package.RandAugment(), package.RandomRotation(9)]])
+    dataset = open_dataset(dataset_folder, transform)
+    batches = {}
+    for workers in (0, 2):
+        with Loader(dataset, 4, num_workers=workers, seed=3, multiprocessing_context=method) as loader:
+            batches[workers] = [[view.clone() for view in views] for views, _ in loader]
+    for here, there in zip(batches[0], batches[2], strict=True):
+        assert [view.shape for view in here] == [(4, 3, 24, 24), (4, 3, 9, 8)]
+        assert all(map(torch.equal, here, there))
+
+
+def test_torchs_loader_takes_them(torchvision: Any, dataset_folder: Path) -> None:
+    dataset = open_dataset(dataset_folder, simclr(torchvision.transforms))
+    for images, _ in DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork"):
+        assert images.shape == (4, 3, 24, 24)
+
+
+def test_grey_pictures_come_out_with_one_channel_or_three(package: Any, dataset_folder: Path) -> None:
+    for count, asked in ((1, (1,)), (3, (3,))):
+        dataset = open_dataset(dataset_folder, [package.CenterCrop(20), package.Grayscale(*asked)])
+        image = dataset[0][0]
+        assert image.shape == (count, 20, 20)
+        grey = open_dataset(dataset_folder)[0][0].convert("RGB")
+        expected = package.Grayscale()(package.CenterCrop(20)(grey))
+        np.testing.assert_array_equal(image[-1].numpy(), np.asarray(expected))
+        with Loader(dataset, 4, num_workers=0) as loader:
+            assert next(iter(loader))[0].shape == (4, count, 20, 20)
+
+
+# Masks
+
+
+def moving(package: Any) -> list[tuple[str, Callable[[], Any]]]:
+    return [
+        ("RandomResizedCrop", lambda: package.RandomResizedCrop(16)),
+        ("RandAugment", lambda: package.RandAugment(4, 20)),
+        ("TrivialAugmentWide", lambda: package.TrivialAugmentWide()),
+        ("AutoAugment", lambda: package.AutoAugment(package.AutoAugmentPolicy.SVHN)),
+        ("RandomAffine", lambda: package.RandomAffine(30, (0.1, 0.2), (0.5, 2), 10, fill=7)),
+        ("RandomRotation", lambda: package.RandomRotation(30, expand=True)),
+        ("RandomPerspective", lambda: package.RandomPerspective(p=1)),
+        ("Pad", lambda: package.Pad((1, 2, 3, 4))),
+        ("RandomApply", lambda: package.RandomApply([package.RandomVerticalFlip(1), package.RandomInvert(1)])),
+        ("ColorJitter", lambda: package.ColorJitter(0.5, 0.5, 0.5, 0.1)),
+    ]
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_masks_move_as_their_image(package: Any, fields_folder: Path, number: int) -> None:
+    _, make = moving(package)[number]
+    made = compose(make())
+    assert made.fused and not made.foreign
+    opened = open_dataset(fields_folder, make(), fields=("image", "seg", "depth"))
+    plain = open_dataset(fields_folder, make())
+    for row in range(ROWS):
+        random = numbers(row, made.draws)
+        sample, values = opened._samples.make(row, random), values_of(row)
+        assert torch.equal(sample.image, plain._samples.make(row, random)[0])
+        operations = made.operations(*size_of(row), random)
+        np.testing.assert_array_equal(sample.depth.numpy(), map_mask(values["depth"].astype(np.int32), operations))
+        assert sample.depth.shape == sample.image.shape[1:]
+        if values["seg"] is None:
+            continue
+        # The mask is a grey picture, which the nearest filter moves without new values.
+        moved = sample.seg.numpy()
+        assert set(np.unique(moved)) <= {*np.unique(values["seg"]).tolist(), 0, 7}
+
+
+def test_a_mask_goes_where_a_picture_of_it_goes(package: Any) -> None:
+    """With the nearest filter, whose result torchvision gives for a picture that holds the mask's values."""
+    picture = noise(5, 40, 31, "L")
+    for seed in range(30):
+        for theirs in (package.RandomRotation(50, fill=3), package.RandomAffine(20, (0.2, 0.2), (0.5, 2), fill=3)):
+            (ours,) = recognised(theirs) or ()
+            random = numbers(seed, ours.draws)
+            with dice(random[:4] if ours.draws > 1 else random):
+                expected = np.asarray(theirs(picture))
+            operations = ours.operations(40, 31, random)  # type: ignore[union-attr]
+            np.testing.assert_array_equal(map_mask(np.asarray(picture), operations), expected)
+
+
+def test_foreign_transforms_of_v2_still_get_masks(torchvision: Any, fields_folder: Path) -> None:
+    from torchvision.transforms import v2
+
+    seen: list[Any] = []
+
+    class Look(v2.Transform):  # type: ignore[misc]
+        def forward(self, *inputs: Any) -> Any:
+            seen.append(type(inputs[0]["seg"]).__name__)
+            return inputs[0]
+
+    steps = [v2.RandomAffine(20), v2.RandAugment(), Look(), v2.RandomHorizontalFlip(1.0)]
+    opened = open_dataset(fields_folder, steps, fields=("image", "seg"))
+    sample = opened[1]
+    assert seen == ["Mask"]
+    assert type(sample.seg) is torch.Tensor
+    assert sample.seg.shape == (size_of(1)[1], size_of(1)[0])
