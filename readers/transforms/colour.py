@@ -170,14 +170,14 @@ class RandomInvert(_Sometimes):
 
 
 class RandomPosterize(_Sometimes):
-    """Keeps the highest `bits` bits of each value, from 0 to 8, with probability `p`.
+    """Keeps the highest `bits` bits of each value, from 1 to 8, with probability `p`.
 
     Raises:
         UsageError: A parameter is out of its range.
     """
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
-        self.bits: Final = whole("bits", bits, 0, 8)
+        self.bits: Final = whole("bits", bits, 1, 8)
         super().__init__(p, tones.Posterize(self.bits), f"bits={self.bits},")
 
 

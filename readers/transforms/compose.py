@@ -56,6 +56,10 @@ class Compose:
         """For each of the others, whether it would be fused if nothing foreign came before it."""
         self.draws: Final = sum(step.draws for step in self.fused) + sum(step.draws for step in self.finishing)
 
+    def __reduce__(self) -> tuple[type[Compose], tuple[tuple[Any, ...]]]:
+        # Without the objects that others stand for: a worker need not import torchvision, which takes seconds.
+        return type(self), ((*self.fused, *self.finishing, *self.foreign),)
+
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         """The operations of `fused` for one image; takes and raises what `Transform.operations` does."""
         if len(self.fused) == 1:

@@ -15,6 +15,8 @@ from . import arguments
 from .base import Transform
 from .compose import Compose, compose
 from .geometric import GeometricTransform
+from .recognition import class_of
+from .recognition.torchvision import V1, V2
 from .views import Views
 
 _CORNERS: Final = ("top left", "top right", "bottom left", "bottom right")
@@ -138,7 +140,17 @@ def composed(transform: Any) -> Compose | Views:
         UsageError: `transform` is none of these.
     """
     found = compose(transform)
-    last = found.foreign[0] if len(found.foreign) == 1 else None
+    last = _known(found.foreign[0]) if len(found.foreign) == 1 else None
     if isinstance(last, SeveralCrops):
         return last.behind(found.fused)
     return last if isinstance(last, Views) and not found.fused else found
+
+
+def _known(transform: Any) -> Any:
+    """The same as one of torchvision's transforms that give several crops; anything else as it is."""
+    package, name = class_of(transform)
+    if package in (V1, V2) and name == "FiveCrop":
+        return FiveCrop(transform.size)
+    if package in (V1, V2) and name == "TenCrop":
+        return TenCrop(transform.size, transform.vertical_flip)
+    return transform

@@ -27,11 +27,16 @@ def recognised(transform: Any) -> Recognised | None:
     """
     if isinstance(transform, Transform | FinishingStep):
         return (transform,)
-    kind = type(transform)
-    inside = (name for name in _PACKAGES if kind.__module__ == name or kind.__module__.startswith(f"{name}."))
-    maker = _MAKERS.get((next(inside, kind.__module__), kind.__name__))
+    maker = _MAKERS.get(class_of(transform))
     try:
         return None if maker is None else maker(transform, recognised)
     except (UsageError, AttributeError):
         # Parameters that are not ours, or that another version of the library calls otherwise.
         return None
+
+
+def class_of(transform: Any) -> tuple[str, str]:
+    """Module and name of an object's class; for torchvision's transforms, the package they are imported from."""
+    kind = type(transform)
+    inside = (name for name in _PACKAGES if kind.__module__ == name or kind.__module__.startswith(f"{name}."))
+    return next(inside, kind.__module__), kind.__name__

@@ -69,7 +69,7 @@ SIMPLE: dict[str, tuple[st.SearchStrategy[dict[str, Any]], Feed]] = {
     "RandomInvert": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
     "RandomAutocontrast": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
     "RandomEqualize": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
-    "RandomPosterize": (st.fixed_dictionaries({"bits": st.integers(0, 8)}, optional={"p": CHANCES}), fed),
+    "RandomPosterize": (st.fixed_dictionaries({"bits": st.integers(1, 8)}, optional={"p": CHANCES}), fed),
     "RandomSolarize": (st.fixed_dictionaries({"threshold": st.floats(0, 256)}, optional={"p": CHANCES}), fed),
     "RandomAdjustSharpness": (
         st.fixed_dictionaries({"sharpness_factor": st.floats(0, 3)}, optional={"p": CHANCES}),
@@ -400,7 +400,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: ours_all.ColorJitter(hue=0.6), "hue=0.6: .* from -0.5 to 0.5"),
     (lambda: ours_all.Grayscale(2), "num_output_channels=2: expected 1 or 3"),
     (lambda: ours_all.RandomGrayscale(2), "p=2: expected a probability"),
-    (lambda: ours_all.RandomPosterize(9), "bits=9: expected a whole number from 0 to 8"),
+    (lambda: ours_all.RandomPosterize(9), "bits=9: expected a whole number from 1 to 8"),
     (lambda: ours_all.RandomSolarize(math.nan), "threshold=nan"),
     (lambda: ours_all.RandomAdjustSharpness(-0.1), "sharpness_factor=-0.1"),
     (lambda: ours_all.GaussianBlur(4), "kernel_size=4: expected odd"),

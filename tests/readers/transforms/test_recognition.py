@@ -143,6 +143,7 @@ def test_what_is_not_the_same_stays_foreign(torchvision: Any, package: Any) -> N
         package.RandomRotation(9, InterpolationMode.LANCZOS),
         package.RandomAffine(9, fill=300),
         package.RandAugment(magnitude=-1),
+        package.RandomPosterize(0),
         package.Pad(-3),
         package.RandomApply([package.RandomInvert(), repr]),
         package.RandomChoice([package.RandomInvert(), package.Compose([package.AugMix()])]),
@@ -245,6 +246,18 @@ def test_grey_pictures_come_out_with_one_channel_or_three(package: Any, dataset_
         np.testing.assert_array_equal(image[-1].numpy(), np.asarray(expected))
         with Loader(dataset, 4, num_workers=0) as loader:
             assert next(iter(loader))[0].shape == (4, count, 20, 20)
+
+
+@pytest.mark.parametrize("name", ["FiveCrop", "TenCrop"])
+def test_several_crops_are_views(package: Any, dataset_folder: Path, name: str) -> None:
+    steps = [package.Resize(30), getattr(package, name)((20, 24))]
+    dataset, plain = open_dataset(dataset_folder, package.Compose(steps)), open_dataset(dataset_folder)
+    for row in range(len(plain)):
+        expected = package.Compose(steps)(plain[row][0].convert("RGB"))
+        found = dataset[row][0]
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours.permute(1, 2, 0).numpy(), np.asarray(theirs))
 
 
 # Masks
