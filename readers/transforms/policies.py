@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from typing_extensions import override
@@ -25,7 +25,7 @@ _OPERATIONS: Final = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"),
     *("Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"),
 )
-_FACTORS: Final = {
+_FACTORS: Final[Mapping[str, Callable[[float], PixelOperation]]] = {
     "Brightness": colour.Brightness,
     "Color": colour.Saturation,
     "Contrast": colour.Contrast,

@@ -61,6 +61,8 @@ TORCH_ALLOWED = {
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
     "readers/transforms/base.py",
+    "readers/transforms/policies.py",
+    "readers/transforms/warps.py",
 }
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 # Sends transforms, which are code, from a loader to its own workers, as multiprocessing does when it starts them.
