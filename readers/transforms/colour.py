@@ -13,6 +13,7 @@ from packtrain._codec.effects.channels import Channels
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.geometry import Operation
 from packtrain._core.arguments import number, unexpected, whole
+from packtrain._core.errors import UsageError
 
 from . import arguments
 from .base import Transform
@@ -100,7 +101,7 @@ class Grayscale(ColourTransform):
 class GaussianBlur(ColourTransform):
     """Blurs the image. The values are within one of torchvision's, which computes them with torch in float32.
 
-    An image that reaches less far than the kernel, at which torchvision fails, is mirrored as often as needed.
+    The image is mirrored at its edges, so that half the kernel has to be smaller than the image.
 
     Args:
         kernel_size: Width and height of the kernel in pixels, odd; or one number for both.
@@ -122,6 +123,12 @@ class GaussianBlur(ColourTransform):
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        wide, high = self.kernel_size
+        if wide // 2 >= width or high // 2 >= height:
+            raise UsageError(
+                f"GaussianBlur with a kernel of {wide} x {high} pixels (width x height), but an image of {width} x "
+                f"{height}: take a smaller kernel_size, or put a Resize before it"
+            )
         sigma = _uniform(self.sigma, random[0])
         return (filters.GaussianBlur(self.kernel_size, (sigma, sigma)),)
 
