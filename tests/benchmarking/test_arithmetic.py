@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from benchmarks import photographs, plot
 from benchmarks.comparison import Comparison
 from benchmarks.contestants import CONTESTANTS, FFCV, PACKTRAIN
 from benchmarks.loaders import AT_THE_ENDS, epoch, rate
-from benchmarks.measure import NotInstalled, alternate, medians, ratio, target
+from benchmarks.measure import NotInstalled, alternate, medians, pillow_build, ratio, target, versions
 from benchmarks.peers.common import BATCH, SIDE, Batch
-from benchmarks.rounds import Field, ratios_of
-from benchmarks.workloads import WORKLOADS
+from benchmarks.rounds import QUICK_SECONDS, REPETITIONS, Field, ratios_of, take_turns
+from benchmarks.workloads import LINES, QUICK_LINES, WORKLOADS
 
 
 class Clock:
@@ -48,6 +49,35 @@ def test_contestants_take_turns_and_the_warm_up_is_not_kept() -> None:
     figures = alternate({name: lambda name=name: case(name) for name in "abc"}, 2)  # type: ignore[misc]
     assert "".join(calls) == "abcabcabc"
     assert figures == {"a": [4, 7], "b": [5, 8], "c": [6, 9]}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_sides_take_turns_over_what_was_prepared_and_a_missing_one_is_left_out(quick: bool) -> None:
+    calls: list[str] = []
+
+    def prepare(folder: Path, lines: int) -> dict[str, Any]:
+        folder.mkdir()
+        (folder / "lines").write_text(str(lines))
+        return {"lines": lines}
+
+    def measured(side: str, folder: Path, seconds: float) -> float:
+        assert (folder / "lines").read_text() == str(QUICK_LINES if quick else LINES)
+        calls.append(side)
+        if side == "c":
+            raise NotInstalled(side)
+        return seconds
+
+    samples, result = take_turns("abc", prepare, measured, quick=quick, seconds=2.5)
+    rounds, seconds = (1, QUICK_SECONDS) if quick else (REPETITIONS, 2.5)
+    assert samples == {"a": [seconds] * rounds, "b": [seconds] * rounds}
+    assert "".join(calls) == "abc" + "ab" * (rounds - 1)
+    assert result["input"] == {"lines": QUICK_LINES if quick else LINES}
+    assert (result["settings"]["seconds"], result["settings"]["repetitions"]) == (seconds, rounds)
+
+
+def test_only_the_pillow_that_is_imported_is_recorded() -> None:
+    found = versions()
+    assert [name for name in ("pillow", "pillow-simd") if name in found] == [pillow_build()["variant"]]
 
 
 def test_a_contestant_that_is_not_installed_is_left_out() -> None:

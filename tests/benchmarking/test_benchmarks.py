@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.support import picture
+from helpers.effects import EFFECTS
+from helpers.support import picture, with_modules
 from PIL import Image
 
-from benchmarks import floors, indexing, masks, recipes, views, webdataset
-from benchmarks.measure import RESULTS
+from benchmarks import effects, floors, indexing, masks, recipes, views, webdataset
+from benchmarks.contestants import PACKTRAIN
+from benchmarks.measure import RESULTS, NotInstalled, child
 from benchmarks.peers.common import BATCH, PACKED, SIDE
 from benchmarks.recipes import RECIPES, SIDES
 from benchmarks.run import BENCHMARKS, BY_DEFAULT, COMPARISONS, GROUPS, _benchmark
 from benchmarks.workloads import WORKLOADS, prepare
 from packtrain import open_dataset
+from packtrain._codec.effects.filters import GaussianBlur
 
 LINES = 640
 """Enough lines that some images are timed, though only one in 32 is, and more than two batches."""
@@ -74,17 +77,50 @@ def test_raw_records_are_made_into_batches_in_one_stage(listed: Path, tmp_path: 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_makes_images_of_the_type_that_it_names(name: str, torchvision: Any) -> None:
-    image: Any = picture(0, SIDE, SIDE)
-    steps = RECIPES[name].after(torchvision.transforms)
-    for step in steps:
-        image = step(image)
-    # Without steps both sides stack the bytes.
-    assert (str(image.dtype) if steps else "torch.uint8") == f"torch.{RECIPES[name].dtype}"
+    if name == "timm":
+        pytest.importorskip("timm")
+    image = torchvision.transforms.Compose(RECIPES[name].transform(torchvision.transforms))(picture(0, 300, 260))
+    # Where a recipe makes no tensor, both sides stack the bytes.
+    assert isinstance(image, torch.Tensor) == (RECIPES[name].dtype == "float32")
+    if isinstance(image, torch.Tensor):
+        assert image.dtype == torch.float32
+        assert image.shape == (3, SIDE, SIDE)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_one_core_is_measured_in_a_process_that_keeps_to_it(jpegs: Path, side: str) -> None:
+    found = child("recipes", "one_core", side, "bytes", jpegs, 0.05)
+    assert found["images_per_second"] > 0 and found["seconds"] >= 0.05
+
+
+def test_a_recipe_of_a_library_that_is_missing_is_left_out(
+    jpegs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm.py").write_text("raise ModuleNotFoundError('no timm', name='timm')")
+    monkeypatch.setenv("PYTHONPATH", with_modules(tmp_path)["PYTHONPATH"])
+    with pytest.raises(NotInstalled, match="timm"):
+        child("recipes", "one_core", PACKTRAIN, "timm", jpegs, 0.05)
+
+
+@pytest.mark.parametrize("name", effects.CASES)
+def test_both_sides_of_an_effect_give_the_same_pixels(name: str, torchvision: Any) -> None:
+    case = effects.CASES[name]
+    # torch does not say in which order torchvision's blur adds up.
+    most = 1 if isinstance(case.effect, GaussianBlur) else 0
+    assert effects.deviation(case, picture(1, 97, 83)) <= most
+
+
+def test_every_effect_is_measured() -> None:
+    assert {type(case.effect) for case in effects.CASES.values()} == set(EFFECTS)
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
-    "name", ["bytes", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tensor", "validation"))]
+    "name",
+    [
+        "bytes",
+        *(pytest.param(name, marks=pytest.mark.complete) for name in RECIPES if name not in ("bytes", "timm")),
+    ],
 )
 def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
     jpegs: Path, name: str, side: str, torchvision: Any
