@@ -1,4 +1,7 @@
-"""Turns what a list says about a sample into the records that are stored, or says why the sample is refused."""
+"""Turns what a list says about a sample into the records that are stored, or says why the sample is refused.
+
+Workers import this, so what masks, arrays and JSON need is only imported where there are some.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packtrain._codec.values import require_shallow
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import StoreOptions
 from packtrain._core.schema import Field, Schema
 
-from .arrays import store_array
 from .images import StoredImage, encoder, store_image
 from .listing import Encoded, ListedSample
-from .masks import Frame, StoredMask, png_writer, rewrites_masks, store_mask
 from .sources import Refused, read_source
+
+if TYPE_CHECKING:
+    from .masks import Frame, StoredMask
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Files:
             store = _store(image)
             stored = store_image(read_source(self.resolve(sample.path)), store)
             records.append(encoded_image(stored, store))
-            frame = Frame.of(stored, store) if others else None
+            frame = _frame(stored, store) if others else None
         for field, cell in zip(others, sample.cells, strict=True):
             if cell is None:
                 if not field.optional:
@@ -92,8 +96,11 @@ def record_encoder(schema: Schema) -> str | None:
     if store is None:
         return None
     names = [encoder(store)]
-    if rewrites_masks(store) and any(field.encoding == "png" for field in schema.fields):
-        names.append(png_writer())
+    if any(field.encoding == "png" for field in schema.fields):
+        from .masks import png_writer, rewrites_masks
+
+        if rewrites_masks(store):
+            names.append(png_writer())
     return ", ".join(name for name in names if name is not None) or None
 
 
@@ -114,8 +121,12 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
         case "image":
             return encoded_image(store_image(data, _store(field)), _store(field))
         case "mask":
+            from .masks import Frame, store_mask
+
             return encoded_mask(store_mask(data, field, frame or Frame()), field)
         case "array":
+            from .arrays import store_array
+
             payload, shape = store_array(data, field, by_path=by_path)
             return Encoded(payload, "npy", shape, field.dtype)
         case "text":
@@ -163,6 +174,12 @@ def encoded_mask(stored: StoredMask, field: Field) -> Encoded:
     return Encoded(payload, "npy", (height, width), field.dtype, (width, height))
 
 
+def _frame(stored: StoredImage, store: StoreOptions) -> Frame:
+    from .masks import Frame
+
+    return Frame.of(stored, store)
+
+
 def _store(field: Field) -> StoreOptions:
     assert field.store is not None, "an image has store options"
     return field.store
@@ -176,6 +193,8 @@ def _require_text(data: bytes) -> str:
 
 
 def _require_json(data: bytes) -> None:
+    from packtrain._codec.values import require_shallow
+
     try:
         require_shallow(text := _require_text(data))
     except ValueError as error:

@@ -28,7 +28,8 @@ from .lists.reader import read_list
 from .merge import merge, remove_notes
 from .notes import PARTS, load_note, make_parts, note_path
 from .options import PackOptions, reject_limit
-from .plan import Plan, outline_plan, plan_shards
+from .plan import Plan
+from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
 from .reopen import reopen
 from .shard import ShardProgress, ShardTask, pack_shard

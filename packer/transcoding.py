@@ -6,8 +6,8 @@ import re
 import struct
 from typing import Final
 
+from packtrain._codec.box import Box
 from packtrain._codec.cut import cut
-from packtrain._codec.geometry import Box
 from packtrain._codec.native import BUILD_COMMAND, require_extension
 from packtrain._core.errors import MissingDependency
 

@@ -23,7 +23,7 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import VERSION, Manifest
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.plan import outline_plan, plan_shards
+from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain.errors import CorruptFile, CorruptRecord, DatasetError, NotADataset, PacktrainError, UnsupportedVersion
 
 STORES = {

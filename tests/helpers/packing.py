@@ -19,7 +19,8 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.notes import ShardNote, note_columns
-from packtrain._packer.plan import Plan, outline_plan, plan_shards
+from packtrain._packer.plan import Plan
+from packtrain._packer.planning import outline_plan, plan_shards
 
 RECORD_BYTES = 2 * 2 * 3
 """Size of every record: raw pixels of 2 x 2, so that plans need no file."""

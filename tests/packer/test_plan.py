@@ -20,7 +20,8 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import image_field
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.options import usual_shard_bytes
-from packtrain._packer.plan import Plan, PlannedColumn, PlannedShard, outline_plan, plan_shards
+from packtrain._packer.plan import Plan, PlannedColumn, PlannedShard
+from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain.errors import CorruptFile, ListError, OutputConflict
 
 seeds = st.none() | st.integers(-(2**70), 2**70)

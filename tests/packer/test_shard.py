@@ -20,7 +20,7 @@ from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.notes import load_note
-from packtrain._packer.plan import outline_plan, plan_shards
+from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
 from packtrain.errors import NoSpace, ShardFailed
 
