@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
@@ -98,9 +99,8 @@ def _simclr(vision: Any) -> list[Any]:
 
 
 def _timm(vision: Any) -> list[Any]:
-    from timm.data import create_transform
-
-    return [create_transform(SIDE, is_training=True, auto_augment="rand-m9-mstd0.5-inc1")]
+    data: Any = import_module("timm.data")
+    return [data.create_transform(SIDE, is_training=True, auto_augment="rand-m9-mstd0.5-inc1")]
 
 
 RECIPES: Final = {
