@@ -10,6 +10,7 @@ import pytest
 from helpers.support import with_modules
 
 from packtrain import PackOptions, open_dataset, pack
+from packtrain._codec.pillow import pillow_conflict
 
 
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -55,10 +56,12 @@ def test_with_both_a_warning_says_how_to_keep_one(images: Path, tmp_path: Path, 
 
 
 def test_with_both_opening_a_dataset_warns_in_the_line_that_opens_it(
-    images: Path, tmp_path: Path, with_both: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, images: Path, tmp_path: Path, with_both: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pack(images, tmp_path / "out", PackOptions(format="tar"))
     monkeypatch.syspath_prepend(with_both)
+    pillow_conflict.cache_clear()
+    request.addfinalizer(pillow_conflict.cache_clear)
     with pytest.warns(RuntimeWarning, match="both installed .*pip uninstall -y pillow pillow-simd") as warned:
         open_dataset(tmp_path / "out")
     assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
