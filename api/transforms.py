@@ -14,6 +14,16 @@ from packtrain._readers.transforms.colour import (
     RandomSolarize,
 )
 from packtrain._readers.transforms.compose import Compose
+from packtrain._readers.transforms.finishing import (
+    ConvertImageDtype,
+    Normalize,
+    PILToTensor,
+    RandomErasing,
+    ToDtype,
+    ToImage,
+    ToPureTensor,
+    ToTensor,
+)
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
     RandomCrop,
@@ -33,9 +43,12 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "ConvertImageDtype",
     "FiveCrop",
     "GaussianBlur",
     "Grayscale",
+    "Normalize",
+    "PILToTensor",
     "Pad",
     "RandAugment",
     "RandomAdjustSharpness",
@@ -45,6 +58,7 @@ __all__ = [
     "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
+    "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
@@ -57,6 +71,10 @@ __all__ = [
     "RandomVerticalFlip",
     "Resize",
     "TenCrop",
+    "ToDtype",
+    "ToImage",
+    "ToPureTensor",
+    "ToTensor",
     "TrivialAugmentWide",
     "Views",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from packtrain._core.errors import MissingDependency
 
@@ -173,6 +173,23 @@ class Extension(Protocol):
 
         Raises:
             ValueError: `places`, `out` or `current` has a different shape or dtype.
+            MemoryError: There is not enough memory.
+        """
+
+    def lookup(
+        self, image: npt.NDArray[np.uint8], table: npt.NDArray[Any], planes: bool, out: npt.NDArray[Any], /
+    ) -> None:
+        """Writes for each byte of an image the number that a table holds for it.
+
+        Args:
+            image: The pixels, uint8 [height, width, channels]. There may be gaps between rows, but not within them.
+            table: Numbers of 2, 4 or 8 bytes, [channels, 256], contiguous.
+            planes: True for one channel after the other; False for one pixel after the other, written past the caches.
+            out: The result, numbers of the table's size, [channels, height, width] or [height, width, channels],
+                writable and contiguous.
+
+        Raises:
+            ValueError: `image`, `table` or `out` has a different shape or size, or they overlap.
             MemoryError: There is not enough memory.
         """
 

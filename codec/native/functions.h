@@ -12,6 +12,7 @@ PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
 PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
 PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
+PyObject *lookup(PyObject *module, PyObject *args);
 PyObject *resize_pixels(PyObject *module, PyObject *args);
 PyObject *unfilter(PyObject *module, PyObject *args);
 PyObject *brighten(PyObject *module, PyObject *args);

@@ -19,6 +19,7 @@ from packtrain._core.schema import Schema
 
 from ..transforms.batched import Destination
 from ..transforms.compose import Compose
+from ..transforms.finisher import Finisher
 from ..transforms.several_crops import composed
 from ..transforms.views import Views
 from .samples import PackedSamples, Samples, TransformLike
@@ -97,6 +98,11 @@ class SubsetSamples(Samples):
     @override
     def composes(self) -> tuple[Compose | Views, ...]:
         return self._samples.composes
+
+    @property
+    @override
+    def finishers(self) -> tuple[Finisher, ...] | None:
+        return self._samples.finishers
 
     @property
     @override
@@ -210,6 +216,12 @@ class ConcatSamples(Samples):
     @override
     def composes(self) -> tuple[Compose | Views, ...]:
         return tuple(dict.fromkeys(each for part in self._parts for each in part.composes))
+
+    @property
+    @override
+    def finishers(self) -> tuple[Finisher, ...] | None:
+        first, *others = {part.finishers for part in self._parts}
+        return None if others else first
 
     @property
     @override

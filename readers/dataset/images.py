@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from packtrain._codec.decode import RecordDecoder
-from packtrain._codec.stages import OTHER, OnStage, untimed
+from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
-from ..transforms.executors import Into
+from ..transforms.executors import Into, drawn
 from ..transforms.sharing import AnyPipeline, pipeline_of
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class StoredImages:
         random: Sequence[float] | None = None,
         into: Into = None,
         on_stage: OnStage = untimed,
+        *,
+        finish: bool = True,
     ) -> Any:
         """The image of `row`, decoded as far as the transform needs it, and transformed; None if it is missing.
 
@@ -79,6 +81,7 @@ class StoredImages:
                 generator.
             into: Memory for the result, see `Samples.make`.
             on_stage: Called at the end of each stage.
+            finish: False to leave out the steps on tensors that the transform ends with.
 
         Raises:
             UsageError: The transform cannot be applied to an image of this size.
@@ -89,6 +92,9 @@ class StoredImages:
         encoded = self.records.image(row, on_stage)
         if encoded is None:
             return None
+        if random is None:
+            random = drawn(self.pipeline.draws)
+        finish = finish and self.pipeline.finishes
         plan = self.pipeline.plan(encoded.width, encoded.height, random)
         on_stage(OTHER)
         try:
@@ -98,4 +104,9 @@ class StoredImages:
         except Exception as error:
             raise self.records.undecodable(row, error) from error
         # In a concatenation, the other samples may have other views.
-        return decoded.finish(into if isinstance(into, tuple) is self.pipeline.several else None, on_stage)
+        fits = isinstance(into, tuple) is self.pipeline.several and not finish
+        made = decoded.finish(into if fits else None, on_stage)
+        if finish:
+            made = self.pipeline.finished(made, random)
+            on_stage(TRANSFORM)
+        return made

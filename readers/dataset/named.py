@@ -147,6 +147,8 @@ class NamedSamples:
         random: Sequence[float] | None = None,
         into: Into = None,
         on_stage: OnStage = untimed,
+        *,
+        finish: bool = True,
     ) -> Any:
         """The sample of `row`, see `Samples.make`. Arrays may be read-only views of records."""
         random = drawn(self._draws) if random is None else random
@@ -154,7 +156,8 @@ class NamedSamples:
         sizes: dict[str, tuple[int, int]] = {}
         for name, records in self._fields.items():
             if name in self._images:
-                values[name] = self._images[name].make(row, random, into if name == IMAGE else None, on_stage)
+                target = into if name == IMAGE else None
+                values[name] = self._images[name].make(row, random, target, on_stage, finish=finish)
             else:
                 values[name] = records.value(row, on_stage)
             if name in self._with_pixels and values[name] is not None:

@@ -22,7 +22,9 @@ from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, Pipeline
+from ..transforms.finisher import Finisher
 from ..transforms.several_crops import composed
+from ..transforms.sharing import finishers_of
 from ..transforms.views import Views
 from .images import StoredImages
 from .named import NamedSamples, checked_fields, checked_name
@@ -72,6 +74,14 @@ class Samples(ABC):
     @abstractmethod
     def composes(self) -> tuple[Compose | Views, ...]:
         """The transforms of all parts."""
+
+    @property
+    @abstractmethod
+    def finishers(self) -> tuple[Finisher, ...] | None:
+        """The steps on tensors that the transforms of all images end with, for each view; empty if there are none.
+
+        None if some samples end with others.
+        """
 
     @property
     @abstractmethod
@@ -127,6 +137,8 @@ class Samples(ABC):
         random: Sequence[float] | None = None,
         into: Into = None,
         on_stage: OnStage = untimed,
+        *,
+        finish: bool = True,
     ) -> Any:
         """``dataset[row]`` with given random numbers, if possible in given memory.
 
@@ -139,12 +151,13 @@ class Samples(ABC):
             into: uint8 [height, width, channels]. If all transforms are packtrain's and the image turns out to have
                 this shape, its pixels are written there, and `into` itself is returned as the image.
             on_stage: Called at the end of each stage.
+            finish: False to leave out the steps that `finishers` run.
         """
         packed, row = self.locate(row)
         if packed.named is not None:
-            return packed.named.make(row, random, into, on_stage)
+            return packed.named.make(row, random, into, on_stage, finish=finish)
         assert packed.images is not None
-        image: Any = packed.images.make(row, random, into, on_stage)
+        image: Any = packed.images.make(row, random, into, on_stage, finish=finish)
         label: Any = packed.store.label(row)
         on_stage(OTHER)
         if packed.target_transform is not None:
@@ -294,6 +307,11 @@ class PackedSamples(Samples):
     @override
     def composes(self) -> tuple[Compose | Views, ...]:
         return () if self.compose is None else (self.compose,)
+
+    @property
+    @override
+    def finishers(self) -> tuple[Finisher, ...] | None:
+        return finishers_of(self.compose)
 
     @property
     @override

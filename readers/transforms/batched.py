@@ -109,7 +109,7 @@ def _plan_copies(
         # Halves are rounded to even numbers, as by Python's `round`.
         boxes[:, 0], boxes[:, 1] = np.rint(right / 2), np.rint(bottom / 2)
     boxes[:, 2:6] = width, height, width, height
-    boxes[:, 8] = 0 if flip is None else random[:, compose.draws - 1] < flip.p
+    boxes[:, 8] = 0 if flip is None else random[:, compose.planned - 1] < flip.p
     return BatchPlan(boxes)
 
 

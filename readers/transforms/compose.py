@@ -31,6 +31,7 @@ class Compose:
             Transforms of torchvision and timm that are known count as packtrain's.
         finishing: The steps on tensors that follow, if nothing foreign follows these.
         foreign: All other callables, from the first one on.
+        planned: Number of random numbers that `fused` takes.
         draws: Number of random numbers that `fused` and `finishing` take, in this order.
 
     Args:
@@ -54,7 +55,8 @@ class Compose:
             for at in range(count, len(known))
         )
         """For each of the others, whether it would be fused if nothing foreign came before it."""
-        self.draws: Final = sum(step.draws for step in self.fused) + sum(step.draws for step in self.finishing)
+        self.planned: Final = sum(step.draws for step in self.fused)
+        self.draws: Final = self.planned + sum(step.draws for step in self.finishing)
 
     def __reduce__(self) -> tuple[type[Compose], tuple[tuple[Any, ...]]]:
         # Without the objects that others stand for: a worker need not import torchvision, which takes seconds.
@@ -71,7 +73,7 @@ class Compose:
         return plan_image(self.operations(width, height, random), width, height)
 
     def __call__(self, image: Any) -> Any:
-        """Transforms a PIL image; without `fused`, whatever the first of `foreign` takes.
+        """Transforms a PIL image; without `fused`, whatever the first of `finishing` or `foreign` takes.
 
         Raises:
             TypeError: `image` is something else.
@@ -79,7 +81,8 @@ class Compose:
         """
         if self.fused:
             image = transform_image(self, image)
-        for transform in self.foreign:
+        # Steps on tensors draw numbers of their own when they are called.
+        for transform in (*self.finishing, *self.foreign):
             image = transform(image)
         return image
 

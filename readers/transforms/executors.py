@@ -28,6 +28,7 @@ from packtrain._codec.pixels import array_from_image, array_from_pixels
 from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage, untimed
 
 from .compose import Compose
+from .finisher import Finisher
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -75,6 +76,9 @@ class Executor(Protocol):
 class Pipeline:
     """A transform over the encoded images of a dataset.
 
+    Attributes:
+        draws: Number of random numbers that `plan` and `finished` take.
+
     Args:
         compose: The transform; without packtrain's transforms at its beginning, images are decoded whole.
         records: Decodes images.
@@ -86,6 +90,8 @@ class Pipeline:
 
     def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
         self.compose: Final = compose
+        self.draws: Final = compose.draws
+        self._finisher = Finisher(compose.finishing, compose.planned)
         through_pillow = PillowExecutor(records, compose.foreign, scaled=scaled)
         self._executors: Final[tuple[Executor, ...]] = (
             (through_pillow,) if compose.foreign else (ArrayExecutor(records, scaled=scaled), through_pillow)
@@ -116,6 +122,23 @@ class Pipeline:
             if decoded is not None:
                 return decoded
         raise AssertionError("the executor over Pillow runs every plan")
+
+    @property
+    def finishes(self) -> bool:
+        """True if `finished` changes anything."""
+        return bool(self._finisher)
+
+    def finished(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
+        """The image after the steps on tensors that the transform ends with.
+
+        Args:
+            image: uint8 [channels, height, width], in channels_last memory; may be overwritten.
+            random: The same as for `plan`.
+
+        Raises:
+            UsageError: A step cannot be applied to it.
+        """
+        return self._finisher.image(image, random)
 
 
 def drawn(count: int) -> Sequence[float]:

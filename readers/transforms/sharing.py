@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from packtrain._codec import resizing
 from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
@@ -13,7 +13,11 @@ from packtrain._codec.stages import RESIZE, OnStage, untimed
 
 from .compose import Compose
 from .executors import CUT_PIXELS, Decoded, Into, Pipeline, decoding_scale, drawn
+from .finisher import Finisher
 from .views import Views
+
+if TYPE_CHECKING:
+    import torch
 
 
 class AnyPipeline(Protocol):
@@ -23,19 +27,30 @@ class AnyPipeline(Protocol):
     def several(self) -> bool:
         """True if the result is a tuple of views."""
 
+    @property
+    def draws(self) -> int:
+        """Number of random numbers that `plan` and `finished` take."""
+
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
         """What becomes of an image of this size: for `decode`."""
 
     def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Decoded:
         """Decodes what the plan needs of `image`."""
 
+    @property
+    def finishes(self) -> bool:
+        """True if `finished` changes anything."""
+
+    def finished(self, image: Any, random: Sequence[float]) -> Any:
+        """The result after the steps on tensors that transforms end with."""
+
 
 class ViewsPipeline:
     """Several transforms over each of the encoded images of a dataset.
 
     Attributes:
-        draws: Number of random numbers that `plan` takes: those of the first view, those of the second, and so on; for
-            views that are `alike`, those of one.
+        draws: Number of random numbers that `plan` and `finished` take: those of the first view, those of the second,
+            and so on; for views that are `alike`, those of one.
 
     Args:
         views: The transforms.
@@ -56,13 +71,8 @@ class ViewsPipeline:
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[ImagePlan, ...]:
         """What each transform makes of an image; takes and raises what `Pipeline.plan` does."""
         random = drawn(self.draws) if random is None else random
-        if self._alike:
-            return tuple(pipeline.plan(width, height, random) for pipeline in self._pipelines)
-        plans = []
-        for pipeline in self._pipelines:
-            plans.append(pipeline.plan(width, height, random[: pipeline.compose.draws]))
-            random = random[pipeline.compose.draws :]
-        return tuple(plans)
+        each = zip(self._pipelines, self._parts(random), strict=True)
+        return tuple(pipeline.plan(width, height, part) for pipeline, part in each)
 
     def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Decoded:
         """Decodes what all plans need of `image`; raises what `Pipeline.decode` does."""
@@ -74,6 +84,23 @@ class ViewsPipeline:
                 for pipeline, image, plan in zip(self._pipelines, images, plan, strict=True)
             )
         )
+
+    @property
+    def finishes(self) -> bool:
+        """True if `finished` changes anything."""
+        return any(pipeline.finishes for pipeline in self._pipelines)
+
+    def finished(self, images: Sequence[torch.Tensor], random: Sequence[float]) -> tuple[torch.Tensor, ...]:
+        """The views after the steps on tensors that each transform ends with; see `Pipeline.finished`."""
+        each = zip(self._pipelines, images, self._parts(random), strict=True)
+        return tuple(pipeline.finished(image, part) for pipeline, image, part in each)
+
+    def _parts(self, random: Sequence[float]) -> Iterator[Sequence[float]]:
+        """The random numbers of each view."""
+        start = 0
+        for pipeline in self._pipelines:
+            yield random[start : start + pipeline.draws]
+            start += 0 if self._alike else pipeline.draws
 
     def _resized(
         self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage
@@ -141,6 +168,15 @@ def pipeline_of(transform: Compose | Views, records: RecordDecoder, *, scaled: b
     if isinstance(transform, Views):
         return ViewsPipeline(transform, records, scaled=scaled)
     return Pipeline(transform, records, scaled=scaled)
+
+
+def finishers_of(transform: Compose | Views | None) -> tuple[Finisher, ...]:
+    """What finishes the image, or each view of it, given all random numbers of the sample; empty if nothing does."""
+    found, first = [], 0
+    for view in transform.views if isinstance(transform, Views) else (transform,) if transform is not None else ():
+        found.append(Finisher(view.finishing, first + view.planned))
+        first += 0 if isinstance(transform, Views) and transform.alike else view.draws
+    return tuple(found) if any(found) else ()
 
 
 def shared_box(boxes: Sequence[Box], *, cuts: bool) -> Box | None:
