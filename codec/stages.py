@@ -31,10 +31,12 @@ class Stage(IntEnum):
     """Tell the consumer that the batch is ready; with `collate_fn`, send the batch."""
     EFFECTS = 11
     """Change pixels with packtrain's transforms: colours, filters, warps."""
+    FINISH = 12
+    """Run the steps on tensors that transforms end with, on the whole batch."""
 
 
 # Up to Python 3.11 a member of an enumeration takes longer to look up than a sample's whole clock may.
-READ, CHECK, CUT, DECODE, RESIZE, TRANSFORM, WRITE, OTHER, COPY, COLLATE, HANDOFF, EFFECTS = Stage
+READ, CHECK, CUT, DECODE, RESIZE, TRANSFORM, WRITE, OTHER, COPY, COLLATE, HANDOFF, EFFECTS, FINISH = Stage
 
 OnStage = Callable[[Stage], None]
 """Called at the end of a stage, which took all the time since the last call."""

@@ -49,12 +49,14 @@ class Field(NamedTuple):
         shape: Shape without the batch dimension.
         channels_last: True if it is [height, width, channels] here, and [channels, height, width] for the consumer.
         small: True if the consumer gets a copy. Keeping the field then does not keep the whole slot.
+        unfinished: True for images on which the consumer's process still has to run the steps on tensors.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
     channels_last: bool = False
     small: bool = False
+    unfinished: bool = False
 
 
 class Varying(NamedTuple):

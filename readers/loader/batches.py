@@ -17,6 +17,7 @@ from ..monitoring.timing import Observer
 from .arena import Arrays, Field, Layout, Varying
 from .blob import Blob, packed
 from .columns import Column, column_of, mask_like, present, view
+from .finishing import Finishing
 from .generators import Seeder
 from .randomness import mixed
 from .samples import SampleMaker, blamed, image_and_label
@@ -84,14 +85,25 @@ class BatchMaker:
         collate_fn: Makes a batch of a list of samples, each as the dataset gives it, with the fields behind it; None:
             samples are (image, label), or named tuples of fields, and are written to arrays.
         skip: True to leave out damaged records, False to raise an error.
+        leave: True to leave the steps on tensors to the consumer's process.
+
+    Attributes:
+        finishing: Runs these steps.
     """
 
     def __init__(
-        self, samples: SampleMaker, collate_fn: Callable[[list[Any]], Any] | None = None, *, skip: bool = False
+        self,
+        samples: SampleMaker,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        *,
+        skip: bool = False,
+        leave: bool = False,
     ) -> None:
         self.samples: Final = samples
         self.collate_fn: Final = collate_fn
+        self.finishing: Final = Finishing(samples, leave=leave)
         self._skip = skip
+        self._leave = leave
         self._seeder = Seeder(collate_fn)
 
     def of(self, dataset: Dataset[Any]) -> Self:
@@ -100,12 +112,13 @@ class BatchMaker:
             self.samples.look_again()
             self._seeder.look_again()
             return self
-        return type(self)(SampleMaker(dataset, self.samples.fields), self.collate_fn, skip=self._skip)
+        samples = SampleMaker(dataset, self.samples.fields, finish=self.collate_fn is not None)
+        return type(self)(samples, self.collate_fn, skip=self._skip, leave=self._leave)
 
     def sample(self, key: int, position: int, row: int) -> Any:
         """The sample at a position, with its fields: what `collate_fn` gets, or what becomes a row of the arrays."""
         numbers = self.samples.random(key, [position])[0].tolist()
-        sample = self.samples.make(key, position, row, numbers)
+        sample = self.samples.make(key, position, row, numbers, finish=True)
         if self.collate_fn is None and not is_sample(sample):
             sample = image_and_label(sample)
         return self.samples.with_extras(sample, position, row)
@@ -142,7 +155,9 @@ class BatchMaker:
             except (TypeError, ValueError) as error:
                 raise self._unfit(position, row, error) from error
             if len(found) == len(names):
-                return self._layout(batch_size, {name: found[name] for name in names}, named=named)
+                return self.finishing.planned(
+                    self._layout(batch_size, {name: found[name] for name in names}, named=named)
+                )
         if missing := [name for name in names if name not in found]:
             raise LoaderError(
                 f"none of the first {len(positions)} samples has the field {missing[0]}, so its size is unknown: leave "
@@ -211,6 +226,21 @@ class BatchMaker:
         if cancelled():
             return CANCELLED
         observer = observer or Observer()
+        made = self._made(key, count, *self.finishing.begun(layout, arrays), observer, cancelled)
+        if made.size and self.finishing.finish(key, made.size, layout, arrays):
+            observer.end_stage(Stage.FINISH)
+        return made
+
+    def _made(
+        self,
+        key: int,
+        count: int,
+        layout: Layout,
+        arrays: Arrays,
+        observer: Observer,
+        cancelled: Callable[[], bool],
+    ) -> Made:
+        """A batch whose images are still to be finished."""
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
         skipped: list[str] = []
         random = self.samples.random(key, positions)
@@ -250,6 +280,8 @@ class BatchMaker:
             return CANCELLED
         if len(made) < count:
             positions, rows = ([pair[part] for pair in made] for part in (0, 1))
+            # Whoever finishes the images draws their random numbers once more.
+            arrays["position"][: len(made)] = positions
         self._add_extras(arrays, writer.lists, positions, rows)
         blob = packed(layout.varying, writer.lists)
         observer.end_stage(None)

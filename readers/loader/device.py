@@ -38,6 +38,8 @@ _AHEAD: Final = 2
 # The registered memory can be used in every CUDA context of the process.
 _PORTABLE: Final = 1
 
+Finish = Callable[[Any, Batch], Any]
+
 
 class Transfer(Protocol):
     """Turns the batches of an engine into what the consumer gets."""
@@ -59,12 +61,16 @@ class HostTransfer(Transfer):
     Args:
         postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch, see `assembled`.
+        finish: Runs the steps on tensors that are left, on a batch of these tensors.
         pin: True to hand out batches in pinned memory, from which a GPU can copy directly.
     """
 
-    def __init__(self, postprocess: Postprocess, tensors: Callable[..., Any], *, pin: bool = False) -> None:
+    def __init__(
+        self, postprocess: Postprocess, tensors: Callable[..., Any], finish: Finish, *, pin: bool = False
+    ) -> None:
         self._postprocess = postprocess
         self._tensors = tensors
+        self._finish = finish
         self._pin = pin
 
     @override
@@ -81,7 +87,7 @@ class HostTransfer(Transfer):
         if not made.size:
             return Batch(job, made, None)
         # If labels were a view, they would keep the slot with the images in use.
-        value = self._postprocess(self._tensors(batch, apart=True), job)
+        value = self._postprocess(self._finish(self._tensors(batch, apart=True), batch), job)
         return Batch(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
@@ -195,15 +201,22 @@ class DeviceTransfer(Transfer):
         accelerator: The accelerator.
         postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch, see `assembled`.
+        finish: Runs the steps on tensors that are left, on a batch of these tensors.
         engine: Makes the batches.
     """
 
     def __init__(
-        self, accelerator: Accelerator, postprocess: Postprocess, tensors: Callable[..., Any], engine: Engine
+        self,
+        accelerator: Accelerator,
+        postprocess: Postprocess,
+        tensors: Callable[..., Any],
+        finish: Finish,
+        engine: Engine,
     ) -> None:
         self._accelerator = accelerator
         self._postprocess = postprocess
         self._tensors = tensors
+        self._finish = finish
         self._engine = engine
         self._release: Callable[[], Any] = lambda: None
         self._registered = range(0)
@@ -263,7 +276,7 @@ class DeviceTransfer(Transfer):
                 # Even after an error, a copy may be under way.
                 if batch.after is not None:
                     batch.after(accelerator.event())
-            value = self._postprocess(value, job)
+            value = self._postprocess(self._finish(value, batch), job)
         return Batch(job, made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -295,12 +308,18 @@ def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:
 
 
 def transfer_of(
-    device: torch.device | None, postprocess: Postprocess, tensors: Callable[..., Any], engine: Engine, *, pin: bool
+    device: torch.device | None,
+    postprocess: Postprocess,
+    tensors: Callable[..., Any],
+    finish: Finish,
+    engine: Engine,
+    *,
+    pin: bool,
 ) -> Transfer:
     """The transfer from an engine to a device; None: the batches stay where they were made."""
     if device is not None and device.type == "cuda":
-        return DeviceTransfer(Cuda(device), postprocess, tensors, engine)
-    return HostTransfer(postprocess, tensors, pin=pin)
+        return DeviceTransfer(Cuda(device), postprocess, tensors, finish, engine)
+    return HostTransfer(postprocess, tensors, finish, pin=pin)
 
 
 def device_of(name: str | torch.device | None) -> torch.device | None:

@@ -165,9 +165,10 @@ class Loader:
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
         self._maker = BatchMaker(
-            SampleMaker(self._dataset, fields),
+            SampleMaker(self._dataset, fields, finish=collate_fn is not None),
             function("collate_fn", collate_fn),
             skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
+            leave=self.device is not None and self.device.type == "cuda",
         )
         self._progress = Progress(
             order_of(dataset, sampler, shuffle),
@@ -191,6 +192,7 @@ class Loader:
             pins(flag("pin_memory", pin_memory), self.device),
             headspace,
         )
+        self._options.postprocess.check(self._maker.samples.finishers)
         self._pipeline = Pipeline(self._maker, self._options, self.stats)
         self._skipped = 0
         self._pass: Token | None = None
@@ -418,6 +420,7 @@ class Loader:
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
         self._maker = self._maker.of(self._dataset)
+        self._options.postprocess.check(self._maker.samples.finishers)
         self.stats.describe(*self._maker.samples.unfused)
         if not self.persistent_workers:
             self._pipeline.close()

@@ -10,10 +10,12 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
 from ..monitoring.stats import Meter
+from .arena import Layout
 from .assembly import assembled
 from .batches import BatchMaker, Probe
 from .device import Transfer, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
+from .finishing import Finishing
 from .headspace import Replay
 from .postprocess import Postprocess
 
@@ -95,7 +97,10 @@ class Pipeline:
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             tensors = partial(assembled, layout=self._engine.layout)
-            self._transfer = transfer_of(options.device, options.postprocess, tensors, self._engine, pin=options.pin)
+            finish = partial(_finished, self.maker.finishing, self._engine.layout)
+            self._transfer = transfer_of(
+                options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin
+            )
         return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
 
     def close(self) -> None:
@@ -143,3 +148,11 @@ class Pipeline:
     def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         assert self._engine is not None and self._transfer is not None
         return self._transfer.run(self._meter.collected(self._engine.run(jobs)))
+
+
+def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) -> Any:
+    """The batch with the steps on tensors that were left to this process."""
+    if not any(field.unfinished for field in layout.fields.values()):
+        return value
+    positions = batch.value["position"][: batch.made.size].tolist()
+    return finishing.left(value, batch.job.key, positions, layout)

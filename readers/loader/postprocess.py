@@ -14,6 +14,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.schema import IMAGE
 
 from ..dataset.rows import is_sample
+from ..transforms.finisher import Finisher
 from .engine import Job
 from .generators import Seeder
 from .mixing import require_mixable
@@ -69,6 +70,19 @@ class Postprocess:
     def __bool__(self) -> bool:
         """True if there is anything to do."""
         return self._dtype is not None or self._batch_transform is not None
+
+    def check(self, finishers: Iterable[Finisher]) -> None:
+        """Checks that the transforms of the images do not convert them before they are normalised here.
+
+        Raises:
+            UsageError: They do.
+        """
+        for finisher in finishers if self._statistics is not None else ():
+            if finisher.converts:
+                raise UsageError(
+                    f"mean and std need bytes, but the transforms end with {', '.join(map(str, finisher.steps))}: "
+                    "normalise in the transforms or in the loader, not in both"
+                )
 
     def __call__(self, batch: Any, job: Job) -> Any:
         """The postprocessed batch. The random numbers of its transform depend on its first position.

@@ -23,6 +23,7 @@ from ..dataset.rows import is_sample, owned, sample_type
 from ..dataset.samples import Samples
 from ..dataset.store import RecordStore
 from ..transforms.batched import Destination
+from ..transforms.finisher import Finisher
 from ..transforms.unfused import Unfused, unfused
 from .generators import Seeder
 from .randomness import uniforms
@@ -43,16 +44,23 @@ class SampleMaker:
     Args:
         dataset: A packtrain dataset, or any other map-style dataset.
         fields: Names in `FIELDS` of what to hand out in addition.
+        finish: True to run all steps of transforms on each sample, also those that `finishers` run on whole batches.
 
     Raises:
         UsageError: A field does not exist, or the dataset does not have it.
     """
 
-    def __init__(self, dataset: Dataset[Any], fields: Sequence[str]) -> None:
+    def __init__(self, dataset: Dataset[Any], fields: Sequence[str], *, finish: bool = True) -> None:
         self._dataset = dataset
         self._packed = samples_of(dataset)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
+        finishers = self._packed.finishers if self._packed is not None else ()
+        self._finish = finish or finishers is None
+        self.finishers: Final[tuple[Finisher, ...]] = () if self._finish or finishers is None else finishers
+        """What is left to do with the image of a sample, or with each view of it; empty if it is nothing."""
+        # What is copied has not been finished.
+        self._copies = not self._finish or finishers == ()
         self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
         """Where records are read from."""
         self.schema: Final[Mapping[str, Field]] = _schema_of(self._packed) if self._packed is not None else {}
@@ -137,7 +145,7 @@ class SampleMaker:
         Returns:
             True if the samples were made; False if `make` has to make them one by one.
         """
-        if self._packed is None or self.seeds or self._ahead is None or not self._ahead.idle():
+        if self._packed is None or self.seeds or not self._copies or self._ahead is None or not self._ahead.idle():
             return False
         into = Destination(images, labels, rows, random, np.arange(len(rows)), current)
         return self._packed.copy_rows(rows, into)
@@ -150,6 +158,8 @@ class SampleMaker:
         numbers: Sequence[float],
         into: Any = None,
         on_stage: OnStage = untimed,
+        *,
+        finish: bool = False,
     ) -> Any:
         """Makes a sample.
 
@@ -160,6 +170,7 @@ class SampleMaker:
             numbers: Its random numbers, from `random`.
             into: Where the image may be written, see `Samples.make`; None: nowhere. A tuple of these for views.
             on_stage: Called at the end of each stage.
+            finish: True to do also what is left to `finishers`.
 
         Returns:
             What the dataset gives.
@@ -173,7 +184,7 @@ class SampleMaker:
             if self.seeds:
                 self._seeder.seed(key, position)
             if self._packed is not None:
-                return self._packed.make(row, numbers, into, on_stage)
+                return self._packed.make(row, numbers, into, on_stage, finish=finish or self._finish)
             sample = self._dataset[row]
             on_stage(TRANSFORM)
             return sample

@@ -35,7 +35,7 @@ from .figures import Figures, Setup
 T = TypeVar("T")
 _SECONDS: Final = 1e-9
 """In a nanosecond."""
-_EXACT: Final = (Stage.COPY, Stage.COLLATE, Stage.HANDOFF)
+_EXACT: Final = (Stage.COPY, Stage.COLLATE, Stage.HANDOFF, Stage.FINISH)
 """Stages of a whole batch. The others are stages of a sample, and only some samples are timed."""
 
 

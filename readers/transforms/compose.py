@@ -65,7 +65,7 @@ class Compose:
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         """The operations of `fused` for one image; takes and raises what `Transform.operations` does."""
         if len(self.fused) == 1:
-            return self.fused[0].operations(width, height, random)
+            return self.fused[0].operations(width, height, random[: self.planned])
         return operations_of(self.fused, width, height, random)
 
     def plan(self, width: int, height: int, random: Sequence[float]) -> ImagePlan:

@@ -43,6 +43,11 @@ class Finisher:
         """True if there is anything to do."""
         return bool(self._parts)
 
+    @property
+    def converts(self) -> bool:
+        """True if the result has other values than bytes."""
+        return any(isinstance(part, _Converted) for part in self._parts)
+
     def __eq__(self, other: object) -> bool:
         """True if both do the same with the same random numbers of a sample."""
         if not isinstance(other, Finisher) or self.steps != other.steps:
@@ -136,7 +141,7 @@ class _Part(Protocol):
         """The same in memory; the result may be written to `out`."""
 
 
-class _Converted(_Part):
+class _Converted:
     """Steps that change each value by itself: for bytes, one pass through a table."""
 
     stop: Final = 0
@@ -173,7 +178,7 @@ class _Converted(_Part):
         table = self._table(images)
         if table.element_size() not in (2, 4, 8):
             return self._convert(images)
-        made = out if out.dtype == table.dtype else torch.empty_like(images, dtype=table.dtype)
+        made = out if out.dtype == table.dtype else torch.empty_like(images, dtype=table.dtype, memory_format=torch.channels_last)
         extension.lookup(_rows(images), _bits(table), False, _bits(made.permute(0, 2, 3, 1)))
         return made
 
@@ -192,7 +197,7 @@ class _Converted(_Part):
         return self._tables[key]
 
 
-class _Each(_Part):
+class _Each:
     """A step that runs on one image after the other."""
 
     def __init__(self, step: FinishingStep, first: int) -> None:
@@ -228,8 +233,8 @@ def _parts(steps: Sequence[FinishingStep], first: int) -> Iterator[_Part]:
 
 
 def _rows(images: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """All rows of images, [batch, channels, height, width] in channels_last memory, as [rows, width, channels]."""
-    return images.permute(0, 2, 3, 1).flatten(0, 1).numpy()
+    """All rows of images, [batch, channels, height, width], as [rows, width, channels]."""
+    return images.permute(0, 2, 3, 1).contiguous().flatten(0, 1).numpy()
 
 
 def _bits(tensor: torch.Tensor) -> npt.NDArray[Any]:
