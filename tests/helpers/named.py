@@ -19,6 +19,8 @@ from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._readers.dataset.rows import is_sample, sample_type
 from packtrain._readers.dataset.samples import Samples
+from packtrain._readers.transforms.finisher import Finisher
+from packtrain._readers.transforms.finishing import FinishingStep
 from packtrain.errors import CorruptRecord
 
 SIZE = (9, 11)
@@ -108,9 +110,10 @@ class Fields(Samples):
         damaged: Rows that cannot be read.
         schema: What is known about the fields.
         change: Called with the values of each row, and changes them.
+        steps: Steps on tensors that images end with.
     """
 
-    draws, foreign, classes, transform = 1, False, None, None
+    draws, finishers, foreign, classes, transform = 1, (), False, None, None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -119,7 +122,11 @@ class Fields(Samples):
         damaged: Sequence[int] = (),
         schema: Schema = SCHEMA,
         change: Callable[[dict[str, Any]], Any] = lambda values: None,
+        steps: Sequence[FinishingStep] = (),
     ) -> None:
+        finisher = Finisher(steps, 1)
+        self.finishers = (finisher,) if finisher else ()
+        self.draws = 1 + finisher.draws
         self._rows, self._names, self._damaged, self._change = rows, names, damaged, change
         manifest = SimpleNamespace(schema=schema, identity="numbers")
         self._stores: Any = [SimpleNamespace(manifest=manifest, io="mmap", read_bytes=0)]
@@ -145,7 +152,9 @@ class Fields(Samples):
     def __len__(self) -> int:
         return self._rows
 
-    def make(self, row: int, random: Any = None, into: Any = None, on_stage: Any = None) -> Any:
+    def make(
+        self, row: int, random: Any = None, into: Any = None, on_stage: Any = None, *, finish: bool = True
+    ) -> Any:
         if row in self._damaged:
             raise CorruptRecord(f"row {row} is damaged")
         found = values(row)
@@ -153,6 +162,9 @@ class Fields(Samples):
         if isinstance(into, np.ndarray) and into.shape == (*SIZE, 3) and found["image"] is not None:
             into[:] = found["image"].permute(1, 2, 0).numpy()
             found["image"] = into
+        for name in ("image", "near") if finish and self.finishers else ():
+            if found[name] is not None:
+                found[name] = self.finishers[0].image(found[name], random)
         names = self._names or ("image", "label")
         return sample_type(names)(*map(found.get, names)) if self._names else tuple(map(found.get, names))
 

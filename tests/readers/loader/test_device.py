@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +12,9 @@ import pytest
 import torch
 from helpers.batching import Fixed, through_json
 from helpers.hazards import Numbered
+from helpers.lazily import consumed, lazy
 from helpers.named import NAMES, dataset, tensors_in
-from helpers.streams import Choice, Device, Inline
+from helpers.streams import Choice
 from helpers.support import soon
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +22,6 @@ from torch.utils.data import default_collate
 
 from packtrain import Loader
 from packtrain._readers.loader import device as device_module
-from packtrain._readers.loader import engine as engine_module
-from packtrain._readers.loader.arena import Board
-from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.postprocess import Postprocess, mapped
 from packtrain._readers.loader.randomness import mixed, seed_all
 from packtrain.errors import LoaderError, UsageError
@@ -40,23 +36,6 @@ def swapped(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return images + images[order] * 0.5, labels[order].mul_(2)
 
 
-@contextmanager
-def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = False) -> Iterator[Device]:
-    """A fake device in place of CUDA, and workers in this process unless `processes` is true."""
-    device = Device(choose)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(device_module, "Cuda", lambda _: device)
-        if not processes:
-
-            def workers(maker: BatchMaker, board: Board, probe: Probe, *_: Any, **__: Any) -> Inline:
-                return Inline(maker, board, probe, inline or choose)
-
-            patch.setattr(engine_module, "Workers", workers)
-        yield device
-        device.finish()
-
-
 def loader_on(device: str, **options: Any) -> Loader:
     options = {"num_workers": 1, "prefetch_factor": 1, "shuffle": True, "seed": 0, **NORMALISED, **options}
     options.setdefault("batch_transform", swapped)
@@ -67,24 +46,6 @@ def loader_on(device: str, **options: Any) -> Loader:
 def wanted(epochs: int, **options: Any) -> list[Any]:
     with loader_on("cpu", **{**options, "num_workers": 0}) as loader:
         return [batch for _ in range(epochs) for batch in loader]
-
-
-def consumed(device: Device, loader: Loader, epochs: int, choose: Choice) -> list[Any]:
-    """What the consumer's stream reads of each batch. Some batches are kept and read a second time."""
-    found, held = [], []
-    for _ in range(epochs):
-        for batch in loader:
-            found.append([device.read(tensor) for tensor in batch])
-            if choose(3) == 0:
-                held.append((len(found) - 1, batch))
-            del batch
-            device.work(choose(8))
-    again = [(number, [device.read(tensor) for tensor in batch]) for number, batch in held]
-    device.finish()
-    results = [[one.pop() for one in batch] for batch in found]
-    for number, batch in again:
-        assert all(map(torch.equal, results[number], [one.pop() for one in batch]))
-    return results
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:

@@ -106,8 +106,8 @@ def test_views_are_decoded_in_their_place(folder: Path) -> None:
     seen = []
     make = maker.samples._packed.make  # type: ignore[union-attr]
 
-    def spy(row: int, random: Any, into: Any, on_stage: Any) -> Any:
-        views, label = make(row, random, into, on_stage)
+    def spy(row: int, random: Any, into: Any, on_stage: Any, **options: Any) -> Any:
+        views, label = make(row, random, into, on_stage, **options)
         seen.append([view is target for view, target in zip(views, into, strict=True)])
         return views, label
 

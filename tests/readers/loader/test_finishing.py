@@ -1,0 +1,317 @@
+"""Laws of the steps on tensors in a `Loader`: the batches hold the samples of the dataset, exactly, whoever made them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.lazily import consumed, lazy
+from helpers.named import dataset as fields_dataset
+from helpers.streams import Device
+from helpers.support import START_METHODS, packed
+
+from packtrain import ImageDataset, Loader, concat, open_dataset, transforms
+from packtrain._core.options import StoreOptions
+from packtrain._readers.transforms import finisher as finisher_module
+from packtrain.errors import UsageError
+from packtrain.transforms import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ToDtype,
+    ToTensor,
+    Views,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+STORES = {"crop-ready": StoreOptions(), "raw": StoreOptions("raw")}
+GEOMETRY = [RandomResizedCrop((20, 24)), RandomHorizontalFlip()]
+TAILS: dict[str, list[Any]] = {
+    "normalised": [ToTensor(), Normalize(MEAN, STD)],
+    "erased": [ToTensor(), Normalize(MEAN, STD), RandomErasing(0.8)],
+    "noise": [ToTensor(), Normalize(MEAN, STD), RandomErasing(0.8, value="random")],
+    "erased bytes": [RandomErasing(0.8, value=(1, 2, 3)), ToTensor(), Normalize(MEAN, STD)],
+    "bytes": [RandomErasing(0.8)],
+    "noise between": [ToTensor(), RandomErasing(0.8, value="random"), Normalize(MEAN, STD)],
+    "half": [ToDtype(torch.float16, scale=True), RandomErasing(0.8, value="random")],
+    "brain": [ToDtype(torch.bfloat16, scale=True), Normalize(MEAN, STD), RandomErasing(0.8, value=(1, 2, 3))],
+    "int": [ToDtype(torch.int16, scale=True)],
+}
+
+
+@pytest.fixture(scope="module", params=STORES)
+def folder(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(images, tmp_path_factory.mktemp("finishing") / "out", "tar", store=STORES[request.param])
+
+
+@pytest.fixture(scope="module")
+def raw(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(images, tmp_path_factory.mktemp("raw") / "out", "tar", store=STORES["raw"])
+
+
+def loader_of(dataset: Any, batch_size: int = 5, **options: Any) -> Loader:
+    fixed = {"shuffle": True, "seed": 3, "num_workers": 0, "multiprocessing_context": "fork"}
+    return Loader(dataset, batch_size, **{**fixed, **options})
+
+
+def epoch(dataset: Any, **options: Any) -> list[Any]:
+    with loader_of(dataset, **options) as loader:
+        return list(loader)
+
+
+def wanted(dataset: ImageDataset, **options: Any) -> list[Any]:
+    """The batches of an epoch, made of single samples."""
+    with loader_of(dataset, **options) as loader:
+        samples = [loader.sample(position) for position in range(len(dataset))]
+    batches = [samples[start : start + 5] for start in range(0, len(samples), 5)]
+    return [torch.utils.data.default_collate(batch) for batch in batches]
+
+
+def tensors(batch: Any) -> list[torch.Tensor]:
+    """Images, views and labels."""
+    images, labels = batch
+    return [*(images if isinstance(images, (tuple, list)) else [images]), labels]
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(map(tensors, found), map(tensors, expected), strict=True):
+        for left, right in zip(one, other, strict=True):
+            assert left.dtype == right.dtype and torch.equal(left, right)
+        assert all(images.is_contiguous(memory_format=torch.channels_last) for images in one[:-1])
+
+
+def on_a_device(dataset: Any, workers: int, **options: Any) -> tuple[list[Any], Device]:
+    """The batches that a device gets which works when it likes."""
+    choose = random.Random(4).randrange
+    with lazy(choose) as device, loader_of(dataset, num_workers=workers, device="cuda", **options) as loader:
+        return consumed(device, loader, 1, choose), device
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("way", ["extension", "torch"])
+def test_batches_hold_the_samples(folder: Path, tail: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, in this process, in workers, and on a device."""
+    if way == "torch":
+        monkeypatch.setattr(finisher_module, "extension", None)
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS[tail]])
+    expected = wanted(dataset)
+    assert_same(epoch(dataset), expected)
+    if way == "extension":
+        assert_same(epoch(dataset, num_workers=2), expected)
+    for workers in (0, 2):
+        assert_same(on_a_device(dataset, workers)[0], expected)
+
+
+def test_the_geometry_is_that_without_the_steps(folder: Path) -> None:
+    """As long as they draw nothing."""
+    plain = epoch(open_dataset(folder, GEOMETRY))
+    found = epoch(open_dataset(folder, [*GEOMETRY, ToDtype(torch.float32)]))
+    assert_same(found, [(images.float(), labels) for images, labels in plain])
+
+
+def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = open_dataset(raw, [RandomCrop(16, pad_if_needed=True), RandomHorizontalFlip(), *TAILS["erased"]])
+    direct = open_dataset(raw, [CenterCrop(16), RandomHorizontalFlip(), *TAILS["erased"]])
+    assert_same(epoch(dataset), wanted(dataset))
+    expected = wanted(direct)
+    with loader_of(direct) as loader:
+        copied = []
+        copy = type(loader._maker.samples).copy
+        monkeypatch.setattr(
+            type(loader._maker.samples), "copy", lambda *args: copied.append(copy(*args)) or copied[-1]
+        )
+        assert_same(list(loader), expected)
+    assert copied == [finisher_module.extension is not None] * 3
+
+
+@START_METHODS
+def test_workers_however_they_start(raw: Path, method: str) -> None:
+    dataset = open_dataset(raw, [*GEOMETRY, *TAILS["noise"]])
+    assert_same(epoch(dataset, num_workers=2, multiprocessing_context=method), wanted(dataset))
+
+
+def test_views_end_with_steps_of_their_own(folder: Path) -> None:
+    small = [RandomResizedCrop(9), ToDtype(torch.float16, scale=True), RandomErasing(0.7, value="random")]
+    dataset = open_dataset(folder, Views([[*GEOMETRY, *TAILS["erased"]], GEOMETRY, small, [*GEOMETRY, *TAILS["noise"]]]))
+    expected = wanted(dataset)
+    assert [view.dtype for view in expected[0][0]] == [torch.float32, torch.uint8, torch.float16, torch.float32]
+    assert_same(epoch(dataset), expected)
+    assert_same(epoch(dataset, num_workers=1), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_views_on_a_device(folder: Path, workers: int) -> None:
+    dataset = open_dataset(folder, Views([[*GEOMETRY, *TAILS["erased"]], GEOMETRY]))
+    with lazy(lambda count: count - 1) as device:
+        loader = loader_of(dataset, num_workers=workers, device="cuda")
+        found = []
+        for views, labels in loader:
+            read = [device.read(tensor) for tensor in (*views, labels)]
+            device.finish()
+            *images, label = (one.pop() for one in read)
+            found.append((images, label))
+        loader.close()
+    assert_same(found, wanted(dataset))
+
+
+def test_only_bytes_go_to_a_device(folder: Path) -> None:
+    for tail in ("erased", "bytes"):
+        dataset = open_dataset(folder, [*GEOMETRY, *TAILS[tail]])
+        with lazy(lambda count: count - 1), loader_of(dataset, num_workers=1, device="cuda") as loader:
+            next(iter(loader))
+            assert loader._pipeline._engine.layout.fields["image"].dtype == "|u1"  # type: ignore[union-attr]
+
+
+# --- what else a loader does ---
+
+
+def test_a_state_in_the_middle_of_an_epoch_resumes_exactly(folder: Path) -> None:
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["noise"]])
+    expected = epoch(dataset)
+    with loader_of(dataset, num_workers=1) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with loader_of(dataset) as loader:
+        loader.load_state_dict(state)
+        assert_same(list(loader), expected[1:])
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_damaged_records_shift_no_random_numbers(device: bool) -> None:
+    steps = [ToTensor(), RandomErasing(0.9, value="random")]
+    dataset = fields_dataset(20, ("image", "number"), damaged=(0, 6, 7, 13), steps=steps)
+    whole = fields_dataset(20, ("image", "number"), steps=steps)
+    options: dict[str, Any] = {"shuffle": False, "fields": ("row",)}
+    with loader_of(whole, **options) as loader:
+        # The image of row 0 is missing: its batch shows no size.
+        expected = {row: loader.sample(row).image for row in range(1, 20)}
+    with pytest.warns(RuntimeWarning, match="left out"):
+        if device:
+            with lazy(lambda count: count - 1) as fake:
+                loader = loader_of(dataset, on_error="skip", device="cuda", **options)
+                found = []
+                for batch in loader:
+                    read = fake.read(batch.image), fake.read(batch.row)
+                    fake.finish()
+                    found.append((read[0].pop(), read[1].pop()))
+                loader.close()
+        else:
+            found = [(batch.image, batch.row) for batch in epoch(dataset, on_error="skip", **options)]
+    rows = [row for _, those in found for row in those.tolist()]
+    assert rows == [row for row in range(20) if row not in (0, 6, 7, 13)]
+    for images, those in found:
+        assert all(torch.equal(image, expected[row]) for image, row in zip(images, those.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_all_images_of_a_sample_are_finished_alike_and_missing_ones_are_zeros(device: bool) -> None:
+    steps = [ToTensor(), Normalize([0.5], [0.25]), RandomErasing(0.9, value=9)]
+    dataset = fields_dataset(12, ("near", "image", "mask", "label"), steps=steps)
+    with loader_of(dataset, shuffle=False) as loader:
+        samples = [loader.sample(row) for row in range(12)]
+    if device:
+        with lazy(lambda count: count - 1) as fake:
+            loader = loader_of(dataset, shuffle=False, device="cuda")
+            found = []
+            for batch in loader:
+                read = [fake.read(tensor) for tensor in (batch.near, batch.image, batch.mask, batch.present.near)]
+                fake.finish()
+                found.append([one.pop() for one in read])
+            loader.close()
+    else:
+        found = [[b.near, b.image, b.mask, b.present.near] for b in epoch(dataset, shuffle=False)]
+    near, image, mask, there = (torch.cat(column) for column in zip(*found, strict=True))
+    assert near.dtype == image.dtype == torch.float32 and mask.dtype == torch.uint8
+    for row, sample in enumerate(samples):
+        assert torch.equal(image[row], sample.image) and bool(there[row]) == (sample.near is not None)
+        assert torch.equal(near[row], torch.zeros_like(near[row]) if sample.near is None else sample.near)
+
+
+def test_several_parts_may_end_alike_or_not(folder: Path) -> None:
+    one, same, other, longer = (
+        open_dataset(folder, [*geometry, *TAILS[tail]])
+        for geometry, tail in [
+            (GEOMETRY, "erased"),
+            (GEOMETRY, "erased"),
+            (GEOMETRY, "noise"),
+            ([CenterCrop((20, 24))], "erased"),
+        ]
+    )
+    assert concat([one, same])._samples.finishers and concat([one, same]).subset(range(3))._samples.finishers
+    for parts in ([one, same], [one, other], [one, longer]):
+        together = concat(parts)
+        for batch, expected in zip(epoch(together, num_workers=1), wanted(together), strict=True):
+            assert all(map(torch.equal, batch, expected))
+    assert concat([one, other])._samples.finishers is None and concat([one, longer])._samples.finishers is None
+
+
+def test_parts_of_bytes_and_of_floats_are_an_error(raw: Path) -> None:
+    """Not bytes that nobody finished."""
+    crop = [CenterCrop(16)]
+    together = concat([open_dataset(raw, crop), open_dataset(raw, [*crop, ToTensor()])])
+    with pytest.raises(Exception, match="float32"):
+        epoch(together, shuffle=False)
+
+
+def test_collate_functions_get_finished_samples(folder: Path) -> None:
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["noise"]])
+    for workers in (0, 1):
+        found = epoch(dataset, collate_fn=torch.utils.data.default_collate, num_workers=workers)
+        for batch, expected in zip(found, wanted(dataset), strict=True):
+            assert all(map(torch.equal, batch, expected))
+
+
+def test_normalising_twice_is_refused(folder: Path) -> None:
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["normalised"]])
+    with pytest.raises(UsageError, match="in the transforms or in the loader"):
+        loader_of(dataset, mean=MEAN, std=STD)
+    with loader_of(dataset.with_transform([*GEOMETRY, RandomErasing(0.9)]), mean=MEAN, std=STD) as loader:
+        assert next(iter(loader))[0].dtype == torch.float32
+        loader.transform = dataset.transform
+        with pytest.raises(UsageError, match="in the transforms or in the loader"):
+            next(iter(loader))
+
+
+def test_a_cast_comes_last(folder: Path) -> None:
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["normalised"]])
+    found = epoch(dataset, dtype=torch.float16)
+    assert_same(found, [(images.half(), labels) for images, labels in wanted(dataset)])
+
+
+def test_another_transform_may_end_otherwise(folder: Path) -> None:
+    dataset = open_dataset(folder, GEOMETRY)
+    with loader_of(dataset, num_workers=1) as loader:
+        assert next(iter(loader))[0].dtype == torch.uint8
+        for tail in ("noise", "brain", "bytes"):
+            loader.transform = [*GEOMETRY, *TAILS[tail]]
+            loader.set_epoch(0)
+            assert_same(list(loader), wanted(open_dataset(folder, loader.transform)))
+
+
+def test_headspace_hands_out_finished_batches(folder: Path) -> None:
+    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["normalised"]])
+    with pytest.warns(RuntimeWarning, match="headspace"):
+        assert {images.dtype for images, _ in epoch(dataset, headspace=True)} == {torch.float32}
+
+
+def test_steps_that_do_not_fit_are_an_error_before_any_batch(folder: Path) -> None:
+    for workers in (0, 1):
+        with pytest.raises(UsageError, match="put ToTensor"):
+            epoch(open_dataset(folder, [*GEOMETRY, Normalize(MEAN, STD)]), num_workers=workers)
+
+
+def test_torchvisions_recipe_pastes_unchanged(torchvision: Any, folder: Path) -> None:
+    from torchvision import transforms as v1
+
+    tail: list[Callable[..., Any]] = [v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(0.8)]
+    theirs = open_dataset(folder, v1.Compose([*GEOMETRY, *tail]))
+    assert_same(epoch(theirs), wanted(open_dataset(folder, [*GEOMETRY, *TAILS["erased"]])))
+    assert transforms.ToTensor is ToTensor

@@ -1,0 +1,364 @@
+"""Laws of the steps on tensors: what torchvision makes of the same image, bit for bit; erasing by its distribution."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.support import packed, picture
+from PIL import Image
+
+from packtrain import open_dataset, transforms
+from packtrain._core.options import StoreOptions
+from packtrain._readers.transforms import finisher as finisher_module
+from packtrain._readers.transforms.compose import Compose
+from packtrain._readers.transforms.finisher import Finisher
+from packtrain._readers.transforms.finishing import FinishingStep, noise
+from packtrain.errors import UsageError
+from packtrain.transforms import RandomErasing
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int16, torch.int32, torch.uint8, torch.int64)
+
+
+def tails() -> dict[str, Callable[[Any, Any], list[Any]]]:
+    """Ends of pipelines, by torchvision.transforms and torchvision.transforms.v2."""
+    found: dict[str, Callable[[Any, Any], list[Any]]] = {
+        "v1 floats": lambda v1, v2: [v1.ToTensor()],
+        "v1": lambda v1, v2: [v1.ToTensor(), v1.Normalize(MEAN, STD)],
+        "v1 one mean": lambda v1, v2: [v1.ToTensor(), v1.Normalize([0.5], [0.25], inplace=True)],
+        "v1 tensors": lambda v1, v2: [v1.ToTensor(), v1.Normalize(torch.tensor(MEAN), np.array(STD))],
+        "v1 bytes": lambda v1, v2: [v1.PILToTensor()],
+        "v2 bytes": lambda v1, v2: [v2.PILToTensor(), v2.ToPureTensor()],
+        "v2 old": lambda v1, v2: [v2.ToTensor(), v2.Normalize(MEAN, STD)],
+        "v2 old dtype": lambda v1, v2: [v2.PILToTensor(), v2.ConvertImageDtype(), v2.Normalize(MEAN, STD)],
+        "v2": lambda v1, v2: [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+        "v2 unscaled": lambda v1, v2: [v2.ToImage(), v2.ToDtype(torch.float32), v2.Normalize([127.5], [64])],
+        "both": lambda v1, v2: [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.ToPureTensor()],
+        "twice": lambda v1, v2: [v1.ToTensor(), v1.Normalize(MEAN, STD), v1.ConvertImageDtype(torch.float16)],
+        "back": lambda v1, v2: [v1.ToTensor(), v2.ToDtype(torch.uint8, scale=True)],
+        "down": lambda v1, v2: [v1.PILToTensor(), v1.ConvertImageDtype(torch.int16), v1.ConvertImageDtype(torch.uint8)],
+        "down 2": lambda v1, v2: [v2.ToImage(), v2.ToDtype(torch.int32, scale=True), v2.ToDtype(torch.int8, scale=True)],
+    }
+    for dtype in TYPES:
+        found[f"v1 {dtype}"] = lambda v1, v2, dtype=dtype: [v1.PILToTensor(), v1.ConvertImageDtype(dtype)]
+        found[f"v2 {dtype}"] = lambda v1, v2, dtype=dtype: [v2.ToImage(), v2.ToDtype(dtype, scale=True)]
+        if dtype.is_floating_point:
+            found[f"v1 {dtype} normalised"] = lambda v1, v2, dtype=dtype: [
+                *(v1.PILToTensor(), v1.ConvertImageDtype(dtype)),
+                v1.Normalize(MEAN, STD),
+            ]
+    return found
+
+
+TAILS = tails()
+
+
+@pytest.fixture(params=["extension", "torch"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the extension and without it."""
+    if request.param == "torch":
+        monkeypatch.setattr(finisher_module, "extension", None)
+    elif finisher_module.extension is None:
+        pytest.skip("packtrain's C extension is not built")
+    yield request.param
+
+
+@pytest.fixture(scope="module")
+def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed(images, tmp_path_factory.mktemp("finishing") / "out", "tar", store=StoreOptions())
+
+
+def tail_of(torchvision: Any, name: str) -> list[Any]:
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return TAILS[name](v1, v2)
+
+
+def through(steps: list[Any], image: Any) -> Any:
+    for step in steps:
+        image = step(image)
+    return image.as_subclass(torch.Tensor)
+
+
+def every_byte(mode: str = "RGB") -> Image.Image:
+    """An image in which each channel has every value."""
+    values = np.random.default_rng(3).permuted(np.tile(np.arange(256, dtype=np.uint8), (3, 2)), axis=1)
+    return Image.fromarray(values.reshape(3, 16, 32).transpose(1, 2, 0).copy()).convert(mode)
+
+
+def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    return found.dtype == expected.dtype and found.shape == expected.shape and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_every_byte_becomes_what_torchvision_makes_of_it(torchvision: Any, way: str, name: str) -> None:
+    steps, image = tail_of(torchvision, name), every_byte()
+    recognised = Compose(steps)
+    assert not recognised.fused and not recognised.foreign
+    expected = through(steps, image)
+    pixels = np.array(image)
+    finisher = Finisher(recognised.finishing)
+    assert finisher.dtype(3) == expected.dtype
+    assert same(finisher.image(torch.from_numpy(pixels.copy()).permute(2, 0, 1), ()), expected)
+    batch = finisher.batch(torch.from_numpy(np.stack([pixels] * 2)).permute(0, 3, 1, 2), ())
+    assert same(batch, torch.stack([expected] * 2)) and batch.is_contiguous(memory_format=torch.channels_last)
+    if expected.dtype != torch.bfloat16:
+        out = np.empty((2, *pixels.shape), torch.empty(0, dtype=expected.dtype).numpy().dtype)
+        finisher.array(np.stack([pixels] * 2), (), out)
+        assert same(torch.from_numpy(out).permute(0, 3, 1, 2), batch)
+    # packtrain's own steps, called one after the other as torchvision's would be.
+    assert same(through(list(recognised.finishing), image), expected)
+
+
+def test_a_grey_image_has_one_channel(torchvision: Any, way: str) -> None:
+    from torchvision.transforms import v2
+
+    steps = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4], [0.2])]
+    image = every_byte("L")
+    found = Finisher(Compose(steps).finishing).image(torch.from_numpy(np.array(image))[None], ())
+    assert same(found, through(steps, image))
+
+
+def test_samples_are_those_of_torchvision(torchvision: Any, way: str, folder: Path) -> None:
+    """Bit for bit, contiguous as torchvision's."""
+    from torchvision import transforms as v1
+
+    tail = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    dataset = open_dataset(folder, [transforms.CenterCrop((20, 24)), *tail])
+    for row in range(len(dataset)):
+        found, expected = dataset[row][0], through([v1.CenterCrop((20, 24)), *tail], dataset.image(row))
+        assert same(found, expected) and found.is_contiguous()
+    assert dataset[0][0].data_ptr() != dataset[0][0].data_ptr()
+
+
+def test_torchs_default_dtype_is_that_of_to_tensor(torchvision: Any) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = Finisher([transforms.ToTensor()]).image(torch.from_numpy(np.array(every_byte())).permute(2, 0, 1), ())
+        assert same(found, through(tail_of(torchvision, "v1 floats"), every_byte()))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+# --- what is recognised ---
+
+
+class Derived(transforms.ToTensor):
+    """A step of the user's own."""
+
+
+def test_what_foreign_callables_follow_is_left_to_them(torchvision: Any, folder: Path) -> None:
+    """They get what torchvision's steps make of a PIL image."""
+    seen: list[torch.Tensor] = []
+    steps = [transforms.CenterCrop(16), *tail_of(torchvision, "v1"), lambda image: seen.append(image) or image]
+    dataset = open_dataset(folder, steps)
+    assert not dataset._samples.finishers and len(dataset._samples.compose.foreign) == 3  # type: ignore[union-attr]
+    image = dataset[0][0]
+    assert seen[0] is image and same(image, open_dataset(folder, steps[:-1])[0][0])
+
+
+def test_bytes_for_a_foreign_callable_are_a_tensor(torchvision: Any, folder: Path) -> None:
+    dataset = open_dataset(folder, [*tail_of(torchvision, "v1 bytes"), lambda image: image])
+    assert isinstance(dataset[0][0], torch.Tensor)
+
+
+def test_what_has_a_meaning_of_its_own_is_not_recognised(torchvision: Any) -> None:
+    from torchvision import transforms as v1
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    class Own(v1.Normalize):  # type: ignore[misc]
+        pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        odd = [
+            v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}),
+            Own(MEAN, STD),
+            v1.Normalize(MEAN, (1, 0, 1)),
+            v1.RandomErasing(ratio=(3, 1)),
+        ]
+    for transform in odd:
+        assert Compose([transform]).foreign == (transform,)
+
+
+def test_the_parameters_are_torchvisions(torchvision: Any) -> None:
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    for library in (v1, v2):
+        for options in ({}, {"p": 0.2, "scale": (0.1, 0.2), "ratio": (0.5, 2), "value": (1, 2, 3)}, {"value": "random"}):
+            assert Compose([library.RandomErasing(**options)]).finishing == (RandomErasing(**options),)
+    assert RandomErasing() != RandomErasing(0.4) and len({RandomErasing(), RandomErasing()}) == 1
+
+
+WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+    (transforms.Normalize, {"mean": MEAN, "std": (1, 0, 1)}, "std="),
+    (transforms.Normalize, {"mean": "a", "std": STD}, "mean="),
+    (transforms.Normalize, {"mean": [], "std": STD}, "mean="),
+    (transforms.ConvertImageDtype, {"dtype": "float32"}, "dtype="),
+    (transforms.ToDtype, {"dtype": None}, "dtype="),
+    (RandomErasing, {"p": 1.5}, "p="),
+    (RandomErasing, {"scale": (0.1, 1.5)}, "scale="),
+    (RandomErasing, {"ratio": (2, 1)}, "ratio="),
+    (RandomErasing, {"value": "rand"}, "value="),
+    (RandomErasing, {"value": ()}, "value="),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_wrong_parameters_are_refused(number: int) -> None:
+    make, options, why = WRONG[number]
+    with pytest.raises(UsageError, match=why):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ([transforms.Normalize(MEAN, STD)], "put ToTensor"),
+        ([transforms.ToTensor(), transforms.ToTensor()], "put it first"),
+        ([transforms.ToTensor(), transforms.Normalize((0, 0), (1, 1))], "3 channels"),
+        ([transforms.ToTensor(), RandomErasing(1, value=(0, 0))], "3 channels"),
+        ([transforms.ToTensor(), transforms.ConvertImageDtype(torch.int64)], "more digits"),
+    ],
+)
+def test_steps_that_do_not_fit_are_refused(folder: Path, steps: list[Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        open_dataset(folder, [transforms.CenterCrop(20), *steps])[0]
+
+
+def test_a_pipeline_pickles() -> None:
+    steps = [transforms.ToTensor(), transforms.Normalize(MEAN, STD), RandomErasing(value="random")]
+    finisher = Finisher(steps, 3)
+    finisher.dtype(3)
+    assert pickle.loads(pickle.dumps(finisher)) == finisher
+    assert Finisher(steps, 4) != finisher and Finisher(steps[:2], 3) == Finisher(steps[:2], 4)
+
+
+def test_it_shows_its_steps() -> None:
+    assert repr(Compose([transforms.CenterCrop(3), transforms.ToTensor(), RandomErasing()])).count("\n    ") == 3
+
+
+# --- erasing ---
+
+
+def erased(step: RandomErasing, count: int, width: int, height: int, seed: int) -> list[tuple[int, int, int, int] | None]:
+    rows = np.random.default_rng(seed).random((count, step.draws)).tolist()
+    return [step.rectangle(width, height, row) for row in rows]
+
+
+@pytest.mark.parametrize(("mean", "value"), [(0.0, 7.0), (0.5, (1.0, 2.0, 3.0))])
+@pytest.mark.parametrize("where", ["bytes", "floats", "before Normalize"])
+def test_a_rectangle_has_the_value(way: str, where: str, mean: float, value: Any) -> None:
+    """Only that, and what follows acts on it as torchvision's steps would."""
+    erasing = RandomErasing(1, value=value)
+    to_floats: list[FinishingStep] = [transforms.ToTensor(), transforms.Normalize([mean], [0.5])]
+    steps = {
+        "bytes": [erasing, *to_floats],
+        "floats": [*to_floats, erasing],
+        "before Normalize": [to_floats[0], erasing, to_floats[1]],
+    }[where]
+    random = np.random.default_rng(8).random((4, 2 + erasing.draws)).tolist()
+    pixels = np.stack([np.array(picture(seed)) for seed in range(4)])
+    expected = []
+    for image, numbers in zip(pixels, random, strict=True):
+        left, top, width, height = erasing.rectangle(48, 36, numbers[2:]) or (0, 0, 0, 0)
+        tensor = torch.from_numpy(image).permute(2, 0, 1).clone()
+        for step in steps:
+            if step is erasing:
+                filling = torch.tensor(value).reshape(-1, 1, 1).to(tensor.dtype)
+                tensor[:, top : top + height, left : left + width] = filling
+            else:
+                tensor = step.finish(tensor, ())
+        expected.append(tensor)
+    finisher = Finisher(steps, 2)
+    found = finisher.batch(torch.from_numpy(pixels.copy()).permute(0, 3, 1, 2), random)
+    assert same(found, torch.stack(expected))
+    out = np.empty(pixels.shape, np.float32)
+    finisher.array(pixels.copy(), random, out)
+    assert same(torch.from_numpy(out).permute(0, 3, 1, 2), found)
+    for number, image in enumerate(pixels):
+        assert same(finisher.image(torch.from_numpy(image.copy()).permute(2, 0, 1), random[number]), expected[number])
+
+
+def test_a_call_leaves_its_argument_alone() -> None:
+    image = torch.ones(3, 20, 30)
+    found = RandomErasing(1)(image)
+    assert found.min() == 0 and image.min() == 1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (2, 2)])
+def test_images_too_small_to_erase_stay(size: tuple[int, int]) -> None:
+    image = torch.ones(3, *size)
+    assert RandomErasing(1, scale=(0.9, 1)).finish(image, [0.0] + [0.999] * 23) is image and image.min() == 1
+
+
+def test_noise_never_changes() -> None:
+    """Saved states rely on it."""
+    found = hashlib.sha256(noise((3, 41, 37), 0.3125).astype("<f4").tobytes()).hexdigest()
+    assert found == "66297979d10efc93ad13e72c06f141210a4d28950315d62eeb9b6274eba720a3"
+    np.testing.assert_array_equal(noise((2, 5), 0.3125).ravel(), noise((3, 41, 37), 0.3125).ravel()[:10])
+    assert not np.array_equal(noise((4,), 0.3125), noise((4,), 0.3125 + 2**-53))
+
+
+def test_noise_is_normally_distributed() -> None:
+    values = np.sort(np.concatenate([noise((3, 50, 50), seed / 64).ravel() for seed in range(20)]).astype(np.float64))
+    expected = np.array([NormalDist().cdf(value) for value in values])
+    distance = np.abs(expected - (np.arange(len(values)) + 0.5) / len(values)).max()
+    assert distance < kolmogorov_smirnov_limit(len(values), 1 << 40, FALSE_ALARM)
+    assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scale": (0.02, 0.33), "ratio": (0.1, 10)}, {"p": 1, "scale": (0.5, 1), "ratio": (0.9, 1.2)}],
+    ids=["default", "long", "large"],
+)
+@pytest.mark.parametrize("size", [(64, 64), (80, 30)], ids=str)
+def test_rectangles_are_distributed_as_torchvisions(
+    torchvision: Any, options: dict[str, Any], size: tuple[int, int]
+) -> None:
+    """How often there is one, and each of its numbers; `large` often fails ten times."""
+    from torchvision.transforms import v2
+
+    width, height = size
+    ours = erased(RandomErasing(**options), 6000, width, height, 5)
+    theirs = []
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        erasing, image = v2.RandomErasing(**options), torch.zeros(1, height, width)
+        for _ in range(6000):
+            # As its `forward` does.
+            drawn = erasing.make_params([image]) if torch.rand(1) < erasing.p else {"v": None}
+            theirs.append(None if drawn["v"] is None else tuple(drawn[name] for name in ("j", "i", "w", "h")))
+    statistic, freedom = chi_square([one is None for one in ours], [one is None for one in theirs])
+    assert statistic < chi_square_limit(freedom, FALSE_ALARM)
+    left, right = (np.array([one for one in found if one is not None], float) for found in (ours, theirs))
+    limit = kolmogorov_smirnov_limit(len(left), len(right), FALSE_ALARM)
+    columns = [lambda found, column=column: found[:, column] for column in range(4)]
+    for feature in (*columns, lambda found: found[:, 2] * found[:, 3], lambda found: found[:, 2] / found[:, 3]):
+        assert kolmogorov_smirnov(feature(left), feature(right)) < limit
+
+
+def kolmogorov_smirnov(left: Any, right: Any) -> float:
+    """The largest distance of the two samples' distribution functions."""
+    values = np.concatenate([left, right])
+    below = [np.searchsorted(np.sort(sample), values, "right") / len(sample) for sample in (left, right)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def kolmogorov_smirnov_limit(left: int, right: int, probability: float) -> float:
+    """The distance that equal distributions reach with `probability` at most (Smirnov; less for discrete ones)."""
+    return math.sqrt(-math.log(probability / 2) / 2) * math.sqrt((left + right) / (left * right))
