@@ -97,7 +97,7 @@ class Pipeline:
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             tensors = partial(assembled, layout=self._engine.layout)
-            finish = partial(_finished, self.maker.finishing, self._engine.layout)
+            finish = partial(_finished, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
                 options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin
             )

@@ -178,7 +178,11 @@ class _Converted:
         table = self._table(images)
         if table.element_size() not in (2, 4, 8):
             return self._convert(images)
-        made = out if out.dtype == table.dtype else torch.empty_like(images, dtype=table.dtype, memory_format=torch.channels_last)
+        made = (
+            out
+            if out.dtype == table.dtype
+            else torch.empty_like(images, dtype=table.dtype, memory_format=torch.channels_last)
+        )
         extension.lookup(_rows(images), _bits(table), False, _bits(made.permute(0, 2, 3, 1)))
         return made
 

@@ -60,7 +60,9 @@ class FinishingStep(ABC):
         elif isinstance(image, require_pillow().Image):
             pixels = tensor_of(image)
         else:
-            raise TypeError(f"expected a PIL image or a tensor, got {type(image).__module__}.{type(image).__qualname__}")
+            raise TypeError(
+                f"expected a PIL image or a tensor, got {type(image).__module__}.{type(image).__qualname__}"
+            )
         return self.finish(pixels, torch.rand(self.draws, dtype=torch.float64).tolist() if self.draws else ())
 
 
@@ -214,12 +216,15 @@ class Normalize(_Parametric):
         import torch
 
         if not values.is_floating_point():
-            raise UsageError(f"Normalize is for floats, but gets {values.dtype}: put ToTensor() or ToDtype in front of it")
+            raise UsageError(
+                f"Normalize is for floats, but gets {values.dtype}: put ToTensor() or ToDtype in front of it"
+            )
         channels = values.shape[-3]
         if not {len(self.mean), len(self.std)} <= {1, channels}:
             raise UsageError(f"mean={self.mean}, std={self.std}: the images have {channels} channels")
         mean, std = (
-            torch.as_tensor(found, dtype=values.dtype).to(values.device)[:, None, None] for found in (self.mean, self.std)
+            torch.as_tensor(found, dtype=values.dtype).to(values.device)[:, None, None]
+            for found in (self.mean, self.std)
         )
         return values.sub(mean).div_(std)
 
@@ -363,10 +368,18 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
 
 
 def _as(dtype: torch.dtype, values: Sequence[float]) -> list[float]:
-    """Values as they are in a tensor of this dtype."""
+    """Values as torchvision assigns them to a tensor of this dtype: from one of torch's default dtype.
+
+    Computed without tensors, which would be queued on a device.
+    """
     import torch
 
-    return torch.tensor(values).to(dtype).tolist()
+    if torch.get_default_dtype() != torch.float64:
+        values = [float(np.float32(value)) for value in values]
+    if dtype.is_floating_point:
+        return list(values)
+    limits = torch.iinfo(dtype)
+    return [(int(value) - limits.min) % (limits.max - limits.min + 1) + limits.min for value in values]
 
 
 def _largest(dtype: torch.dtype) -> int:

@@ -152,9 +152,7 @@ class Fields(Samples):
     def __len__(self) -> int:
         return self._rows
 
-    def make(
-        self, row: int, random: Any = None, into: Any = None, on_stage: Any = None, *, finish: bool = True
-    ) -> Any:
+    def make(self, row: int, random: Any = None, into: Any = None, on_stage: Any = None, *, finish: bool = True) -> Any:
         if row in self._damaged:
             raise CorruptRecord(f"row {row} is damaged")
         found = values(row)

@@ -23,7 +23,10 @@ def test_any_rectangle_at_any_address(data: st.DataObject) -> None:
     dtype = TYPES[data.draw(st.sampled_from(sorted(TYPES)))]
     height, width, channels = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
     planes, around, offset = data.draw(st.booleans()), data.draw(st.integers(0, 9)), data.draw(st.integers(0, 9))
-    image, table = some(width, height + 1, width + around, channels)[1:, around:], some(height, channels, 256, dtype=dtype)
+    image, table = (
+        some(width, height + 1, width + around, channels)[1:, around:],
+        some(height, channels, 256, dtype=dtype),
+    )
     room = np.full(height * width * channels + 20, 77, dtype)
     end = len(room) - 20 + offset
     assert _extension.lookup(image, table, planes, room[offset:end]) is None

@@ -125,9 +125,7 @@ def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: 
     with loader_of(direct) as loader:
         copied = []
         copy = type(loader._maker.samples).copy
-        monkeypatch.setattr(
-            type(loader._maker.samples), "copy", lambda *args: copied.append(copy(*args)) or copied[-1]
-        )
+        monkeypatch.setattr(type(loader._maker.samples), "copy", lambda *args: copied.append(copy(*args)) or copied[-1])
         assert_same(list(loader), expected)
     assert copied == [finisher_module.extension is not None] * 3
 
@@ -140,7 +138,9 @@ def test_workers_however_they_start(raw: Path, method: str) -> None:
 
 def test_views_end_with_steps_of_their_own(folder: Path) -> None:
     small = [RandomResizedCrop(9), ToDtype(torch.float16, scale=True), RandomErasing(0.7, value="random")]
-    dataset = open_dataset(folder, Views([[*GEOMETRY, *TAILS["erased"]], GEOMETRY, small, [*GEOMETRY, *TAILS["noise"]]]))
+    dataset = open_dataset(
+        folder, Views([[*GEOMETRY, *TAILS["erased"]], GEOMETRY, small, [*GEOMETRY, *TAILS["noise"]]])
+    )
     expected = wanted(dataset)
     assert [view.dtype for view in expected[0][0]] == [torch.float32, torch.uint8, torch.float16, torch.float32]
     assert_same(epoch(dataset), expected)

@@ -7,11 +7,13 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
 from helpers.support import packed, picture
 from PIL import Image
 
@@ -24,8 +26,18 @@ from packtrain._readers.transforms.finishing import FinishingStep, noise
 from packtrain.errors import UsageError
 from packtrain.transforms import RandomErasing
 
+FALSE_ALARM = 1e-6
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int16, torch.int32, torch.uint8, torch.int64)
+TYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int16,
+    torch.int32,
+    torch.uint8,
+    torch.int64,
+)
 
 
 def tails() -> dict[str, Callable[[Any, Any], list[Any]]]:
@@ -45,7 +57,11 @@ def tails() -> dict[str, Callable[[Any, Any], list[Any]]]:
         "twice": lambda v1, v2: [v1.ToTensor(), v1.Normalize(MEAN, STD), v1.ConvertImageDtype(torch.float16)],
         "back": lambda v1, v2: [v1.ToTensor(), v2.ToDtype(torch.uint8, scale=True)],
         "down": lambda v1, v2: [v1.PILToTensor(), v1.ConvertImageDtype(torch.int16), v1.ConvertImageDtype(torch.uint8)],
-        "down 2": lambda v1, v2: [v2.ToImage(), v2.ToDtype(torch.int32, scale=True), v2.ToDtype(torch.int8, scale=True)],
+        "down 2": lambda v1, v2: [
+            v2.ToImage(),
+            v2.ToDtype(torch.int32, scale=True),
+            v2.ToDtype(torch.int8, scale=True),
+        ],
     }
     for dtype in TYPES:
         found[f"v1 {dtype}"] = lambda v1, v2, dtype=dtype: [v1.PILToTensor(), v1.ConvertImageDtype(dtype)]
@@ -198,7 +214,11 @@ def test_the_parameters_are_torchvisions(torchvision: Any) -> None:
     from torchvision.transforms import v2
 
     for library in (v1, v2):
-        for options in ({}, {"p": 0.2, "scale": (0.1, 0.2), "ratio": (0.5, 2), "value": (1, 2, 3)}, {"value": "random"}):
+        for options in (
+            {},
+            {"p": 0.2, "scale": (0.1, 0.2), "ratio": (0.5, 2), "value": (1, 2, 3)},
+            {"value": "random"},
+        ):
             assert Compose([library.RandomErasing(**options)]).finishing == (RandomErasing(**options),)
     assert RandomErasing() != RandomErasing(0.4) and len({RandomErasing(), RandomErasing()}) == 1
 
@@ -254,7 +274,9 @@ def test_it_shows_its_steps() -> None:
 # --- erasing ---
 
 
-def erased(step: RandomErasing, count: int, width: int, height: int, seed: int) -> list[tuple[int, int, int, int] | None]:
+def erased(
+    step: RandomErasing, count: int, width: int, height: int, seed: int
+) -> list[tuple[int, int, int, int] | None]:
     rows = np.random.default_rng(seed).random((count, step.draws)).tolist()
     return [step.rectangle(width, height, row) for row in rows]
 
@@ -293,6 +315,20 @@ def test_a_rectangle_has_the_value(way: str, where: str, mean: float, value: Any
         assert same(finisher.image(torch.from_numpy(image.copy()).permute(2, 0, 1), random[number]), expected[number])
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
+def test_values_are_converted_as_torchvision_does(torchvision: Any, dtype: torch.dtype) -> None:
+    from torchvision.transforms.v2 import functional
+
+    values = (127.7, -3.2, 300.1)
+    found = RandomErasing(1, value=values).finish(torch.zeros(3, 20, 20, dtype=dtype), [0.0] + [0.5] * 23)
+    (left, right), (top, bottom) = ((one.min(), one.max() + 1) for one in found[0].nonzero().T.flip(0))
+    filling = torch.tensor(values)[:, None, None]
+    place = int(top), int(left), int(bottom - top), int(right - left)
+    assert same(found, functional.erase(torch.zeros(3, 20, 20, dtype=dtype), *place, filling))
+
+
 def test_a_call_leaves_its_argument_alone() -> None:
     image = torch.ones(3, 20, 30)
     found = RandomErasing(1)(image)
@@ -322,11 +358,14 @@ def test_noise_is_normally_distributed() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"scale": (0.02, 0.33), "ratio": (0.1, 10)}, {"p": 1, "scale": (0.5, 1), "ratio": (0.9, 1.2)}],
+    ("options", "size"),
+    [
+        ({}, (64, 64)),
+        ({"ratio": (0.1, 10)}, (80, 30)),
+        ({"p": 1, "scale": (0.97, 1), "ratio": (0.8, 1.25)}, (64, 64)),
+    ],
     ids=["default", "long", "large"],
 )
-@pytest.mark.parametrize("size", [(64, 64), (80, 30)], ids=str)
 def test_rectangles_are_distributed_as_torchvisions(
     torchvision: Any, options: dict[str, Any], size: tuple[int, int]
 ) -> None:
@@ -350,15 +389,3 @@ def test_rectangles_are_distributed_as_torchvisions(
     columns = [lambda found, column=column: found[:, column] for column in range(4)]
     for feature in (*columns, lambda found: found[:, 2] * found[:, 3], lambda found: found[:, 2] / found[:, 3]):
         assert kolmogorov_smirnov(feature(left), feature(right)) < limit
-
-
-def kolmogorov_smirnov(left: Any, right: Any) -> float:
-    """The largest distance of the two samples' distribution functions."""
-    values = np.concatenate([left, right])
-    below = [np.searchsorted(np.sort(sample), values, "right") / len(sample) for sample in (left, right)]
-    return float(np.abs(below[0] - below[1]).max())
-
-
-def kolmogorov_smirnov_limit(left: int, right: int, probability: float) -> float:
-    """The distance that equal distributions reach with `probability` at most (Smirnov; less for discrete ones)."""
-    return math.sqrt(-math.log(probability / 2) / 2) * math.sqrt((left + right) / (left * right))
