@@ -1,4 +1,4 @@
-"""Runs the steps at the end of a pipeline: on one image, on a batch that lies in memory, on a batch that a device has."""
+"""Runs the steps on tensors that a pipeline ends with: on one image, on a batch in memory, on a batch on a device."""
 
 from __future__ import annotations
 

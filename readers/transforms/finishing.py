@@ -299,7 +299,8 @@ class RandomErasing(FinishingStep):
             part.copy_(torch.from_numpy(noise((channels, tall, wide), random[-1])).to(image.dtype))
         else:
             # Numbers, not a tensor, which a device would have to fetch.
-            for plane, value in zip(part.split(channels // len(self.value)), _as(image.dtype, self.value), strict=True):
+            values = _as(image.dtype, self.value)
+            for plane, value in zip(part if len(values) > 1 else (part,), values, strict=True):
                 plane.fill_(value)
         return image
 
@@ -323,7 +324,8 @@ def noise(shape: tuple[int, ...], seed: float) -> npt.NDArray[np.float32]:
     count = math.prod(shape)
     raw = np.random.Philox(key=int(seed * 2**53)).random_raw(-(-count // _PER_RAW))
     # Little-endian everywhere, so that other machines draw the same.
-    return _quantiles()[raw.astype("<u8", copy=False).view("<u2")[:count]].reshape(shape)
+    found: npt.NDArray[np.float32] = _quantiles()[raw.astype("<u8", copy=False).view("<u2")[:count]]
+    return found.reshape(shape)
 
 
 @cache

@@ -113,7 +113,9 @@ class Fields(Samples):
         steps: Steps on tensors that images end with.
     """
 
-    draws, finishers, foreign, classes, transform = 1, (), False, None, None  # type: ignore[assignment]
+    foreign, classes, transform = False, None, None
+    draws: int = 1
+    finishers: tuple[Finisher, ...] = ()
 
     def __init__(
         self,

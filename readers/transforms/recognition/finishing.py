@@ -48,7 +48,7 @@ def _convert_2(given: Any, recognise: Recognise) -> Recognised:
 
 def _erasing(given: Any, recognise: Recognise) -> Recognised:
     # Version 2 keeps None for "random".
-    value = "random" if given.value is None else given.value
+    value: Any = "random" if given.value is None else given.value
     return (RandomErasing(given.p, given.scale, given.ratio, value, given.inplace),)
 
 

@@ -1,4 +1,4 @@
-"""Laws of looking pixels up: each byte becomes the number of its channel's table, and nothing beside them is touched."""
+"""Laws of looking pixels up: each byte becomes the number of its channel's table, and nothing else does."""
 
 from __future__ import annotations
 

