@@ -50,6 +50,7 @@ TORCH_ALLOWED = {
     "readers/loader/assembly.py",
     "readers/loader/blob.py",
     "readers/loader/columns.py",
+    "readers/loader/finishing.py",
     "readers/loader/generators.py",
     "readers/loader/device.py",
     "readers/loader/loader.py",
@@ -63,6 +64,8 @@ TORCH_ALLOWED = {
     "readers/transforms/base.py",
     "readers/transforms/policies.py",
     "readers/transforms/warps.py",
+    "readers/transforms/finisher.py",
+    "readers/transforms/finishing.py",
 }
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 # Sends transforms, which are code, from a loader to its own workers, as multiprocessing does when it starts them.
