@@ -13,7 +13,7 @@ from packtrain._readers.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
-from packtrain._readers.transforms.compose import Compose
+from packtrain._readers.transforms.compose import Compose, from_timm
 from packtrain._readers.transforms.finishing import (
     ConvertImageDtype,
     Normalize,
@@ -77,4 +77,5 @@ __all__ = [
     "ToTensor",
     "TrivialAugmentWide",
     "Views",
+    "from_timm",
 ]

@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,11 @@ def torchvision() -> Any:
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed: pip install --no-deps torchvision")
     return import_torchvision()
+
+
+@pytest.fixture(scope="session")
+def timm(torchvision: Any) -> Any:
+    """timm, as an oracle; the test is skipped without it."""
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed: pip install --no-deps timm")
+    return import_module("timm")

@@ -124,6 +124,21 @@ def name_of(transform: object) -> str:
     return str(getattr(transform, "__name__", type(transform).__name__))
 
 
+def from_timm(transform: Any) -> Compose:
+    """What ``timm.data.create_transform`` made, as a transform of packtrain.
+
+    Its known steps are taken apart, in the same order and with the same pixels, and the others are called as they are.
+    `Compose` and `open_dataset` do the same with timm's transforms wherever they find them.
+
+    Args:
+        transform: A transform of timm, a ``Compose`` of them, or the three parts that ``separate=True`` gives.
+
+    Raises:
+        UsageError: It is no transform.
+    """
+    return compose(transform)
+
+
 def _leading(known: Sequence[Sequence[Any] | None], kind: type[Any]) -> int:
     """How many at the beginning consist of this kind only."""
     for count, parts in enumerate(known):

@@ -12,12 +12,12 @@ from packtrain._core.errors import UsageError
 
 from ..base import Transform
 from ..finishing import FinishingStep
-from . import finishing, torchvision
+from . import finishing, timm, torchvision
 from .makers import Makers, Recognised
 
 # A library's modules are its own affair where its classes are known by the name of a package.
 _PACKAGES: Final = ("torchvision.transforms.v2", "torchvision.transforms")
-_MAKERS: Final[Makers] = {**torchvision.MAKERS, **finishing.MAKERS}
+_MAKERS: Final[Makers] = {**finishing.MAKERS, **timm.MAKERS, **torchvision.MAKERS}
 
 
 def recognised(transform: Any) -> Recognised | None:

@@ -1,0 +1,185 @@
+"""timm's transforms: what packtrain does for them, by their classes and attributes.
+
+The levels of operations differ between versions of timm; those of version 1 are known.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ..base import Transform
+from ..finishing import FinishingStep
+from ..geometric import RandomResizedCrop
+from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAutoAugment, TimmRandAugment
+from ..timm_finishing import TimmRandomErasing
+from ..timm_geometry import (
+    CenterCropOrPad,
+    RandomCropOrPad,
+    RandomResizedCropAndInterpolation,
+    ResizeKeepRatio,
+    TrimBorder,
+)
+from .makers import Maker, Makers, Recognise, Recognised
+
+_AUGMENT: Final = "timm.data.auto_augment"
+_TRANSFORMS: Final = "timm.data.transforms"
+_VERSION: Final = "1"
+# timm's functions for these have no magnitude.
+_WITHOUT_LEVEL: Final = {"auto_contrast", "invert", "equalize"}
+# Filters that warps may have, as values of `PIL.Image.Resampling`: nearest, bilinear and bicubic.
+_WARPED: Final = {0, 2, 3}
+_CHANNELS: Final = 3
+# How far translations go if the settings do not say so.
+_TRANSLATION: Final = 0.45
+
+
+def _crop(found: Any) -> Sequence[Transform]:
+    filters = _filters(found)
+    if len(filters) == 1:
+        return (RandomResizedCrop(found.size, found.scale, found.ratio, filters[0]),)
+    return (RandomResizedCropAndInterpolation(found.size, found.scale, found.ratio, filters),)
+
+
+def _resize(found: Any) -> Sequence[Transform]:
+    return (
+        ResizeKeepRatio(
+            found.size,
+            found.longest,
+            _filters(found),
+            found.random_scale_prob,
+            found.random_scale_range,
+            found.random_scale_area,
+            found.random_aspect_prob,
+            found.random_aspect_range,
+        ),
+    )
+
+
+def _filters(found: Any) -> Sequence[Any]:
+    filters = found.interpolation
+    return filters if isinstance(filters, list | tuple) else (filters,)
+
+
+def _rand_augment(found: Any) -> Sequence[Transform] | None:
+    operations = [_operation(each) for each in found.ops]
+    known = [each for each in operations if each is not None]
+    if len(known) < len(operations) or not known:
+        return None
+    if found.choice_weights is None:
+        return (TimmRandAugment(known, found.num_layers),)
+    weights = [float(weight) for weight in found.choice_weights]
+    if len(weights) != len(known) or sum(weight > 0 for weight in weights) < found.num_layers:
+        return None
+    return (TimmRandAugment(known, found.num_layers, weights),)
+
+
+def _auto_augment(found: Any) -> Sequence[Transform] | None:
+    policy = [[_operation(each) for each in part] for part in found.policy]
+    known = [[each for each in part if each is not None] for part in policy]
+    if not known or list(map(len, known)) != list(map(len, policy)):
+        return None
+    return (TimmAutoAugment(known),)
+
+
+def _operation(found: Any) -> AugmentOperation | None:
+    """One of timm's operations; None if it is not known."""
+    if _name(type(found), _AUGMENT) != "AugmentOp":
+        return None
+    effect, level = _name(found.aug_fn, _AUGMENT), ""
+    if found.level_fn is not None:
+        level = _name(getattr(found.level_fn, "func", found.level_fn), _AUGMENT)
+    if effect not in KNOWN_EFFECTS or (level not in LEVELS if level else effect not in _WITHOUT_LEVEL):
+        return None
+    resamples, fill, reach = found.kwargs["resample"], found.kwargs["fillcolor"], _reach(found, level)
+    resamples = tuple(resamples) if isinstance(resamples, list | tuple) else (resamples,)
+    if reach is None or not set(resamples) <= _WARPED or not _is_colour(fill):
+        return None
+    return AugmentOperation(
+        effect,
+        level,
+        found.prob,
+        found.magnitude,
+        found.magnitude_std,
+        found.magnitude_max or 10.0,
+        tuple(fill),
+        tuple(map(int, resamples)),
+        reach,
+    )
+
+
+def _is_colour(fill: Any) -> bool:
+    return isinstance(fill, list | tuple) and len(fill) == _CHANNELS and all(isinstance(each, int) for each in fill)
+
+
+def _reach(found: Any, level: str) -> tuple[float, float] | None:
+    """See `AugmentOperation.reach`; None if timm would fail for what is missing."""
+    settings = found.level_fn.keywords if isinstance(found.level_fn, functools.partial) else {}
+    if not set(settings) <= {"min_val", "max_val"}:
+        return None
+    match level:
+        case "_minmax_level_to_arg":
+            return settings.get("min_val", 0.0), settings.get("max_val", 1.0)
+        case "_translate_rel_level_to_arg":
+            return 0.0, found.hparams.get("translate_pct", _TRANSLATION)
+        case "_translate_abs_level_to_arg":
+            return (0.0, float(found.hparams["translate_const"])) if "translate_const" in found.hparams else None
+    return 0.0, 1.0
+
+
+def _erasing(found: Any) -> Sequence[FinishingStep]:
+    return (
+        TimmRandomErasing(
+            found.probability,
+            (found.min_area, found.max_area),
+            found.log_aspect_ratio,
+            found.mode or "const",
+            (found.min_count, found.max_count),
+        ),
+    )
+
+
+def _name(found: Any, module: str) -> str:
+    """The name of a function or class, if it is of this module; else ""."""
+    return found.__qualname__ if getattr(found, "__module__", None) == module else ""
+
+
+def _versioned(reader: Callable[[Any], Recognised | None]) -> Maker:
+    """What a reader makes of a transform, if its timm is of the version that is known."""
+
+    def maker(given: Any, recognise: Recognise) -> Recognised | None:
+        version = str(getattr(sys.modules.get("timm"), "__version__", ""))
+        return reader(given) if version.partition(".")[0] == _VERSION else None
+
+    return maker
+
+
+def _as_torchvision(name: str) -> Maker:
+    """For what does with PIL images the same as a transform of torchvision without parameters."""
+
+    def maker(given: Any, recognise: Recognise) -> Recognised | None:
+        # timm imports it.
+        return recognise(getattr(sys.modules["torchvision.transforms"], name)())
+
+    return maker
+
+
+MAKERS: Final[Makers] = {
+    (_AUGMENT, "AutoAugment"): _versioned(_auto_augment),
+    (_AUGMENT, "RandAugment"): _versioned(_rand_augment),
+    ("timm.data.random_erasing", "RandomErasing"): _versioned(_erasing),
+    (_TRANSFORMS, "CenterCropOrPad"): _versioned(
+        lambda found: (CenterCropOrPad(found.size, found.fill, found.padding_mode),)
+    ),
+    (_TRANSFORMS, "MaybePILToTensor"): _as_torchvision("PILToTensor"),
+    (_TRANSFORMS, "MaybeToTensor"): _as_torchvision("ToTensor"),
+    (_TRANSFORMS, "RandomCropOrPad"): _versioned(
+        lambda found: (RandomCropOrPad(found.size, found.fill, found.padding_mode),)
+    ),
+    (_TRANSFORMS, "RandomResizedCropAndInterpolation"): _versioned(_crop),
+    (_TRANSFORMS, "ResizeKeepRatio"): _versioned(_resize),
+    (_TRANSFORMS, "ToNumpy"): _as_torchvision("PILToTensor"),
+    (_TRANSFORMS, "TrimBorder"): _versioned(lambda found: (TrimBorder(found.border_size),)),
+}

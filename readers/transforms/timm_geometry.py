@@ -1,0 +1,219 @@
+"""timm's transforms that move pixels, where they differ from torchvision's.
+
+Their random numbers mean what timm draws itself, so that both give the same pixels for the same decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from typing_extensions import override
+
+from packtrain._codec.geometry import FILTERS, Box, Crop, Operation, Pad, PadMode, Scale, size_after
+from packtrain._core.errors import UsageError
+
+from . import arguments
+from .geometric import CenterCrop, GeometricTransform, RandomResizedCrop
+
+
+class RandomResizedCropAndInterpolation(GeometricTransform):
+    """`RandomResizedCrop` with a filter chosen at random.
+
+    Args:
+        size: As for `RandomResizedCrop`.
+        scale: As for `RandomResizedCrop`.
+        ratio: As for `RandomResizedCrop`.
+        interpolations: Filters to choose from, each as for `RandomResizedCrop`.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = RandomResizedCrop.draws + 1
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: Sequence[float],
+        ratio: Sequence[float],
+        interpolations: Sequence[object],
+    ) -> None:
+        self._crops: Final = tuple(RandomResizedCrop(size, scale, ratio, each) for each in interpolations)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        chosen = self._crops[int(random[-1] * len(self._crops))]
+        return chosen.operations(width, height, random[:-1])
+
+    def __repr__(self) -> str:
+        first = self._crops[0]
+        filters = " ".join(crop.interpolation for crop in self._crops)
+        scale, ratio = (tuple(round(bound, 4) for bound in pair) for pair in (first.scale, first.ratio))
+        return f"{type(self).__name__}(size={first.size}, scale={scale}, ratio={ratio}, interpolation={filters})"
+
+
+class ResizeKeepRatio(GeometricTransform):
+    """Resizes so that one side, or a weighted mean of both, fits `size`; the ratio stays, but for random changes.
+
+    Args:
+        size: (height, width).
+        longest: 0 to make the side that needs less shrinking fit, so that the image covers `size`; 1 for the other
+            one, so that the image lies inside; numbers between weight the two.
+        interpolations: Filters to choose from at random, each as for `RandomResizedCrop`.
+        scale_p: Probability of a random change of scale.
+        scale: Least and greatest factor of the scale.
+        scale_area: True if `scale` is the area of a crop: less than 1 enlarges.
+        aspect_p: Probability of a random change of the ratio.
+        aspect: Least and greatest factor of the ratio; its logarithm is uniform.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 5
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        longest: float = 0.0,
+        interpolations: Sequence[object] = ("bilinear",),
+        scale_p: float = 0.0,
+        scale: Sequence[float] = (0.85, 1.05),
+        scale_area: bool = False,
+        aspect_p: float = 0.0,
+        aspect: Sequence[float] = (0.9, 1.11),
+    ) -> None:
+        self.size: Final = arguments.size(size)
+        self.longest: Final = longest
+        self.interpolations: Final = tuple(map(arguments.interpolation, interpolations))
+        self.scale_p: Final = arguments.probability("scale_p", scale_p)
+        self.scale: Final = arguments.bounds("scale", scale, zero=False)
+        self.scale_area: Final = scale_area
+        self.aspect_p: Final = arguments.probability("aspect_p", aspect_p)
+        self.aspect: Final = arguments.bounds("aspect", aspect, zero=False)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        high, wide = height / self.size[0], width / self.size[1]
+        ratio = max(high, wide) * self.longest + min(high, wide) * (1.0 - self.longest)
+        if ratio <= 0:
+            raise UsageError(f"longest={self.longest} leaves nothing of an image of {width} x {height} pixels")
+        vertical, horizontal = self._factors(random)
+        size = max(1, round(width * horizontal / ratio)), max(1, round(height * vertical / ratio))
+        if size == (width, height):
+            return ()
+        name = self.interpolations[int(random[4] * len(self.interpolations))]
+        return (Scale(*size, FILTERS[name]),)
+
+    def _factors(self, random: Sequence[float]) -> tuple[float, float]:
+        """How many times higher and wider than planned the result is."""
+        scale = 1.0
+        if random[0] < self.scale_p:
+            scale = self.scale[0] + (self.scale[1] - self.scale[0]) * random[1]
+            if self.scale_area:
+                scale = 1.0 / math.sqrt(scale)
+        if random[2] >= self.aspect_p:
+            return scale, scale
+        low, high = map(math.log, self.aspect)
+        aspect = math.sqrt(math.exp(low + (high - low) * random[3]))
+        return scale / aspect, scale * aspect
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(size={self.size}, interpolation={' '.join(self.interpolations)}, "
+            f"longest={self.longest:.3f}, scale_p={self.scale_p:.3f}, scale={self.scale}, "
+            f"aspect_p={self.aspect_p:.3f}, aspect={self.aspect})"
+        )
+
+
+class _CropOrPad(GeometricTransform):
+    def __init__(
+        self, size: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant"
+    ) -> None:
+        self.size: Final = arguments.size(size)
+        self._style: Final[tuple[int | tuple[int, ...], PadMode]] = (
+            arguments.fill(fill),
+            arguments.pad_mode(padding_mode),
+        )
+
+    def _padded(self, *margins: int) -> tuple[Operation, ...]:
+        return (Pad(*margins, *self._style),) if any(margins) else ()
+
+    def __repr__(self) -> str:
+        fill, mode = self._style
+        return f"{type(self).__name__}(size={self.size}, fill={fill}, padding_mode={mode})"
+
+
+class CenterCropOrPad(_CropOrPad):
+    """Crops the middle of the image, where it is too large, and pads it alike on both sides, where it is too small.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+        fill: Value of the pixels added by the padding mode ``"constant"``: one for all channels or one for each.
+        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 0
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        wide, high = max(self.size[1] - width, 0), max(self.size[0] - height, 0)
+        pads = self._padded(wide // 2, high // 2, (wide + 1) // 2, (high + 1) // 2)
+        return *pads, *CenterCrop(self.size).operations(*size_after(pads, width, height))
+
+
+class RandomCropOrPad(_CropOrPad):
+    """Crops a random part where the image is too large, and puts it at a random place where it is too small.
+
+    Args:
+        size: As for `CenterCropOrPad`.
+        fill: As for `CenterCropOrPad`.
+        padding_mode: As for `CenterCropOrPad`.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 2
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        crop_height, crop_width = self.size
+        down, across = height - crop_height, width - crop_width
+        top, left = int(random[0] * (abs(down) + 1)), int(random[1] * (abs(across) + 1))
+        margins = (
+            left if across < 0 else 0,
+            top if down < 0 else 0,
+            -across - left if across < 0 else 0,
+            -down - top if down < 0 else 0,
+        )
+        box = Box(left if across > 0 else 0, top if down > 0 else 0, crop_width, crop_height)
+        return *self._padded(*margins), Crop(box)
+
+
+class TrimBorder(GeometricTransform):
+    """Takes away `border` pixels on each side.
+
+    Raises:
+        UsageError: `border` is not a whole number >= 0.
+    """
+
+    draws: Final = 0
+
+    def __init__(self, border: int) -> None:
+        self.border: Final = arguments.integers("border", border, (1,), least=0)[0]
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        inner = Box(self.border, self.border, width - 2 * self.border, height - 2 * self.border)
+        if min(inner.width, inner.height) < 1:
+            raise UsageError(f"a border of {self.border} pixels leaves nothing of an image of {width} x {height}")
+        return (Crop(inner),)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.border})"

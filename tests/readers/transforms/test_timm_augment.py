@@ -1,0 +1,282 @@
+"""timm's RandAugment, AutoAugment and 3-Augment: timm's pixels for the same decisions, and its decisions by chance.
+
+For pixels timm itself runs, with `random` replaced by numbers that ours mean. So its levels, factors, fill colours and
+filters are all in the comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import random as python_random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import NormalDist
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
+from helpers.effects import images
+from helpers.pixels import assert_same, noise
+from helpers.scripted import Scripted
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from packtrain._codec.effects.colour import Brightness
+from packtrain._codec.effects.operation import image_of
+from packtrain._codec.effects.warps import Affine, Rotate
+from packtrain._codec.geometry import apply
+from packtrain._readers.transforms.recognition import recognised
+from packtrain._readers.transforms.timm_augment import EFFECTS, LEVELS, AugmentSequence
+
+FALSE_ALARM = 1e-6
+NAMES = (
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
+    *("Solarize", "SolarizeIncreasing", "SolarizeAdd", "Color", "ColorIncreasing", "Contrast", "ContrastIncreasing"),
+    *("Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY", "TranslateX"),
+    *("TranslateY", "TranslateXRel", "TranslateYRel", "Desaturate", "GaussianBlur", "GaussianBlurRand"),
+)
+WARPS = ("Rotate", "Shear", "Translate")
+STRINGS = (
+    "rand-m9-mstd0.5-inc1",
+    "rand-m7",
+    "rand-m9-n3-p0.8-mstd101",
+    "rand-m20-mmax30-mstd2-inc1",
+    "rand-m9-tweights-n4",
+    "rand-m6-t3aw-n3-mstd1",
+    "rand-m5-t3a",
+    "original",
+    "originalr-mstd0.5",
+    "v0",
+    "v0r-mstd1",
+    "3a",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def posterize_without_bits() -> Iterator[None]:
+    """Pillow 13 refuses to keep no bits of a value, which used to give a black image, and timm asks for it."""
+    posterize = ImageOps.posterize
+
+    def complete(image: Image.Image, bits: int) -> Image.Image:
+        return posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
+
+    with mock.patch.object(ImageOps, "posterize", complete):
+        yield
+
+
+class ScriptedOperation(Scripted):
+    """The random numbers of one operation: whether it is applied, its magnitude, its sign, its filter or radius."""
+
+    def __init__(self, p: float, random: Sequence[float]) -> None:
+        applied, self._strength, sign, choice = random
+        super().__init__((*[applied] * (p < 1), sign), chosen=choice)
+
+    def gauss(self, mean: float, deviation: float) -> float:
+        return NormalDist(mean, deviation).inv_cdf(self._strength)
+
+    def uniform(self, low: float, high: float) -> float:
+        # Only a radius has a lower bound.
+        return low + (high - low) * (self._chosen if low else self._strength)
+
+
+def only(found: object) -> AugmentSequence:
+    """The one transform that is recognised for an object."""
+    parts = recognised(found)
+    assert parts is not None and len(parts) == 1 and isinstance(parts[0], AugmentSequence)
+    return parts[0]
+
+
+def settings_of(timm: Any, string: str, **more: Any) -> Any:
+    """What timm makes of a string."""
+    made = timm.data.auto_augment
+    function = made.rand_augment_transform if string.startswith("rand") else made.auto_augment_transform
+    return function(string, {"translate_const": 100, "img_mean": (124, 116, 104), **more})
+
+
+def numbers(seed: int, rows: int, count: int) -> list[list[float]]:
+    made: list[list[float]] = np.random.default_rng(seed).random((rows, count)).tolist()
+    return made
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    pixels=images(),
+    p=st.sampled_from([0.0, 0.5, 1.0]),
+    magnitude=st.integers(0, 12) | st.floats(0, 25),
+    deviation=st.sampled_from([0, 0.5, 3.0, math.inf]),
+    limit=st.sampled_from([None, 10, 30]),
+    filters=st.sampled_from([None, 0, 2, 3]),
+    random=st.tuples(*[st.floats(2**-20, 1, exclude_max=True)] * 4),
+)
+def test_operations_give_timms_pixels(
+    timm: Any,
+    name: str,
+    pixels: npt.NDArray[np.uint8],
+    p: float,
+    magnitude: float,
+    deviation: float,
+    limit: int | None,
+    filters: int | None,
+    random: tuple[float, ...],
+) -> None:
+    library = timm.data.auto_augment
+    hparams = {"translate_const": 40, "translate_pct": 0.3, "magnitude_std": deviation, "magnitude_max": limit}
+    hparams |= {"img_mean": (1, 2, 250)} | ({} if filters is None else {"interpolation": filters})
+    operation = library.AugmentOp(name, p, magnitude, hparams)
+    image = image_of(pixels)
+    if image.mode == "L" and name.startswith(WARPS):
+        # timm fails for a colour outside a grey image.
+        return
+    ours = only(library.RandAugment([operation], 1))
+    with mock.patch.object(library, "random", ScriptedOperation(p, random)):
+        expected = operation(image)
+    assert_same(apply(image, ours.operations(*image.size, (0.5, *random))), expected)
+
+
+def test_all_operations_of_timm_are_known(timm: Any) -> None:
+    """Nothing is tested above that is not timm's, and nothing of timm's is left out."""
+    library = timm.data.auto_augment
+    assert set(NAMES) == set(library.NAME_TO_OP) == set(library.LEVEL_TO_ARG)
+    for name in NAMES:
+        assert only(library.RandAugment([library.AugmentOp(name)], 1)).geometric == name.startswith(WARPS)
+    levels = {getattr(level, "func", level) for level in library.LEVEL_TO_ARG.values()} - {None}
+    assert {level.__name__ for level in levels} == set(LEVELS)
+    assert {made.__name__ for made in library.NAME_TO_OP.values()} >= set(EFFECTS)
+
+
+@pytest.mark.parametrize("string", STRINGS)
+def test_strings_give_timms_pixels(timm: Any, string: str) -> None:
+    """The whole transform, with the choice of operations made by our numbers."""
+    library, image = timm.data.auto_augment, noise(5, 61, 43)
+    theirs = settings_of(timm, string)
+    ours = only(theirs)
+    choices = theirs.num_layers if string.startswith("rand") else 1
+    for random in numbers(6, 40, ours.draws):
+        if string.startswith("rand"):
+            chosen = iter(_choice(theirs, random[:choices]))
+        else:
+            chosen = iter(theirs.policy[int(random[0] * len(theirs.policy))])
+        expected = image
+        for at, operation in enumerate(chosen):
+            script = ScriptedOperation(operation.prob, random[choices + 4 * at : choices + 4 * at + 4])
+            with mock.patch.object(library, "random", script):
+                expected = operation(expected)
+        assert_same(apply(image, ours.operations(*image.size, random)), expected)
+
+
+def _choice(theirs: Any, random: Sequence[float]) -> Iterator[Any]:
+    """timm's operations that a row of numbers means."""
+    weights = [1.0] * len(theirs.ops) if theirs.choice_weights is None else list(theirs.choice_weights)
+    for number in random:
+        ends = np.cumsum(weights) / sum(weights)
+        at = int((ends <= number).sum())
+        if theirs.choice_weights is not None:
+            weights[at] = 0.0
+        yield theirs.ops[at]
+
+
+def their_decisions(timm: Any, theirs: Any, count: int) -> list[list[tuple[str, float, int]]]:
+    """Name, argument and filter of each operation that timm applies, for several images."""
+    found: list[tuple[str, float, int]] = []
+
+    def recorder(name: str) -> Callable[..., Any]:
+        def record(image: Any, argument: float = 0.0, **settings: Any) -> Any:
+            settings = dict(settings)
+            warps = name in ("rotate", "shear_x", "shear_y", "translate_x_rel", "translate_y_rel")
+            found.append((name, argument, int(library._interpolation(settings)) if warps else -1))
+            return image
+
+        return record
+
+    library, image = timm.data.auto_augment, noise(7, 100, 200)
+    operations = theirs.ops if hasattr(theirs, "ops") else [each for part in theirs.policy for each in part]
+    for operation in operations:
+        operation.aug_fn = recorder(operation.aug_fn.__name__)
+    state = python_random.getstate(), np.random.get_state(legacy=False)
+    rows = []
+    try:
+        python_random.seed(8)
+        np.random.seed(8)
+        for _ in range(count):
+            theirs(image)
+            rows.append(list(found))
+            found.clear()
+    finally:
+        python_random.setstate(state[0])
+        np.random.set_state(state[1])
+    return rows
+
+
+def our_decisions(ours: AugmentSequence, count: int) -> list[list[tuple[str, float, int]]]:
+    """The same of ours."""
+    rows = numbers(9, count, ours.draws)
+    return [[_described(step) for step in ours.operations(100, 200, row)] for row in rows]
+
+
+def _described(step: Any) -> tuple[str, float, int]:
+    if isinstance(step, Rotate):
+        return "rotate", step.angle, step.resample
+    if isinstance(step, Affine):
+        _, b, c, d, _, f = step.matrix
+        found = {"shear_x": b, "shear_y": d, "translate_x_rel": c / 100, "translate_y_rel": f / 200}
+        name = max(found, key=lambda name: abs(found[name]))
+        return name, found[name], step.resample
+    if step == Brightness(0.0):
+        return "posterize", 0, -1
+    names = {"AutoContrast": "auto_contrast", "SolarizeAdd": "solarize_add", "Saturation": "color"}
+    kind = type(step).__name__
+    values = [getattr(step, name) for name in type(step).__slots__]
+    return names.get(kind, kind.lower()), values[0] if values else 0.0, -1
+
+
+@pytest.mark.parametrize(
+    "string", ["rand-m7-mstd0.7-inc1-p0.7", "rand-m9-n3-mstd101", "rand-m8-mstd3-tweights-n3", "original-mstd0.5"]
+)
+def test_decisions_have_timms_statistics(timm: Any, string: str, complete: bool) -> None:
+    """Chi-square over what is applied, Kolmogorov-Smirnov over the arguments of each operation."""
+    theirs = settings_of(timm, string)
+    ours = only(theirs)
+    count = 20000 if complete else 4000
+    left, right = our_decisions(ours, count), their_decisions(timm, theirs, count)
+    share = FALSE_ALARM / 40
+    for part in (
+        lambda row: len(row),
+        lambda row: row[0][0] if row else "",
+        lambda row: row[-1][0] if row else "",
+        lambda row: len({name for name, _, _ in row}),
+    ):
+        statistic, freedom = chi_square(map(part, left), map(part, right), rare_together=True)
+        assert statistic < chi_square_limit(freedom, share) if freedom else statistic == 0
+    for name in {name for row in right for name, _, _ in row}:
+        ours_of, theirs_of = ([step for row in rows for step in row if step[0] == name] for rows in (left, right))
+        arguments = [np.array([argument for _, argument, _ in steps]) for steps in (ours_of, theirs_of)]
+        limit = kolmogorov_smirnov_limit(len(ours_of), len(theirs_of), share)
+        assert kolmogorov_smirnov(arguments[0], arguments[1]) < limit, name
+        statistic, freedom = chi_square(
+            [(argument < 0, resample) for _, argument, resample in ours_of],
+            [(argument < 0, resample) for _, argument, resample in theirs_of],
+            rare_together=True,
+        )
+        assert statistic < chi_square_limit(freedom, share) if freedom else statistic == 0, name
+
+
+def test_what_does_something_of_its_own_stays_foreign(timm: Any) -> None:
+    library = timm.data.auto_augment
+    for change in (
+        {"aug_fn": lambda image, **settings: image},
+        {"level_fn": lambda level, hparams: (level,)},
+        {"kwargs": {"fillcolor": 128, "resample": 3}},
+        {"kwargs": {"fillcolor": (1, 2, 3), "resample": 1}},
+    ):
+        theirs = settings_of(timm, "rand-m9")
+        vars(theirs.ops[3]).update(change)
+        assert recognised(theirs) is None, change
+    theirs = settings_of(timm, "v0")
+    theirs.policy[1][0] = SimpleNamespace(prob=1.0)
+    assert recognised(theirs) is None
+    # Too few of them have a weight, for which timm fails.
+    assert recognised(library.RandAugment(settings_of(timm, "rand-m9").ops, 2, [1.0] + [0.0] * 14)) is None
