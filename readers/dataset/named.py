@@ -22,6 +22,7 @@ from ..transforms.base import Transform
 from ..transforms.compose import Compose
 from ..transforms.executors import Into, drawn
 from ..transforms.recognition import recognised
+from ..transforms.recognition.albumentations import OnArray
 from ..transforms.views import Views
 from .images import StoredImages
 from .rows import sample_type
@@ -187,8 +188,10 @@ class NamedSamples:
                     f"transform: {transform!r} is called with images, but fields={self._names} has none for it: "
                     "leave it out, or act on the batch (`batch_transform` of the Loader)"
                 )
-            for mover in _moves_alone(transform, several) if others else ():
-                raise UsageError(f"transform: {mover!r} would move the image, but not {others[0]}: {_advice(mover)}")
+            # albumentations moves masks with the image.
+            left = [name for name in others if name not in self._masks or not isinstance(transform, OnArray)]
+            for mover in _moves_alone(transform, several) if left else ():
+                raise UsageError(f"transform: {mover!r} would move the image, but not {left[0]}: {_advice(mover)}")
 
     def _check_size(self, row: int, mask: str, sizes: Mapping[str, tuple[int, int]]) -> None:
         wide, high = sizes[mask]
@@ -199,14 +202,24 @@ class NamedSamples:
 
     def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
         """What the callables that are not packtrain's make of the fields with pixels."""
-        if any(several for _, several in self._foreign):
-            values |= {name: _as_mask(values[name]) for name in self._masks if name in values}
         for transform, several in self._foreign:
-            if several and values:
-                values = transform(values)
+            if isinstance(transform, OnArray) and IMAGE in values:
+                values |= self._on_arrays(transform, values)
+            elif several and values:
+                values = transform(values | {name: _as_mask(values[name]) for name in self._masks if name in values})
             elif IMAGE in values:
                 values[IMAGE] = transform(values[IMAGE])
         return {name: _plain(value) if name in self._masks else value for name, value in values.items()}
+
+    def _on_arrays(self, transform: OnArray, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a transform of albumentations makes of an image and its masks."""
+        names = [name for name in self._masks if name in values]
+        if not names:
+            return {IMAGE: transform(values[IMAGE])}
+        image, masks = transform.with_masks(values[IMAGE], [np.asarray(values[name]) for name in names])
+        # A mirrored array may be a view that goes backwards, which torch does not take.
+        tensors = (mask if isinstance(mask, torch.Tensor) else torch.from_numpy(mask.copy()) for mask in masks)
+        return {IMAGE: image, **dict(zip(names, tensors, strict=True))}
 
     def _crop(self, records: FieldRecords, row: int, random: Sequence[float]) -> npt.NDArray[np.int64] | None:
         """Left, top, width and height of what is taken of an image, and 1 if it is mirrored."""
@@ -242,6 +255,7 @@ def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
     if (
         isinstance(transform, Views)
         or (isinstance(transform, Transform) and transform.geometric)
+        or (isinstance(transform, OnArray) and transform.moves)
         or (not several and type(transform).__module__.startswith(_TORCHVISION) and type(transform).__name__ in _MOVING)
     ):
         yield transform
@@ -253,6 +267,8 @@ def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
 
 def _advice(mover: Any) -> str:
     name = type(mover).__name__
+    if isinstance(mover, OnArray):
+        return "albumentations gets one image and its masks; take transforms of packtrain or torchvision.transforms.v2"
     ways = [] if recognised(mover) is None else ["put it before all callables that packtrain does not know"]
     if not isinstance(mover, Views) and name not in _AUGMENTATIONS:
         ways.append(f"take {name} from torchvision.transforms.v2")

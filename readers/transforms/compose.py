@@ -15,6 +15,7 @@ from .base import Transform, transform_image
 from .choices import operations_of
 from .finishing import FinishingStep
 from .recognition import recognised
+from .recognition.albumentations import adapted
 
 # What may become of a transform.
 FUSED: Final = "fused"
@@ -30,7 +31,7 @@ class Compose:
         fused: packtrain's transforms at the beginning; their operations are known before the image is decoded.
             Transforms of torchvision and timm that are known count as packtrain's.
         finishing: The steps on tensors that follow, if nothing foreign follows these.
-        foreign: All other callables, from the first one on.
+        foreign: All other callables, from the first one on; those of albumentations as callables on an image.
         planned: Number of random numbers that `fused` takes.
         draws: Number of random numbers that `fused` and `finishing` take, in this order.
 
@@ -49,7 +50,9 @@ class Compose:
         # Whatever follows steps on tensors wants what the given ones make of a PIL image.
         finishes = _leading(known[count:], FinishingStep) == len(known) - count
         self.finishing: Final[tuple[FinishingStep, ...]] = _joined(known[count:]) if finishes else ()
-        self.foreign: Final[tuple[Callable[[Any], Any], ...]] = () if finishes else self.given[count:]
+        self.foreign: Final[tuple[Callable[[Any], Any], ...]] = (
+            () if finishes else tuple(map(adapted, self.given[count:]))
+        )
         self._later: Final = tuple(
             known[at] is not None and all(isinstance(part, Transform) for part in known[at] or ())
             for at in range(count, len(known))

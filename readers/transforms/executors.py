@@ -29,6 +29,7 @@ from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage, 
 
 from .compose import Compose
 from .finisher import Finisher
+from .recognition.albumentations import OnArray
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -92,10 +93,12 @@ class Pipeline:
         self.compose: Final = compose
         self.draws: Final = compose.draws
         self._finisher = Finisher(compose.finishing, compose.planned)
-        through_pillow = PillowExecutor(records, compose.foreign, scaled=scaled)
-        self._executors: Final[tuple[Executor, ...]] = (
-            (through_pillow,) if compose.foreign else (ArrayExecutor(records, scaled=scaled), through_pillow)
-        )
+        executors: tuple[Executor, ...] = (PillowExecutor(records, compose.foreign, scaled=scaled),)
+        if not compose.foreign:
+            executors = (ArrayExecutor(records, scaled=scaled), *executors)
+        elif isinstance(compose.foreign[0], OnArray):
+            executors = (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
+        self._executors: Final = executors
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
         """What the transform makes of an image of `width` x `height` pixels.
@@ -307,6 +310,49 @@ class _ForeignInput:
         result: Any = image_of(change_pixels(array_from_image(image), changing)) if changing else ordinary(image)
         if changing:
             on_stage(EFFECTS)
+        for transform in self._foreign:
+            result = transform(result)
+        on_stage(TRANSFORM)
+        return result
+
+
+class ForeignArrayExecutor(Executor):
+    """Runs every plan, and then callables of which the first takes an array.
+
+    Args:
+        records: Decodes images.
+        foreign: The callables.
+        scaled: See `Pipeline`.
+    """
+
+    def __init__(self, records: RecordDecoder, foreign: Sequence[Callable[[Any], Any]], *, scaled: bool) -> None:
+        self._records = records
+        self._foreign = tuple(foreign)
+        self._on_arrays = ArrayExecutor(records, scaled=scaled)
+        self._through_pillow = PillowExecutor(records, scaled=scaled)
+
+    @override
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
+        decoded = self._on_arrays.decode(image, plan, on_stage)
+        if decoded is None and plan.resize is None and not plan.rest:
+            pixels = self._records.rgb(image, plan.box, on_stage)
+            decoded = None if pixels is None else _Array(pixels, plan, plan.box, 0)
+        if decoded is None:
+            decoded = self._through_pillow.decode(image, plan, on_stage)
+        return _ForeignArrayInput(decoded, self._foreign)
+
+
+class _ForeignArrayInput:
+    """What becomes an array, and the callables that follow."""
+
+    __slots__ = ("_decoded", "_foreign")
+
+    def __init__(self, decoded: Decoded, foreign: Sequence[Callable[[Any], Any]]) -> None:
+        self._decoded = decoded
+        self._foreign = foreign
+
+    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
+        result: Any = self._decoded.finish(None, on_stage).permute(1, 2, 0).numpy()
         for transform in self._foreign:
             result = transform(result)
         on_stage(TRANSFORM)

@@ -256,10 +256,8 @@ _WARPS: Final[dict[str, Callable[[float, int, int, int, tuple[int, ...]], PixelO
 
 
 def _posterized(bits: float) -> PixelOperation | None:
-    if bits >= _ALL_BITS:
-        return None
-    # Pillow 13 refuses to keep no bits, for which timm relies on a black image.
-    return Posterize(int(bits)) if bits > 0 else Brightness(0.0)
+    # Beyond a magnitude of 10 fewer than no bits are asked for.
+    return None if bits >= _ALL_BITS else Posterize(max(0, int(bits)))
 
 
 def _blurred(most: float, choice: float) -> PixelOperation:

@@ -25,7 +25,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from packtrain._codec.effects.colour import Brightness
 from packtrain._codec.effects.operation import image_of
 from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import apply
@@ -225,8 +224,6 @@ def _described(step: Any) -> tuple[str, float, int]:
         found = {"shear_x": b, "shear_y": d, "translate_x_rel": c / 100, "translate_y_rel": f / 200}
         name = max(found, key=lambda name: abs(found[name]))
         return name, found[name], step.resample
-    if step == Brightness(0.0):
-        return "posterize", 0, -1
     names = {"AutoContrast": "auto_contrast", "SolarizeAdd": "solarize_add", "Saturation": "color"}
     kind = type(step).__name__
     values = [getattr(step, name) for name in type(step).__slots__]
