@@ -102,14 +102,14 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision is an oracle
-# for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The dependencies of all
-# these would bring Pillow over pillow-simd, or much that the tests do not need.
+# torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision and timm
+# are oracles for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The
+# dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
-	$(PIP) --no-deps torchvision
+	$(PIP) --no-deps torchvision timm
 	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
 	$(PIP) --no-deps lightning lightning-utilities torchmetrics
 	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
