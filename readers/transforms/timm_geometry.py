@@ -138,8 +138,8 @@ class _CropOrPad(GeometricTransform):
             arguments.pad_mode(padding_mode),
         )
 
-    def _padded(self, *margins: int) -> tuple[Operation, ...]:
-        return (Pad(*margins, *self._style),) if any(margins) else ()
+    def _padded(self, left: int, top: int, right: int, bottom: int) -> tuple[Operation, ...]:
+        return (Pad(left, top, right, bottom, *self._style),) if left or top or right or bottom else ()
 
     def __repr__(self) -> str:
         fill, mode = self._style

@@ -32,7 +32,7 @@ class BasicTransform:
     def set_random_seed(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
-    def __call__(self, **targets: Any) -> dict[str, Any]:
+    def __call__(self, *args: Any, **targets: Any) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ BasicTransform.__module__ = DualTransform.__module__ = "albumentations.core.tran
 class Noise(BasicTransform):
     """Adds a random number to all values of the image."""
 
-    def __call__(self, **targets: Any) -> dict[str, Any]:
+    def __call__(self, *args: Any, **targets: Any) -> dict[str, Any]:
         image = targets["image"]
         assert type(image) is np.ndarray and image.dtype == np.uint8
         return {**targets, "image": image + np.uint8(self.random.integers(256))}
@@ -55,7 +55,7 @@ class Noise(BasicTransform):
 class Mirrored(DualTransform):
     """Exchanges left and right of all that it gets, in views."""
 
-    def __call__(self, **targets: Any) -> dict[str, Any]:
+    def __call__(self, *args: Any, **targets: Any) -> dict[str, Any]:
         return {
             name: [mask[:, ::-1] for mask in value] if name == "masks" else value[:, ::-1]
             for name, value in targets.items()
