@@ -44,8 +44,8 @@ class RandomResizedCropAndInterpolation(GeometricTransform):
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        chosen = self._crops[int(random[-1] * len(self._crops))]
-        return chosen.operations(width, height, random[:-1])
+        chosen = self._crops[int(random[RandomResizedCrop.draws] * len(self._crops))]
+        return chosen.operations(width, height, random)
 
     def __repr__(self) -> str:
         first = self._crops[0]
