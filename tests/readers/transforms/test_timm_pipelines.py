@@ -93,7 +93,7 @@ def test_evaluation_gives_timms_tensors(timm: Any, photographs: tuple[Path, Any]
 
 def test_decisions_depend_on_the_position_alone(timm: Any, photographs: tuple[Path, Any]) -> None:
     folder, _ = photographs
-    made = made_by(timm, {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "normalize": False}, training=True)
+    made = made_by(timm, {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"}, training=True)
     batches = [
         torch.cat([images for images, _ in Loader(open_dataset(folder, made), 2, seed=5, num_workers=workers)])
         for workers in (0, 2)
