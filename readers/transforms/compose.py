@@ -15,11 +15,12 @@ from .base import Transform, transform_image
 from .choices import operations_of
 from .finishing import FinishingStep
 from .recognition import recognised
-from .recognition.albumentations import adapted
+from .recognition.albumentations import OnArray, adapted
 
 # What may become of a transform.
 FUSED: Final = "fused"
 ON_TENSORS: Final = "on tensors"
+ON_ARRAYS: Final = "on arrays"
 THROUGH_PIL: Final = "through PIL"
 
 
@@ -100,7 +101,7 @@ class Compose:
 
     def __str__(self) -> str:
         """A line for each transform, with what becomes of it."""
-        width = max(map(len, (FUSED, ON_TENSORS, THROUGH_PIL)))
+        width = max(map(len, (FUSED, ON_TENSORS, ON_ARRAYS, THROUGH_PIL)))
         each = zip(self._fates(), self.given, strict=True)
         lines = (f"\n    {fate:<{width}}  {' '.join(repr(given).split())}{why}" for (fate, why), given in each)
         return f"{type(self).__name__}({''.join(lines)}\n)"
@@ -108,9 +109,10 @@ class Compose:
     def _fates(self) -> Iterator[tuple[str, str]]:
         """What becomes of each of `given`, and why."""
         yield from [(FUSED, "")] * (len(self.given) - len(self._later))
+        foreign = ON_ARRAYS if self.foreign and isinstance(self.foreign[0], OnArray) else THROUGH_PIL
         for number, later in enumerate(self._later):
             why = f", because it follows {name_of(self.foreign[0])}" if self.foreign and later and number else ""
-            yield THROUGH_PIL if self.foreign else ON_TENSORS, why
+            yield foreign if self.foreign else ON_TENSORS, why
 
 
 def compose(transform: Any) -> Compose:

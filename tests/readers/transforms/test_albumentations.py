@@ -96,6 +96,11 @@ def test_called_with_images_they_take_them_too() -> None:
     assert [view.shape for view in Views([Mirrored(), CenterCrop(3)])(image)[:1]] == [(4, 5, 3)]
 
 
+def test_what_is_shown_of_them() -> None:
+    lines = str(Compose([CenterCrop(4), Mirrored()])).splitlines()
+    assert [line[4:].split("  ")[0] for line in lines[1:3]] == ["fused", "on arrays"]
+
+
 def test_what_they_draw_depends_on_the_position_alone(packed_images: Path) -> None:
     drawn = []
     for workers in (0, 2):
