@@ -131,9 +131,7 @@ def gaussian(size: int, sigma: float) -> npt.NDArray[np.float32]:
     return weights
 
 
-def _convolved(
-    pixels: npt.NDArray[np.float32], axis: int, weights: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32]:
+def _convolved(pixels: npt.NDArray[np.float32], axis: int, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Sums from the centre of the kernel outwards, as the extension computes them."""
     reach, length = len(weights) - 1, pixels.shape[axis]
     margins = [(reach if axis == each else 0,) * 2 for each in range(3)]

@@ -86,7 +86,8 @@ class Compose:
         if self.fused:
             image = transform_image(self, image)
         # Steps on tensors draw numbers of their own when they are called.
-        for transform in (*self.finishing, *self.foreign):
+        later: tuple[Callable[[Any], Any], ...] = (*self.finishing, *self.foreign)
+        for transform in later:
             image = transform(image)
         return image
 

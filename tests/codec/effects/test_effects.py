@@ -19,11 +19,11 @@ def is_defined(effect: PixelOperation, pixels: npt.NDArray[np.uint8]) -> bool:
     """False if Pillow or torchvision has no result, or one of chance."""
     height, width, channels = pixels.shape
     if isinstance(effect, GaussianBlur):
-        return effect.kernel[0] // 2 < width and effect.kernel[1] // 2 < height
+        return bool(effect.kernel[0] // 2 < width and effect.kernel[1] // 2 < height)
     if isinstance(effect, PillowBlur):
         # pillow-simd reads beyond images with sides of one pixel.
         return bool(min(width, height) > 1)
-    return len(getattr(effect, "fill", ())) <= channels
+    return bool(len(getattr(effect, "fill", ())) <= channels)
 
 
 @pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)

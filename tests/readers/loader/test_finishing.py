@@ -227,7 +227,7 @@ def test_all_images_of_a_sample_are_finished_alike_and_missing_ones_are_zeros(de
     with loader_of(dataset, shuffle=False) as loader:
         samples = [loader.sample(row) for row in range(12)]
     found = read(dataset, ("near", "image", "mask"), device=device, shuffle=False)
-    near, image, mask = map(torch.cat, zip(*found, strict=True))
+    near, image, mask = (torch.cat([batch[at] for batch in found]) for at in range(3))
     assert near.dtype == image.dtype == torch.float32 and mask.dtype == torch.uint8
     for row, sample in enumerate(samples):
         assert torch.equal(image[row], sample.image)
@@ -235,15 +235,8 @@ def test_all_images_of_a_sample_are_finished_alike_and_missing_ones_are_zeros(de
 
 
 def test_several_parts_may_end_alike_or_not(folder: Path) -> None:
-    one, same, other, longer = (
-        open_dataset(folder, [*geometry, *TAILS[tail]])
-        for geometry, tail in [
-            (GEOMETRY, "erased"),
-            (GEOMETRY, "erased"),
-            (GEOMETRY, "noise"),
-            ([CenterCrop((20, 24))], "erased"),
-        ]
-    )
+    one, same, other = (open_dataset(folder, [*GEOMETRY, *TAILS[tail]]) for tail in ("erased", "erased", "noise"))
+    longer = open_dataset(folder, [CenterCrop((20, 24)), *TAILS["erased"]])
     assert concat([one, same])._samples.finishers and concat([one, same]).subset(range(3))._samples.finishers
     for parts in ([one, same], [one, other], [one, longer]):
         together = concat(parts)

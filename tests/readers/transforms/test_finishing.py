@@ -6,11 +6,13 @@ import hashlib
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
@@ -65,14 +67,21 @@ def tails() -> dict[str, Callable[[Any, Any], list[Any]]]:
         ],
     }
     for dtype in TYPES:
-        found[f"v1 {dtype}"] = lambda v1, v2, dtype=dtype: [v1.PILToTensor(), v1.ConvertImageDtype(dtype)]
-        found[f"v2 {dtype}"] = lambda v1, v2, dtype=dtype: [v2.ToImage(), v2.ToDtype(dtype, scale=True)]
+        found[f"v1 {dtype}"] = partial(_converted, 1, dtype)
+        found[f"v2 {dtype}"] = partial(_converted, 2, dtype)
         if dtype.is_floating_point:
-            found[f"v1 {dtype} normalised"] = lambda v1, v2, dtype=dtype: [
-                *(v1.PILToTensor(), v1.ConvertImageDtype(dtype)),
-                v1.Normalize(MEAN, STD),
-            ]
+            found[f"v1 {dtype} normalised"] = partial(_normalised, dtype)
     return found
+
+
+def _converted(version: int, dtype: torch.dtype, v1: Any, v2: Any) -> list[Any]:
+    if version == 1:
+        return [v1.PILToTensor(), v1.ConvertImageDtype(dtype)]
+    return [v2.ToImage(), v2.ToDtype(dtype, scale=True)]
+
+
+def _normalised(dtype: torch.dtype, v1: Any, v2: Any) -> list[Any]:
+    return [*_converted(1, dtype, v1, v2), v1.Normalize(MEAN, STD)]
 
 
 TAILS = tails()
@@ -392,6 +401,10 @@ def test_rectangles_are_distributed_as_torchvisions(
     assert statistic < chi_square_limit(freedom, FALSE_ALARM)
     left, right = (np.array([one for one in found if one is not None], float) for found in (ours, theirs))
     limit = kolmogorov_smirnov_limit(len(left), len(right), FALSE_ALARM)
-    columns = [lambda found, column=column: found[:, column] for column in range(4)]
-    for feature in (*columns, lambda found: found[:, 2] * found[:, 3], lambda found: found[:, 2] / found[:, 3]):
-        assert kolmogorov_smirnov(feature(left), feature(right)) < limit
+    for one, other in zip(_features(left), _features(right), strict=True):
+        assert kolmogorov_smirnov(one, other) < limit
+
+
+def _features(found: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
+    """Left, top, width, height, area and aspect ratio of rectangles."""
+    return [*found.T, found[:, 2] * found[:, 3], found[:, 2] / found[:, 3]]
