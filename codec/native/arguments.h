@@ -21,9 +21,9 @@ static inline bool has_dense_rows(const Py_buffer *view) {
     return view->itemsize == 1 && view->ndim == 3 && view->strides[2] == 1 && view->strides[1] == view->shape[2];
 }
 
-/* Whether an image with rows of `size` bytes, whose order in memory may be upside down, shares memory with `out`. */
-static inline bool overlaps(const Py_buffer *image, Py_ssize_t size, const Py_buffer *out) {
-    Py_ssize_t rows = image->shape[0], last = (rows - 1) * image->strides[0];
+/* Whether an image with dense rows, whose order in memory may be upside down, shares memory with `out`. */
+static inline bool overlaps(const Py_buffer *image, const Py_buffer *out) {
+    Py_ssize_t rows = image->shape[0], last = (rows - 1) * image->strides[0], size = image->shape[1] * image->shape[2];
     if (rows < 1 || size < 1) {
         return false;
     }

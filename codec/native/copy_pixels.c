@@ -26,8 +26,7 @@ static void mirror_grey(unsigned char *out, const unsigned char *in, size_t coun
 #ifdef HAS_X86_SIMD
 /* A register of 16 bytes holds five pixels and one byte more. That byte belongs to the next pixel, in the input as in
    the output. */
-__attribute__((target("ssse3"))) static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in,
-                                                              size_t count) {
+SSSE3 static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
     const __m128i order = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
     for (; count >= 6; count -= 5, out += 15) {
         __m128i pixels = _mm_loadu_si128((const __m128i *)(in + 3 * count - 16));
@@ -56,7 +55,7 @@ void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t
               bool past_caches, unsigned char *spare) {
     size_t size = pixels * channels;
     if (mirrored) {
-        (channels == 3 ? FASTEST(mirror_rgb) : mirror_grey)(spare, in, pixels);
+        (channels == 3 ? FASTEST_SSSE3(mirror_rgb) : mirror_grey)(spare, in, pixels);
         in = spare;
     }
     if (past_caches) {
@@ -88,7 +87,7 @@ PyObject *copy_pixels(PyObject *module, PyObject *args) {
     if (!has_dense_rows(&view) || out.len != view.len || (mirrored && view.shape[2] != 3 && view.shape[2] != 1)) {
         set_error(INPUT_ERROR,
                         "the image does not have dense rows of pixels, or the output has a different size");
-    } else if (overlaps(&view, view.shape[1] * view.shape[2], &out)) {
+    } else if (overlaps(&view, &out)) {
         set_error(INPUT_ERROR, "the image and the output overlap");
     } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2]) + 16))) {
         set_error(MEMORY_ERROR, NULL);

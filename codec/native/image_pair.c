@@ -20,7 +20,7 @@ bool image_pair_open(ImagePair *pair, PyObject *in, PyObject *out) {
     }
     if (!is_image(&pair->in) || !is_image(&pair->out) || pair->in.shape[2] != pair->out.shape[2]) {
         set_error(INPUT_ERROR, "the image or the output is not height x width x 1, 3 or 4 bytes, or their channels differ");
-    } else if (overlaps(&pair->in, pair->in.shape[1] * pair->in.shape[2], &pair->out)) {
+    } else if (overlaps(&pair->in, &pair->out)) {
         set_error(INPUT_ERROR, "the image and the output overlap");
     } else {
         return true;

@@ -13,16 +13,12 @@
 #include "copy_pixels.h"
 #include "errors.h"
 #include "resize.h"
+#include "simd.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-#define HAS_RESIZE 1
-#endif
 
 /* Values of the arguments `resample` and `style`. */
 #define BILINEAR 2
@@ -53,7 +49,7 @@ struct Resizer {
     unsigned char *rows, *between, *second, *line;
 };
 
-#ifdef HAS_RESIZE
+#ifdef HAS_X86_SIMD
 static double bilinear(double x) {
     x = fabs(x);
     return x < 1.0 ? 1.0 - x : 0.0;
@@ -165,8 +161,6 @@ static bool prepare(Axis *axis, const Side *whole, const Filter *filter) {
 }
 
 static bool has_pixels(const Axis *axis, const Side *side) { return axis->begin >= 0 && axis->end <= side->length; }
-
-#define AVX2 __attribute__((target("avx2")))
 
 AVX2 static inline __m256i two_rows(const unsigned char *first, const unsigned char *second) {
     const __m256i order = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* first row */
@@ -441,7 +435,7 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
     across.count = (int)out.shape[1], down.count = (int)out.shape[0];
     if (!is_sound(&across) || !is_sound(&down)) {
         set_error(INPUT_ERROR, "the image or the output is not part of one of these sizes");
-    } else if (overlaps(&view, 3 * view.shape[1], &out)) {
+    } else if (overlaps(&view, &out)) {
         set_error(INPUT_ERROR, "the image and the output overlap");
     } else if (!find_filter(resample, style, &filter)) {
         set_error(INPUT_ERROR, "this filter is not available on this processor");

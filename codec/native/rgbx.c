@@ -29,7 +29,7 @@ static void narrow_mirrored(unsigned char *out, const unsigned char *in, size_t 
 #ifdef HAS_X86_SIMD
 /* Four pixels at a time. A register holds 16 bytes, four more than their 12 with three bytes per pixel, so the last
    pixels of a row are converted one by one. */
-__attribute__((target("ssse3"))) static void widen_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
+SSSE3 static void widen_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
     const __m128i opaque = _mm_set1_epi32((int)0xff000000);
     for (; count >= 6; count -= 4, out += 16, in += 12) {
@@ -39,7 +39,7 @@ __attribute__((target("ssse3"))) static void widen_ssse3(unsigned char *out, con
     widen(out, in, count);
 }
 
-__attribute__((target("ssse3"))) static void narrow_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
+SSSE3 static void narrow_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     for (; count >= 6; count -= 4, out += 12, in += 16) {
         _mm_storeu_si128((__m128i *)out, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)in), order));
@@ -47,8 +47,7 @@ __attribute__((target("ssse3"))) static void narrow_ssse3(unsigned char *out, co
     narrow(out, in, count);
 }
 
-__attribute__((target("ssse3"))) static void narrow_mirrored_ssse3(unsigned char *out, const unsigned char *in,
-                                                                   size_t count) {
+SSSE3 static void narrow_mirrored_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
     const __m128i order = _mm_setr_epi8(12, 13, 14, 8, 9, 10, 4, 5, 6, 0, 1, 2, -1, -1, -1, -1);
     for (; count >= 6; count -= 4, out += 12) {
         __m128i pixels = _mm_loadu_si128((const __m128i *)(in + 4 * (count - 4)));
@@ -93,7 +92,7 @@ PyObject *rgb_to_rgbx(PyObject *module, PyObject *args) {
         result = PyBytes_FromStringAndSize(NULL, 4 * width * height);
     }
     if (result) {
-        RowFunction *row = FASTEST(widen);
+        RowFunction *row = FASTEST_SSSE3(widen);
         unsigned char *out = (unsigned char *)PyBytes_AS_STRING(result);
         const unsigned char *in = (const unsigned char *)data.buf + 3 * (top * row_pixels + left);
         Py_BEGIN_ALLOW_THREADS
@@ -124,7 +123,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
         in = data.buf;
     }
     if (in) {
-        RowFunction *row = mirrored ? FASTEST(narrow_mirrored) : FASTEST(narrow);
+        RowFunction *row = mirrored ? FASTEST_SSSE3(narrow_mirrored) : FASTEST_SSSE3(narrow);
         unsigned char *to = out.buf;
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t line = 0; line < height; line++, to += 3 * width, in += 4 * width) {

@@ -19,6 +19,7 @@
 #endif
 
 #ifdef HAS_X86_SIMD
+#define SSSE3 __attribute__((target("ssse3")))
 #define AVX2 __attribute__((target("avx2")))
 #endif
 
@@ -27,10 +28,10 @@ typedef void RowFunction(unsigned char *out, const unsigned char *in, size_t cou
 
 /* `name`_ssse3 or `name`_avx2 where the processor has these instructions, else `name`. */
 #ifdef HAS_X86_SIMD
-#define FASTEST(name) (__builtin_cpu_supports("ssse3") ? name##_ssse3 : name)
+#define FASTEST_SSSE3(name) (__builtin_cpu_supports("ssse3") ? name##_ssse3 : name)
 #define FASTEST_AVX2(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name)
 #else
-#define FASTEST(name) (name)
+#define FASTEST_SSSE3(name) (name)
 #define FASTEST_AVX2(name) (name)
 #endif
 

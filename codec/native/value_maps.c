@@ -15,7 +15,7 @@ static void map(unsigned char *bytes, size_t size, const ValueMap *values) {
    it is negative, and each row holds what the value differs from the one 16 places before: the sum of the differences,
    by exclusive or, is the value. Indices of 128 and more are negative from the start; they go through the second half
    of the rows as if they were 128 less. */
-__attribute__((target("avx2"))) static void map_avx2(unsigned char *bytes, size_t size, const ValueMap *values) {
+AVX2 static void map_avx2(unsigned char *bytes, size_t size, const ValueMap *values) {
     __m256i rows[ROWS];
     for (int row = 0; row < ROWS; row++) {
         __m128i here = _mm_loadu_si128((const __m128i *)(values->of + 16 * row));
