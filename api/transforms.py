@@ -14,16 +14,7 @@ from packtrain._readers.transforms.colour import (
     RandomSolarize,
 )
 from packtrain._readers.transforms.compose import Compose, from_timm
-from packtrain._readers.transforms.finishing import (
-    ConvertImageDtype,
-    Normalize,
-    PILToTensor,
-    RandomErasing,
-    ToDtype,
-    ToImage,
-    ToPureTensor,
-    ToTensor,
-)
+from packtrain._readers.transforms.erasing import RandomErasing
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
     RandomCrop,
@@ -35,6 +26,15 @@ from packtrain._readers.transforms.geometric import (
 from packtrain._readers.transforms.padding import Pad
 from packtrain._readers.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from packtrain._readers.transforms.several_crops import FiveCrop, TenCrop
+from packtrain._readers.transforms.tensor_steps import (
+    ConvertImageDtype,
+    Normalize,
+    PILToTensor,
+    ToDtype,
+    ToImage,
+    ToPureTensor,
+    ToTensor,
+)
 from packtrain._readers.transforms.views import Views
 from packtrain._readers.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 

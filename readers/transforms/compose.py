@@ -13,9 +13,9 @@ from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
 from .choices import operations_of
-from .finishing import FinishingStep
 from .recognition import recognised
 from .recognition.albumentations import OnArray, adapted
+from .tensor_steps import FinishingStep
 
 # What may become of a transform.
 FUSED: Final = "fused"

@@ -13,7 +13,7 @@ import torch
 from packtrain._codec.native import extension
 from packtrain._core.errors import UsageError
 
-from .finishing import FinishingStep, PILToTensor, PointwiseStep, ToImage, ToPureTensor
+from .tensor_steps import FinishingStep, PILToTensor, PointwiseStep, ToImage, ToPureTensor
 
 Numbers = Sequence[Sequence[float]]
 """Random numbers of each image of a batch, uniform in [0, 1), Python floats."""

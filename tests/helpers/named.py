@@ -20,7 +20,7 @@ from packtrain._core.schema import Field, Schema
 from packtrain._readers.dataset.rows import is_sample, sample_type
 from packtrain._readers.dataset.samples import Samples
 from packtrain._readers.transforms.finisher import Finisher
-from packtrain._readers.transforms.finishing import FinishingStep
+from packtrain._readers.transforms.tensor_steps import FinishingStep
 from packtrain.errors import CorruptRecord
 
 SIZE = (9, 11)

@@ -64,8 +64,9 @@ TORCH_ALLOWED = {
     "readers/transforms/base.py",
     "readers/transforms/policies.py",
     "readers/transforms/warps.py",
+    "readers/transforms/erasing.py",
     "readers/transforms/finisher.py",
-    "readers/transforms/finishing.py",
+    "readers/transforms/tensor_steps.py",
 }
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 # Sends transforms, which are code, from a loader to its own workers, as multiprocessing does when it starts them.

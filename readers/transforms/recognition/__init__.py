@@ -11,13 +11,13 @@ from typing import Any, Final
 from packtrain._core.errors import UsageError
 
 from ..base import Transform
-from ..finishing import FinishingStep
-from . import finishing, timm, torchvision
+from ..tensor_steps import FinishingStep
+from . import timm, torchvision
 from .makers import Makers, Recognised
 
 # A library's modules are its own affair where its classes are known by the name of a package.
 _PACKAGES: Final = ("torchvision.transforms.v2", "torchvision.transforms")
-_MAKERS: Final[Makers] = {**finishing.MAKERS, **timm.MAKERS, **torchvision.MAKERS}
+_MAKERS: Final[Makers] = {**timm.MAKERS, **torchvision.MAKERS}
 
 
 def recognised(transform: Any) -> Recognised | None:

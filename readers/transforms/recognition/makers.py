@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..base import Transform
-from ..finishing import FinishingStep
+from ..tensor_steps import FinishingStep
 
 Recognised = Sequence[Transform | FinishingStep]
 """What does the same as a transform of another library; empty for what does nothing."""

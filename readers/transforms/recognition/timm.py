@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..base import Transform
-from ..finishing import FinishingStep
+from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
+from ..tensor_steps import FinishingStep
 from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAutoAugment, TimmRandAugment
-from ..timm_finishing import TimmRandomErasing
 from ..timm_geometry import (
     CenterCropOrPad,
     RandomCropOrPad,

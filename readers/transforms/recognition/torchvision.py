@@ -1,4 +1,4 @@
-"""Recognises the transforms of torchvision.transforms and torchvision.transforms.v2 that act on images.
+"""Recognises the transforms of torchvision.transforms and torchvision.transforms.v2.
 
 Both versions give the same pixels for PIL images, except where a transform says otherwise. What v2 makes of tensors has
 other pixels: pipelines that begin with its ``ToImage`` are not recognised.
@@ -25,6 +25,7 @@ from ..colour import (
     RandomPosterize,
     RandomSolarize,
 )
+from ..erasing import RandomErasing
 from ..geometric import (
     CenterCrop,
     RandomCrop,
@@ -35,6 +36,16 @@ from ..geometric import (
 )
 from ..padding import Pad
 from ..policies import AutoAugment, RandAugment, TrivialAugmentWide
+from ..tensor_steps import (
+    ConvertImageDtype,
+    FinishingStep,
+    Normalize,
+    PILToTensor,
+    ToDtype,
+    ToImage,
+    ToPureTensor,
+    ToTensor,
+)
 from ..warps import RandomAffine, RandomPerspective, RandomRotation
 from .makers import Maker, Makers, Recognise, Recognised
 
@@ -42,8 +53,8 @@ V1: Final = "torchvision.transforms"
 V2: Final = "torchvision.transforms.v2"
 
 
-def _same(make: Callable[..., Transform], *names: str, **fixed: Any) -> Maker:
-    """Makes a transform from attributes that have the names and values of its parameters."""
+def _same(make: Callable[..., Transform | FinishingStep], *names: str, **fixed: Any) -> Maker:
+    """Makes a transform or step from attributes that have the names and values of its parameters."""
 
     def maker(given: Any, recognise: Recognise) -> Recognised:
         return (make(**{name: getattr(given, name) for name in names}, **fixed),)
@@ -113,12 +124,31 @@ def _antialias(given: Any) -> bool | None:
     return None if given.antialias is None else True
 
 
+def _normalize(given: Any, recognise: Recognise) -> Recognised:
+    # Tensors and arrays too.
+    mean, std = (getattr(found, "tolist", lambda found=found: found)() for found in (given.mean, given.std))
+    return (Normalize(mean, std, given.inplace),)
+
+
+def _erasing(given: Any, recognise: Recognise) -> Recognised:
+    # Version 2 keeps None for "random".
+    value: Any = "random" if given.value is None else given.value
+    return (RandomErasing(given.p, given.scale, given.ratio, value, given.inplace),)
+
+
+def _to_dtype(given: Any, recognise: Recognise) -> Recognised | None:
+    # A dict has a dtype for each type of tensor.
+    return None if isinstance(given.dtype, dict) else (ToDtype(given.dtype, given.scale),)
+
+
 _BOTH: Final[Mapping[str, Maker]] = {
     "CenterCrop": _same(CenterCrop, "size"),
     "ColorJitter": _same(ColorJitter, "brightness", "contrast", "saturation", "hue"),
     "Compose": _sequence,
     "GaussianBlur": _same(GaussianBlur, "kernel_size", "sigma"),
     "Grayscale": _same(Grayscale, "num_output_channels"),
+    "Normalize": _normalize,
+    "PILToTensor": _same(PILToTensor),
     "Pad": _same(Pad, "padding", "fill", "padding_mode"),
     "RandomAdjustSharpness": _same(RandomAdjustSharpness, "sharpness_factor", "p"),
     "RandomApply": _apply,
@@ -126,6 +156,7 @@ _BOTH: Final[Mapping[str, Maker]] = {
     "RandomChoice": _choice,
     "RandomCrop": _same(RandomCrop, "size", "padding", "pad_if_needed", "fill", "padding_mode"),
     "RandomEqualize": _same(RandomEqualize, "p"),
+    "RandomErasing": _erasing,
     "RandomGrayscale": _same(RandomGrayscale, "p"),
     "RandomHorizontalFlip": _same(RandomHorizontalFlip, "p"),
     "RandomInvert": _same(RandomInvert, "p"),
@@ -137,6 +168,7 @@ _BOTH: Final[Mapping[str, Maker]] = {
     "RandomSolarize": _same(RandomSolarize, "threshold", "p"),
     "RandomVerticalFlip": _same(RandomVerticalFlip, "p"),
     "Resize": _resize,
+    "ToTensor": _same(ToTensor),
 }
 # The two versions round in different ways.
 _VERSIONED: Final[Mapping[Callable[..., Transform], tuple[str, ...]]] = {
@@ -153,7 +185,12 @@ MAKERS: Final[Makers] = {
         for version, package in enumerate((V1, V2), 1)
         for make, names in _VERSIONED.items()
     },
+    (V1, "ConvertImageDtype"): _same(ConvertImageDtype, "dtype"),
+    (V2, "ConvertImageDtype"): _same(ToDtype, "dtype", scale=True),
     (V2, "Identity"): _nothing,
     (V2, "RandomCrop"): _random_crop_2,
+    (V2, "ToDtype"): _to_dtype,
+    (V2, "ToImage"): _same(ToImage),
+    (V2, "ToPureTensor"): _same(ToPureTensor),
     ("torch.nn.modules.linear", "Identity"): _nothing,
 }

@@ -24,8 +24,9 @@ from packtrain._codec.native import extension
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms import finisher as finisher_module
 from packtrain._readers.transforms.compose import Compose
+from packtrain._readers.transforms.erasing import noise
 from packtrain._readers.transforms.finisher import Finisher
-from packtrain._readers.transforms.finishing import FinishingStep, noise
+from packtrain._readers.transforms.tensor_steps import FinishingStep
 from packtrain.errors import UsageError
 from packtrain.transforms import RandomErasing
 

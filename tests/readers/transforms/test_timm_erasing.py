@@ -15,8 +15,8 @@ from helpers.scripted import Scripted
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain._readers.transforms.erasing import TimmRandomErasing
 from packtrain._readers.transforms.recognition import recognised
-from packtrain._readers.transforms.timm_finishing import TimmRandomErasing
 
 FALSE_ALARM = 1e-6
 MODES = ("const", "rand", "pixel")
@@ -102,8 +102,8 @@ def test_noise_is_normal_for_each_rectangle_or_each_pixel(timm: Any, mode: str) 
     ours = only(theirs)
     values = []
     for seed in range(300):
-        for rectangle in ours.rectangles(32, 24, random := numbers(seed, ours.draws))[-1:]:
-            top, left, tall, wide, _ = rectangle
+        for rectangle, _ in ours.rectangles(32, 24, random := numbers(seed, ours.draws))[-1:]:
+            left, top, wide, tall = rectangle
             part = ours.finish(torch.zeros(3, 24, 32), random)[:, top : top + tall, left : left + wide]
             values.append(part.flatten() if mode == "pixel" else part[:, 0, 0])
             assert (len(set(part.flatten().tolist())) == 3) == (mode == "rand")
@@ -113,7 +113,8 @@ def test_noise_is_normal_for_each_rectangle_or_each_pixel(timm: Any, mode: str) 
     # Against the distribution itself, as against a sample without end.
     assert distance < kolmogorov_smirnov_limit(len(drawn), 10**9, FALSE_ALARM) + 1 / len(drawn)
     if mode == "rand":
-        assert len(np.unique(drawn)) == len(drawn)
+        # Of the 65,536 values of noise, some are drawn twice.
+        assert len(np.unique(drawn)) > 0.97 * len(drawn)
 
 
 def test_equal_steps_are_equal(timm: Any) -> None:
