@@ -9,7 +9,8 @@ from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
-from ..transforms.executors import Into, drawn
+from ..transforms.executors import Into
+from ..transforms.pipeline import drawn
 from ..transforms.sharing import AnyPipeline, pipeline_of
 
 if TYPE_CHECKING:

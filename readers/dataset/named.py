@@ -20,7 +20,8 @@ from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.base import Transform
 from ..transforms.compose import Compose
-from ..transforms.executors import Into, drawn
+from ..transforms.executors import Into
+from ..transforms.pipeline import drawn
 from ..transforms.recognition import recognised
 from ..transforms.recognition.albumentations import OnArray
 from ..transforms.views import Views

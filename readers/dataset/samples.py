@@ -21,8 +21,9 @@ from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
 from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
-from ..transforms.executors import Into, Pipeline
+from ..transforms.executors import Into
 from ..transforms.finisher import Finisher
+from ..transforms.pipeline import Pipeline
 from ..transforms.several_crops import composed
 from ..transforms.sharing import finishers_of
 from ..transforms.views import Views

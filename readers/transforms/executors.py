@@ -25,11 +25,7 @@ from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels
-from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage, untimed
-
-from .compose import Compose
-from .finisher import Finisher
-from .recognition.albumentations import OnArray
+from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -74,87 +70,12 @@ class Executor(Protocol):
         """
 
 
-class Pipeline:
-    """A transform over the encoded images of a dataset.
-
-    Attributes:
-        draws: Number of random numbers that `plan` and `finished` take.
-
-    Args:
-        compose: The transform; without packtrain's transforms at its beginning, images are decoded whole.
-        records: Decodes images.
-        scaled: Let the decoder shrink JPEGs by 2, 4 or 8 if they are then resized to less than that. Much faster for
-            large photographs, with slightly different pixels (`docs/benchmarks.md` has figures).
-    """
-
-    several: Final = False
-
-    def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
-        self.compose: Final = compose
-        self.draws: Final = compose.draws
-        self._finisher = Finisher(compose.finishing, compose.planned)
-        executors: tuple[Executor, ...] = (PillowExecutor(records, compose.foreign, scaled=scaled),)
-        if not compose.foreign:
-            executors = (ArrayExecutor(records, scaled=scaled), *executors)
-        elif isinstance(compose.foreign[0], OnArray):
-            executors = (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
-        self._executors: Final = executors
-
-    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
-        """What the transform makes of an image of `width` x `height` pixels.
-
-        Args:
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            random: Uniform in [0, 1), `compose.draws` of them; None draws them from torch's default generator.
-
-        Raises:
-            UsageError: The transform cannot be applied to an image of this size.
-        """
-        return self.compose.plan(width, height, drawn(self.compose.draws) if random is None else random)
-
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage = untimed) -> Decoded:
-        """Decodes what `plan` needs of `image`.
-
-        Raises:
-            ValueError: The record does not hold an image of this size.
-            Exception: Whatever Pillow raises on an encoded record that it refuses.
-        """
-        for executor in self._executors:
-            decoded = executor.decode(image, plan, on_stage)
-            if decoded is not None:
-                return decoded
-        raise AssertionError("the executor over Pillow runs every plan")
-
-    @property
-    def finishes(self) -> bool:
-        """True if `finished` changes anything."""
-        return bool(self._finisher)
-
-    def finished(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
-        """The image after the steps on tensors that the transform ends with.
-
-        Args:
-            image: uint8 [channels, height, width], in channels_last memory; may be overwritten.
-            random: The same as for `plan`.
-
-        Raises:
-            UsageError: A step cannot be applied to it.
-        """
-        return self._finisher.image(image, random)
-
-
-def drawn(count: int) -> Sequence[float]:
-    """Random numbers from torch's default generator, uniform in [0, 1)."""
-    return torch.rand(count, dtype=torch.float64).tolist() if count else ()
-
-
 class ArrayExecutor(Executor):
     """Runs plans that need no PIL image: pixels that are copied, and what the C extension resizes and mirrors.
 
     Args:
         records: Decodes images.
-        scaled: See `Pipeline`.
+        scaled: See `packtrain._readers.transforms.pipeline.Pipeline`.
     """
 
     def __init__(self, records: RecordDecoder, *, scaled: bool) -> None:
@@ -236,7 +157,7 @@ class PillowExecutor(Executor):
     Args:
         records: Decodes images.
         foreign: Callables that are applied to the PIL image after the plan.
-        scaled: See `Pipeline`.
+        scaled: See `packtrain._readers.transforms.pipeline.Pipeline`.
     """
 
     def __init__(self, records: RecordDecoder, foreign: Sequence[Callable[[Any], Any]] = (), *, scaled: bool) -> None:
@@ -322,7 +243,7 @@ class ForeignArrayExecutor(Executor):
     Args:
         records: Decodes images.
         foreign: The callables.
-        scaled: See `Pipeline`.
+        scaled: See `packtrain._readers.transforms.pipeline.Pipeline`.
     """
 
     def __init__(self, records: RecordDecoder, foreign: Sequence[Callable[[Any], Any]], *, scaled: bool) -> None:

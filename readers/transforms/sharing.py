@@ -12,8 +12,9 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import RESIZE, OnStage, untimed
 
 from .compose import Compose
-from .executors import CUT_PIXELS, Decoded, Into, Pipeline, decoding_scale, drawn
+from .executors import CUT_PIXELS, Decoded, Into, decoding_scale
 from .finisher import Finisher
+from .pipeline import Pipeline, drawn
 from .views import Views
 
 if TYPE_CHECKING:

@@ -61,6 +61,7 @@ TORCH_ALLOWED = {
     "readers/loader/ranks.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
+    "readers/transforms/pipeline.py",
     "readers/transforms/base.py",
     "readers/transforms/policies.py",
     "readers/transforms/warps.py",

@@ -16,7 +16,7 @@ from . import timm, torchvision
 from .makers import Makers, Recognised
 
 # A library's modules are its own affair where its classes are known by the name of a package.
-_PACKAGES: Final = ("torchvision.transforms.v2", "torchvision.transforms")
+_PACKAGES: Final = (torchvision.V2, torchvision.V1)
 _MAKERS: Final[Makers] = {**timm.MAKERS, **torchvision.MAKERS}
 
 
