@@ -28,10 +28,6 @@ class Channels(PixelOperation):
         return [cls(1), cls(3)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        return self.on_pixels(pixels)
-
-    @override
     def on_pixels(self, pixels: Pixels) -> Pixels:
         # numpy does it as fast as anybody.
         if pixels.shape[2] == self.count:

@@ -35,7 +35,7 @@ class PixelOperation(ABC):
     """An operation that computes new values of pixels. Subclasses are frozen dataclasses of its parameters."""
 
     styles: ClassVar[tuple[int, ...]] = (0,)
-    """The variants of `change`, the usual one first."""
+    """The variants of `change`, the usual one first; none if Pillow has to do it."""
     moves: ClassVar[bool] = False
     """True if pixels end up in other places, so that a mask has to follow."""
 
@@ -44,14 +44,17 @@ class PixelOperation(ABC):
     def examples(cls) -> Sequence[PixelOperation]:
         """Operations, mostly of this kind, that show whether a style agrees with Pillow."""
 
-    @abstractmethod
     def change(self, pixels: Pixels, style: int) -> Pixels:
-        """Runs the operation with the extension.
+        """Runs the operation with the extension; only called with one of `styles`.
 
         Args:
             pixels: The image, which may be overwritten.
-            style: One of `styles`.
+            style: Whose arithmetic it follows.
+
+        Returns:
+            `pixels`, or a new array: uint8 [height, width, channels], contiguous.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def through_pillow(self, image: Image) -> Image:
