@@ -58,6 +58,11 @@ EFFECTS: dict[type[PixelOperation], st.SearchStrategy[Any]] = {
 """For each kind of effect, effects with random parameters."""
 
 
+def noise(height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
+    """Independent random bytes, uint8 [height, width, channels]; always the same for one size."""
+    return np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
+
+
 @st.composite
 def images(draw: st.DrawFn, most: int = 64) -> npt.NDArray[np.uint8]:
     """Images of noise, of few values, of ramps or of one colour, uint8 [height, width, channels]."""

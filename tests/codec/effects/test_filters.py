@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.effects import images
+from helpers.effects import images, noise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -20,10 +20,6 @@ Pixels = npt.NDArray[np.uint8]
 KINDS: list[type[PixelOperation]] = [GaussianBlur, PillowBlur, Sharpness]
 KERNELS = st.tuples(*[st.integers(0, 12).map(lambda half: 2 * half + 1)] * 2)
 SIGMAS = st.tuples(*[st.floats(0.1, 5)] * 2)
-
-
-def noise(height: int, width: int, channels: int = 3) -> Pixels:
-    return np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.effects import EFFECTS, images
+from helpers.effects import EFFECTS, images, noise
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -24,10 +24,6 @@ FILTERS = [NEAREST, BILINEAR, BICUBIC]
 KINDS: list[type[PixelOperation]] = [Affine, Rotate, Perspective]
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 WILD = st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 1e-9, 0.49999999, 32767.5, -32768.0, 40000.0, 1e9, 1e300, -1e300])
-
-
-def noise(height: int, width: int, channels: int = 3) -> Pixels:
-    return np.random.default_rng(height * width).integers(0, 256, (height, width, channels), np.uint8)
 
 
 def assert_as_pillow(effect: Affine | Rotate | Perspective, pixels: Pixels) -> None:

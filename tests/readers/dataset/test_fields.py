@@ -22,6 +22,7 @@ from helpers.datasets import (
     values_of,
     write_dataset,
 )
+from helpers.fusing import numbers
 from helpers.support import FORMATS, encoded, flip
 from torch.utils.data import DataLoader
 
@@ -54,11 +55,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("fields") / "out")
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    found: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return found
 
 
 def assert_value(name: str, found: Any, expected: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.dice import dice
 from helpers.effects import images
+from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -120,11 +121,6 @@ SIMPLE: dict[str, tuple[st.SearchStrategy[dict[str, Any]], Feed]] = {
     ),
 }
 """For each transform, its parameters, and the numbers in the order in which torchvision takes them."""
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    row: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return row
 
 
 def made(package: Any, name: str, options: dict[str, Any]) -> Any:

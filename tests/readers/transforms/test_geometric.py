@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
 from helpers.support import param_id
 from hypothesis import assume, example, given
@@ -52,11 +53,6 @@ EVERY_KIND: list[Transform] = [
     RandomVerticalFlip(0.3),
 ]
 ANY_KIND = st.sampled_from(EVERY_KIND)
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    row: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return row
 
 
 def shout(image: Any) -> Any:

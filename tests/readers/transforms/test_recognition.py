@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.datasets import ROWS, make_dataset, size_of, values_of
 from helpers.dice import dice
+from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
 from helpers.support import image_set, packed
 from hypothesis import HealthCheck, assume, given, settings
@@ -33,11 +34,6 @@ def package(torchvision: Any, request: pytest.FixtureRequest) -> Any:
     from torchvision.transforms import v2
 
     return torchvision.transforms if request.param == 1 else v2
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    row: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return row
 
 
 def simclr(package: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.chance import kolmogorov_smirnov_limit
+from helpers.fusing import numbers
 from helpers.scripted import Scripted
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,11 +56,6 @@ def only(found: object) -> TimmRandomErasing:
     parts = recognised(found)
     assert parts is not None and len(parts) == 1 and isinstance(parts[0], TimmRandomErasing)
     return parts[0]
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    row: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return row
 
 
 @given(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
+from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
 from helpers.scripted import Scripted
 from hypothesis import assume, given
@@ -33,11 +33,6 @@ def only(found: object) -> Transform:
     parts = recognised(found)
     assert parts is not None and len(parts) == 1 and isinstance(parts[0], Transform)
     return parts[0]
-
-
-def numbers(seed: int, count: int) -> list[float]:
-    row: list[float] = np.random.default_rng(seed).random(count).tolist()
-    return row
 
 
 def compare(
