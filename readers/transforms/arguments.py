@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from packtrain._codec.geometry import FILTERS, PadMode
 from packtrain._core.arguments import choice, items, number, unexpected, whole
 from packtrain._core.errors import UsageError
+
+Version = Literal[1, 2]
+"""Whose arithmetic: that of ``torchvision.transforms`` (1) or ``torchvision.transforms.v2`` (2)."""
+
+
+def version(value: Version) -> Version:
+    """One of torchvision's versions."""
+    if value not in (1, 2):
+        raise unexpected("version", value, "1 or 2")
+    return value
 
 
 def integers(name: str, value: int | Sequence[int], lengths: Sequence[int], *, least: int) -> tuple[int, ...]:

@@ -66,6 +66,12 @@ class Transform(ABC):
         return transform_image(self, image)
 
 
+def uniform(bounds: Sequence[float], number: float) -> float:
+    """The number between two bounds that a random number in [0, 1) stands for: uniformly distributed, too."""
+    low, high = bounds
+    return low + (high - low) * number
+
+
 def transform_image(transform: MakesOperations, image: Any) -> Image:
     """Transforms a PIL image with random numbers from torch's default generator.
 

@@ -16,7 +16,7 @@ from packtrain._core.arguments import number, unexpected, whole
 from packtrain._core.errors import UsageError
 
 from . import arguments
-from .base import Transform
+from .base import Transform, uniform
 from .choices import permutation
 
 
@@ -57,7 +57,7 @@ class ColorJitter(ColourTransform):
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
         return tuple(
-            _JITTERS[part](_uniform(bounds, random[4 + part]))
+            _JITTERS[part](uniform(bounds, random[4 + part]))
             for part in permutation(random[:4])
             if (bounds := ranges[part]) is not None
         )
@@ -129,7 +129,7 @@ class GaussianBlur(ColourTransform):
                 f"GaussianBlur with a kernel of {wide} x {high} pixels (width x height), but an image of {width} x "
                 f"{height}: take a smaller kernel_size, or put a Resize before it"
             )
-        sigma = _uniform(self.sigma, random[0])
+        sigma = uniform(self.sigma, random[0])
         return (filters.GaussianBlur(self.kernel_size, (sigma, sigma)),)
 
     def __repr__(self) -> str:
@@ -236,8 +236,3 @@ class RandomEqualize(_Sometimes):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__(p, tones.Equalize())
-
-
-def _uniform(bounds: tuple[float, float], number: float) -> float:
-    low, high = bounds
-    return low + (high - low) * number

@@ -16,6 +16,7 @@ from packtrain._core.arguments import choice, flag, unexpected
 from packtrain._core.errors import UsageError
 
 from . import arguments
+from .base import uniform
 from .tensor_steps import FinishingStep, numbers
 
 if TYPE_CHECKING:
@@ -186,10 +187,9 @@ def _rectangle(
         random: Uniform in [0, 1) [`_PER_RECTANGLE`].
         count: Number of rectangles that share the area.
     """
-    (least, most), (low, high) = area, log_ratio
     for attempt in range(0, 2 * _ATTEMPTS, 2):
-        pixels = width * height * (least + (most - least) * random[attempt]) / count
-        ratio = math.exp(low + (high - low) * random[attempt + 1])
+        pixels = width * height * uniform(area, random[attempt]) / count
+        ratio = math.exp(uniform(log_ratio, random[attempt + 1]))
         tall, wide = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if tall < height and wide < width:
             top, left = int(random[-3] * (height - tall + 1)), int(random[-2] * (width - wide + 1))

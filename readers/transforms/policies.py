@@ -18,7 +18,7 @@ from packtrain._core.arguments import choice, whole
 from . import arguments
 from .autoaugment_policies import POLICIES
 from .geometric import GeometricTransform
-from .warps import Version, checked_version, inverse_matrix
+from .warps import inverse_matrix
 
 # In torchvision's order.
 _OPERATIONS: Final = (
@@ -60,10 +60,10 @@ class _Policy(GeometricTransform):
     Their warps move masks with the nearest pixel, and put `fill` around them.
     """
 
-    def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, version: Version) -> None:
+    def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, version: arguments.Version) -> None:
         self.interpolation: Final = arguments.warp_interpolation(interpolation)
         self.fill: Final = fill
-        self.version: Final = checked_version(version)
+        self.version: Final = arguments.version(version)
         self._resample: Final = FILTERS[self.interpolation]
         self._fill: Final = arguments.warp_fill(fill)
 
@@ -100,7 +100,7 @@ class TrivialAugmentWide(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
         *,
-        version: Version = 1,
+        version: arguments.Version = 1,
     ) -> None:
         super().__init__(interpolation, fill, version)
         self.num_magnitude_bins: Final = whole("num_magnitude_bins", num_magnitude_bins, 2)
@@ -138,7 +138,7 @@ class RandAugment(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
         *,
-        version: Version = 1,
+        version: arguments.Version = 1,
     ) -> None:
         super().__init__(interpolation, fill, version)
         self.num_ops: Final = whole("num_ops", num_ops, 0)
@@ -187,7 +187,7 @@ class AutoAugment(_Policy):
         interpolation: Any = "nearest",
         fill: float | Sequence[float] | None = None,
         *,
-        version: Version = 1,
+        version: arguments.Version = 1,
     ) -> None:
         super().__init__(interpolation, fill, version)
         self.policy: Final = choice("policy", getattr(policy, "value", policy), POLICIES)
@@ -249,7 +249,7 @@ def _greatest(name: str, width: int, height: int) -> float:
 
 # Translations have a line of their own for every width and height; a pass over a data set of many sizes needs few.
 @functools.lru_cache(1024)
-def _magnitudes(name: str, greatest: float, bins: int, version: Version) -> tuple[float, ...]:
+def _magnitudes(name: str, greatest: float, bins: int, version: arguments.Version) -> tuple[float, ...]:
     """All magnitudes of an operation, in torchvision's float32: another rounding would move whole pixels."""
     import torch
 

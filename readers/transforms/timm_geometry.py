@@ -15,6 +15,7 @@ from packtrain._codec.geometry import FILTERS, Box, Crop, Operation, Pad, PadMod
 from packtrain._core.errors import UsageError
 
 from . import arguments
+from .base import uniform
 from .geometric import CenterCrop, GeometricTransform, RandomResizedCrop
 
 
@@ -111,13 +112,13 @@ class ResizeKeepRatio(GeometricTransform):
         """How many times higher and wider than planned the result is."""
         scale = 1.0
         if random[0] < self.scale_p:
-            scale = self.scale[0] + (self.scale[1] - self.scale[0]) * random[1]
+            scale = uniform(self.scale, random[1])
             if self.scale_area:
                 scale = 1.0 / math.sqrt(scale)
         if random[2] >= self.aspect_p:
             return scale, scale
-        low, high = map(math.log, self.aspect)
-        aspect = math.sqrt(math.exp(low + (high - low) * random[3]))
+        log_aspect = [math.log(bound) for bound in self.aspect]
+        aspect = math.sqrt(math.exp(uniform(log_aspect, random[3])))
         return scale / aspect, scale * aspect
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -14,11 +14,10 @@ from packtrain._core.arguments import flag, number, unexpected
 from packtrain._core.errors import UsageError
 
 from . import arguments
+from .base import uniform
 from .geometric import GeometricTransform
 
 Matrix = tuple[float, float, float, float, float, float]
-Version = Literal[1, 2]
-"""Whose arithmetic: that of ``torchvision.transforms`` (1) or ``torchvision.transforms.v2`` (2)."""
 
 
 class RandomRotation(GeometricTransform):
@@ -55,7 +54,7 @@ class RandomRotation(GeometricTransform):
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        angle = _between(self.degrees, 0, random[0])
+        angle = uniform(self.degrees, random[0])
         return (Rotate(angle, FILTERS[self.interpolation], self.expand, self.center, self._fill),)
 
     def __repr__(self) -> str:
@@ -96,7 +95,7 @@ class RandomAffine(GeometricTransform):
         fill: float | Sequence[float] | None = 0,
         center: Sequence[float] | None = None,
         *,
-        version: Version = 1,
+        version: arguments.Version = 1,
     ) -> None:
         self.degrees: Final = arguments.degrees("degrees", degrees, (1,))
         self.translate: Final = None if translate is None else _shares(translate)
@@ -105,19 +104,19 @@ class RandomAffine(GeometricTransform):
         self.interpolation: Final = arguments.warp_interpolation(interpolation)
         self.fill: Final = 0 if fill is None else fill
         self.center: Final = _center(center)
-        self.version: Final = checked_version(version)
+        self.version: Final = arguments.version(version)
         self._fill: Final = arguments.warp_fill(fill)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        angle = _between(self.degrees, 0, random[0])
+        angle = uniform(self.degrees, random[0])
         x, y = self.translate or (0.0, 0.0)
         shift = (round(x * width * (2 * random[1] - 1)), round(y * height * (2 * random[2] - 1)))
-        scale = 1.0 if self.scale is None else _between(self.scale, 0, random[3])
+        scale = 1.0 if self.scale is None else uniform(self.scale, random[3])
         shear = (0.0, 0.0)
         if self.shear is not None:
-            along_y = _between(self.shear, 2, random[5]) if len(self.shear) == 4 else 0.0
-            shear = (_between(self.shear, 0, random[4]), along_y)
+            along_y = uniform(self.shear[2:], random[5]) if len(self.shear) == 4 else 0.0
+            shear = (uniform(self.shear[:2], random[4]), along_y)
         center = self.center or (width * 0.5, height * 0.5)
         matrix = inverse_matrix(center, angle, shift, scale, shear, self.version)
         return (Affine(matrix, FILTERS[self.interpolation], self._fill),)
@@ -184,24 +183,13 @@ class RandomPerspective(GeometricTransform):
         )
 
 
-def checked_version(version: Version) -> Version:
-    """Checks a version of torchvision's transforms.
-
-    Raises:
-        UsageError: It is neither 1 nor 2.
-    """
-    if version not in (1, 2):
-        raise unexpected("version", version, "1 or 2")
-    return version
-
-
 def inverse_matrix(
     center: tuple[float, float],
     angle: float,
     shift: tuple[float, float],
     scale: float,
     shear: tuple[float, float],
-    version: Version = 1,
+    version: arguments.Version = 1,
 ) -> Matrix:
     """Where each pixel of the result comes from, as torchvision computes it, to the last digit.
 
@@ -255,10 +243,6 @@ def perspective(corners: Sequence[tuple[int, int]], width: int, height: int) -> 
     except RuntimeError:
         raise UsageError(f"RandomPerspective of an image of {width} x {height} pixels: it is too small") from None
     return tuple(found.solution.to(torch.float32).tolist())
-
-
-def _between(bounds: Sequence[float], at: int, number: float) -> float:
-    return bounds[at] + (bounds[at + 1] - bounds[at]) * number
 
 
 def _center(value: Sequence[float] | None) -> tuple[float, float] | None:
