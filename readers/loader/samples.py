@@ -93,7 +93,7 @@ class SampleMaker:
 
     @property
     def unfused(self) -> Unfused:
-        """The transforms that go through PIL images."""
+        """The transforms that are not fused, and what would be faster."""
         return unfused(self._packed.composes if self._packed is not None else ())
 
     def same_dataset(self, dataset: Dataset[Any]) -> bool:

@@ -110,7 +110,7 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
         yield "  busy", _percent(figures.busy_share), f"{figures.busy_seconds:.1f} s"
     for name, share in figures.stage_shares.items():
         each = 1e6 * figures.stage_seconds[name] / max(1, figures.samples)
-        which = f": {', '.join(setup.unfused)} through PIL" if name == "transform" and setup.unfused else ""
+        which = f": {', '.join(setup.unfused)} not fused" if name == "transform" and setup.unfused else ""
         yield f"    {name}", _percent(share), f"{each:,.0f} us per sample{which}"
     if figures.busy_seconds and (off := _off_processor(figures)) > 0.01:
         yield "    off the processor", _percent(off), "waiting for a disk or for other processes"

@@ -23,7 +23,7 @@ class Setup:
         io: How its records are read, for example ``"mmap"``; None as for `store`.
         headspace: True if the same few batches were handed out again and again.
         foreign: True for a loader that is not packtrain's: what its workers do is unknown.
-        unfused: Names of the transforms that go through PIL images.
+        unfused: Names of the transforms that are not fused: callables on PIL images or arrays.
         remedy: What would be faster than these; empty: unknown.
     """
 

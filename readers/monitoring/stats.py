@@ -132,7 +132,7 @@ class Meter:
         return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
 
     def describe(self, unfused: tuple[str, ...], remedy: str) -> None:
-        """Says which transforms of the following passes go through PIL images, and what would be faster."""
+        """Says which transforms of the following passes are not fused, and what would be faster."""
         self._setup = replace(self._setup, unfused=unfused, remedy=remedy)
 
     def attach(self, rows: Words) -> None:

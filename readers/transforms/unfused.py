@@ -1,4 +1,4 @@
-"""Which steps of a pipeline go through PIL images, and what would be faster."""
+"""Which steps of a pipeline are called with images instead of being fused, and what would be faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Unfused(NamedTuple):
     """What is not fused.
 
     Attributes:
-        steps: Names of the steps that go through PIL images, each once.
+        steps: Names of the steps that are called with PIL images or arrays, each once.
         remedy: What would be faster; empty if nothing is known.
     """
 
