@@ -1,8 +1,8 @@
 """Label maps: decoded without scaling their indices, and moved by the same operations as the image.
 
-A mask holds class indices, so nothing may mix two of them: a resize takes the nearest value. Every operation picks
-rows and columns independently of each other, so a chain of them is one list of indices for each axis and a single
-gather at the end.
+A mask holds class indices, so nothing may mix two of them: a resize takes the nearest value. Crops, resizes, flips and
+pads pick rows and columns independently of each other, so a chain of them is one list of indices for each axis and a
+single gather at the end. Warps do not; each runs by itself between such chains.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class GaussianBlur(PixelOperation):
 class PillowBlur(PixelOperation):
     """Pillow's `ImageFilter.GaussianBlur` with `radius` in pixels, which timm uses.
 
-    pillow-simd reads beyond images of width or height 1, so that its own results there are those of chance.
+    pillow-simd reads beyond images whose width or height is 1, so its own results for these are arbitrary.
     """
 
     radius: float

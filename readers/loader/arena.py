@@ -117,7 +117,7 @@ class Layout:
 
 
 class Recipe(NamedTuple):
-    """Where the bytes lie that tell workers what to make from now on.
+    """Where the bytes are that tell workers what to make from now on.
 
     Attributes:
         number: Its number: 1 for the first one after that with which the workers were started.

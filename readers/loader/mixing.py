@@ -1,7 +1,7 @@
-"""Known batch transforms that mix images, timm's and torchvision's: what they need, said before they go wrong.
+"""Known batch transforms that mix images, timm's and torchvision's: what they need, checked before they go wrong.
 
-On bytes, some of them fail with a message about dtypes, and some mix wrongly without any: timm's Mixup rounds shares of
-labels to 0 where it draws one for each image.
+On bytes, some of them fail with a message about dtypes, and others silently mix wrongly: where timm's Mixup draws a
+share for each image, it rounds it to 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What batches are made by, as bytes for workers that are running: all but what they have open already.
+"""How batches are made, as bytes for workers that are already running: everything but what they have open.
 
 Pickle sends functions and classes by name. A worker that was started earlier may know another one by that name, if it
-is from a notebook or an interactive session, or none at all. Such a recipe is for new workers.
+is from a notebook or an interactive session, or none at all. Such a recipe needs new workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def packed(maker: BatchMaker, probe: Probe, before: BatchMaker, known: Mapping[s
     Args:
         maker: Makes batches from now on.
         probe: The samples that show what a batch looks like.
-        before: Makes them up to now, here and in the workers.
+        before: Has made them until now, here and in the workers.
         known: `definitions` when the workers were started.
 
     Returns:
@@ -52,7 +52,7 @@ def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
 
     Args:
         message: What `packed` returned.
-        before: What makes batches up to now.
+        before: What has made batches until now.
     """
     found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), _shared(before)).load()
     return found

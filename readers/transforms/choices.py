@@ -1,4 +1,4 @@
-"""Transforms that leave it to chance which others apply, or in what order."""
+"""Transforms that apply others at random: some of them, or all in a random order."""
 
 from __future__ import annotations
 

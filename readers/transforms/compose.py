@@ -37,7 +37,7 @@ class Compose:
         draws: Number of random numbers that `fused` and `finishing` take, in this order.
 
     Args:
-        transforms: Transforms, any callables, lists or `Compose` of them; torchvision's `Compose` is taken apart too.
+        transforms: Transforms, any callables, and lists or `Compose` of them, torchvision's `Compose` included.
 
     Raises:
         UsageError: One of the transforms is none of these.

@@ -56,7 +56,7 @@ class RandomResizedCropAndInterpolation(GeometricTransform):
 
 
 class ResizeKeepRatio(GeometricTransform):
-    """Resizes so that one side, or a weighted mean of both, fits `size`; the ratio stays, but for random changes.
+    """Resizes so that one side, or a weighted mean of both, fits `size`; only random changes alter the ratio.
 
     Args:
         size: (height, width).
@@ -148,7 +148,7 @@ class _CropOrPad(GeometricTransform):
 
 
 class CenterCropOrPad(_CropOrPad):
-    """Crops the middle of the image, where it is too large, and pads it alike on both sides, where it is too small.
+    """Crops the middle of the image where it is too large, and pads it equally on both sides where it is too small.
 
     Args:
         size: Pixels of each side, or (height, width).
