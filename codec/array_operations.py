@@ -31,9 +31,12 @@ def _moved(pixels: Pixels, operation: Crop | Scale | Flip | Pad) -> Pixels:
     height, width, channels = pixels.shape
     match operation:
         case Crop((left, top, wide, high)) if min(left, top) >= 0 and left + wide <= width and top + high <= height:
-            return np.ascontiguousarray(pixels[top : top + high, left : left + wide])
+            # No other view of all pixels: whoever asked for them in a certain place has to see that they are there.
+            whole = (wide, high) == (width, height)
+            return pixels if whole else np.ascontiguousarray(pixels[top : top + high, left : left + wide])
         case Flip(horizontal):
-            return array_from_pixels(pixels, mirrored=True) if horizontal else np.ascontiguousarray(pixels[::-1])
+            # A copy even of a single row, whose strides would be negative.
+            return array_from_pixels(pixels, mirrored=True) if horizontal else pixels[::-1].copy()
         case Scale(_, _, resample) if channels == 3 and resample in resizing.RESAMPLES:
             style = resizing.style()
             if style is not None:

@@ -25,6 +25,7 @@ from packtrain.transforms import (
     Compose,
     RandomCrop,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
@@ -36,6 +37,26 @@ TRAINING = [RandomResizedCrop(24), RandomHorizontalFlip()]
 @pytest.fixture(scope="module")
 def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(images, tmp_path_factory.mktemp("used") / "out", "tar", store=StoreOptions())
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        [Resize((20, 24)), RandomInvert(1), CenterCrop((20, 24))],
+        [Resize((20, 24)), RandomInvert(1), CenterCrop((20, 24)), RandomInvert(1)],
+        [Resize((1, 24)), RandomInvert(1), RandomVerticalFlip(1)],
+        [Resize((1, 24)), RandomInvert(1), RandomVerticalFlip(1), CenterCrop((1, 24)), RandomInvert(1)],
+    ],
+    ids=param_id,
+)
+def test_crops_and_flips_that_change_nothing_may_follow_an_effect(folder: Path, transform: Any) -> None:
+    opened = open_dataset(folder, transform)
+    for row in range(len(opened)):
+        into = np.empty((transform[0].size[0], 24, 3), np.uint8)
+        image = opened._samples.make(row, (0.0,) * opened._samples.draws, into)[0]
+        expected = Compose(transform)(opened.image(row).convert("RGB"))
+        assert image is into and np.array_equal(into, np.asarray(expected))
+        assert np.array_equal(opened[row][0].permute(1, 2, 0), into)
 
 
 class TestRandomness:
