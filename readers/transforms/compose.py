@@ -54,6 +54,8 @@ class Compose:
         self.foreign: Final[tuple[Callable[[Any], Any], ...]] = (
             () if finishes else tuple(map(adapted, self.given[count:]))
         )
+        # What is known is read now: what its owner changes in it later has no effect, and is not shown.
+        self._read: Final = tuple(map(repr, self.given if finishes else self.given[:count]))
         self._later: Final = tuple(
             known[at] is not None and all(isinstance(part, Transform) for part in known[at] or ())
             for at in range(count, len(known))
@@ -97,15 +99,20 @@ class Compose:
         return tuple(each for each, later in zip(self.foreign, self._later, strict=False) if later)
 
     def __repr__(self) -> str:
-        lines = "".join(f"\n    {transform}" for transform in self.given)
+        lines = "".join(f"\n    {shown}" for shown in self._shown())
         return f"{type(self).__name__}({lines}\n)"
 
     def __str__(self) -> str:
         """A line for each transform, with what becomes of it."""
         width = max(map(len, (FUSED, ON_TENSORS, ON_ARRAYS, THROUGH_PIL)))
-        each = zip(self._fates(), self.given, strict=True)
-        lines = (f"\n    {fate:<{width}}  {' '.join(repr(given).split())}{why}" for (fate, why), given in each)
+        each = zip(self._fates(), self._shown(), strict=True)
+        lines = (f"\n    {fate:<{width}}  {' '.join(shown.split())}{why}" for (fate, why), shown in each)
         return f"{type(self).__name__}({''.join(lines)}\n)"
+
+    def _shown(self) -> Iterator[str]:
+        """Each of `given` as it is shown."""
+        yield from self._read
+        yield from map(repr, self.given[len(self._read) :])
 
     def _fates(self) -> Iterator[tuple[str, str]]:
         """What becomes of each of `given`, and why."""

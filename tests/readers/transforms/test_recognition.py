@@ -222,6 +222,19 @@ def test_recognised_pipelines_travel_to_workers(torchvision: Any, dataset_folder
         assert all(map(torch.equal, here, there))
 
 
+def test_what_is_shown_is_what_runs(package: Any, dataset_folder: Path) -> None:
+    steps = [package.RandomCrop(20), package.PILToTensor()]
+    dataset = open_dataset(dataset_folder, steps)
+    shown = str(dataset.transform)
+    steps[0].size = (9, 9)
+    steps.pop()
+    assert dataset[0][0].shape == (3, 20, 20)
+    assert str(dataset.transform) == shown
+    dataset.transform = steps
+    assert dataset[0][0].shape == (3, 9, 9)
+    assert "(9, 9)" in str(dataset.transform) and "PILToTensor" not in str(dataset.transform)
+
+
 def test_torchs_loader_takes_them(torchvision: Any, dataset_folder: Path) -> None:
     dataset = open_dataset(dataset_folder, simclr(torchvision.transforms))
     for images, _ in DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork"):
