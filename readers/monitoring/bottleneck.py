@@ -20,6 +20,8 @@ _OFF: Final = 0.3
 _FROM_DISK: Final = 0.05
 # From this share of copied batches, copying matters.
 _COPIED: Final = 0.1
+# Only some samples are timed. Until one of them is, the stages that are known say nothing of the others.
+_KNOWN: Final = 0.5
 _REMEDIES: Final = {
     "resize": "smaller images (`pack --resize`)",
     "transform": "faster transforms of your own",
@@ -158,7 +160,7 @@ def _where(figures: Figures) -> str:
         return f"what its workers do is unknown{late if figures.setup.workers else ''}"
     if _postprocessing(figures) > 0.5:
         return f"postprocessing in this process is {_postprocessing(figures):.0%} of that"
-    if not figures.stage_shares:
+    if sum(figures.stage_shares.values()) < _KNOWN:
         return f"workers are busy {figures.busy_share:.0%} of their time"
     name, share = next(iter(figures.stage_shares.items()))
     return f"{name} is {share:.0%} of worker time"

@@ -618,6 +618,12 @@ def test_no_faster_disk_is_advised_where_the_data_was_in_memory(changes: dict[st
     assert "disk" not in str(stats) and "packtrain stage" not in str(stats)
 
 
+def test_a_stage_is_not_called_the_longest_before_others_are_timed() -> None:
+    text = str(starving(stage_seconds={"finish": 4.0, "handoff": 0.1}))
+    assert "workers are busy 100 % of their time" in text
+    assert "finish" not in text
+
+
 def test_where_workers_wait_for_a_disk_or_a_core_more_of_them_are_no_advice() -> None:
     assert "more worker" in str(starving())
     assert "more worker" not in str(ADVICE["disk"][0])
