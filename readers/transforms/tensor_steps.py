@@ -121,11 +121,11 @@ class ConvertImageDtype(PointwiseStep):
         dtype: The dtype.
 
     Raises:
-        UsageError: `dtype` is none.
+        UsageError: `dtype` is none, or has no range to scale to.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype: Final = _dtype(dtype)
+        self.dtype: Final = _scalable(_dtype(dtype))
 
     @override
     def convert(self, values: torch.Tensor) -> torch.Tensor:
@@ -150,12 +150,12 @@ class ToDtype(PointwiseStep):
         scale: Scale the values: floats are in [0, 1], integers in the range of their dtype.
 
     Raises:
-        UsageError: `dtype` is none.
+        UsageError: `dtype` is none, or has no range to scale to.
     """
 
     def __init__(self, dtype: torch.dtype, scale: bool = False) -> None:
-        self.dtype: Final = _dtype(dtype)
         self.scale: Final = flag("scale", scale)
+        self.dtype: Final = _scalable(_dtype(dtype)) if scale else _dtype(dtype)
 
     @override
     def convert(self, values: torch.Tensor) -> torch.Tensor:
@@ -199,7 +199,9 @@ class Normalize(PointwiseStep):
             )
         channels = values.shape[-3]
         if not {len(self.mean), len(self.std)} <= {1, channels}:
-            raise UsageError(f"mean={self.mean}, std={self.std}: the images have {channels} channels")
+            raise UsageError(
+                f"mean={self.mean}, std={self.std}: the images have {channels} channel{'s' * (channels != 1)}"
+            )
         mean, std = (
             torch.as_tensor(found, dtype=values.dtype).to(values.device)[:, None, None]
             for found in (self.mean, self.std)
@@ -219,6 +221,16 @@ def _dtype(dtype: torch.dtype) -> torch.dtype:
 
     if not isinstance(dtype, torch.dtype):
         raise unexpected("dtype", dtype, "a torch.dtype")
+    return dtype
+
+
+def _scalable(dtype: torch.dtype) -> torch.dtype:
+    """The dtype, if images can be scaled to its range."""
+    if not dtype.is_floating_point:
+        try:
+            _largest(dtype)
+        except TypeError:
+            raise unexpected("dtype", dtype, "one of floats or integers, as values are scaled to its range") from None
     return dtype
 
 

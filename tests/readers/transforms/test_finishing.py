@@ -28,7 +28,7 @@ from packtrain._readers.transforms.erasing import noise
 from packtrain._readers.transforms.finisher import Finisher
 from packtrain._readers.transforms.tensor_steps import FinishingStep
 from packtrain.errors import UsageError
-from packtrain.transforms import RandomErasing
+from packtrain.transforms import ConvertImageDtype, RandomErasing, ToDtype
 
 FALSE_ALARM = 1e-6
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -146,6 +146,19 @@ def test_every_byte_becomes_what_torchvision_makes_of_it(torchvision: Any, way: 
         assert same(torch.from_numpy(out).permute(0, 3, 1, 2), batch)
     # packtrain's own steps, called one after the other as torchvision's would be.
     assert same(through(list(recognised.finishing), image), expected)
+
+
+def test_values_are_not_scaled_to_a_dtype_without_a_range(torchvision: Any) -> None:
+    steps = [torchvision.transforms.PILToTensor(), torchvision.transforms.ConvertImageDtype(torch.bool)]
+    given = Compose(steps)
+    assert given.finishing == () and len(given.foreign) == 2
+    image = every_byte()
+    assert torch.equal(given(image), steps[1](steps[0](image)))
+    for make in (ConvertImageDtype, lambda dtype: ToDtype(dtype, scale=True)):
+        for dtype in (torch.bool, torch.complex64):
+            with pytest.raises(UsageError, match="scaled to its range"):
+                make(dtype)
+    assert ToDtype(torch.bool).dtype == torch.bool
 
 
 def test_a_grey_image_has_one_channel(torchvision: Any, way: str) -> None:
