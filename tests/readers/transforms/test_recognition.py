@@ -235,6 +235,15 @@ def test_what_is_shown_is_what_runs(package: Any, dataset_folder: Path) -> None:
     assert "(9, 9)" in str(dataset.transform) and "PILToTensor" not in str(dataset.transform)
 
 
+def test_an_object_with_methods_or_hooks_of_its_own_stays_foreign(package: Any) -> None:
+    hooked, patched = package.CenterCrop(8), package.CenterCrop(8)
+    hooked.register_forward_hook(lambda module, given, image: image.rotate(90))
+    patched.forward = lambda image: image.resize((5, 5))
+    for each in (hooked, patched, package.RandomApply([hooked]), package.Compose([patched])):
+        assert compose(each).foreign
+    assert compose(package.CenterCrop(8)).fused
+
+
 def test_torchs_loader_takes_them(torchvision: Any, dataset_folder: Path) -> None:
     dataset = open_dataset(dataset_folder, simclr(torchvision.transforms))
     for images, _ in DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork"):
