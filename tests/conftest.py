@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
-from helpers.sampling import covering
+from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
     """
     # No deadline: the time that an example takes says nothing about a law.
-    examples = 100 if config.getoption("complete") else 20
+    examples = 100 if config.getoption("complete") else 15
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
     set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is
@@ -54,17 +54,17 @@ def receive_ctrl_c() -> None:
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves tests marked `complete` out, and most combinations of those marked `sampled`, without ``--complete``."""
+    """Without ``--complete``, leaves out tests marked `complete`, and most combinations of several `parametrize`."""
     if config.getoption("complete"):
         return
     matrices: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = {item for item in items if not item.get_closest_marker("complete")}
     for matrix in matrices.values():
         cases = [item for item in matrix if item in kept]
-        chosen = covering([item.callspec.params for item in cases])
+        chosen = covering(list(map(case_of, cases)))
         kept -= {item for number, item in enumerate(cases) if number not in chosen}
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -296,6 +296,7 @@ def test_without_either_pillow(tmp_path: Path) -> None:
     assert json.loads(run_with(tmp_path, "--json").stdout)["facts"]["decoders"] == []
 
 
+@pytest.mark.complete
 def test_with_both_pillows(tmp_path: Path) -> None:
     for name in ("pillow", "pillow_simd"):
         folder = tmp_path / f"{name}-99.0.dist-info"

@@ -131,6 +131,7 @@ class TestPixels:
     def test_any_interval_at_length(self, seed: int) -> None:
         check_handmade(seed, 120, 12)
 
+    @pytest.mark.complete
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     def test_every_pixel_of_a_small_image(self, sampling: str) -> None:
         """With intervals of one MCU. The last column is one pixel wide, and the last row one pixel high."""
@@ -155,7 +156,6 @@ class TestPixels:
             for left in range(source.width - last - 2, source.width):
                 check(record, Box(left, 3, source.width - left, 9), whole)
 
-    @pytest.mark.sampled
     @needs_transcoder
     @pytest.mark.parametrize("size", [(65500, 24), (24, 65500)])
     @pytest.mark.parametrize("mode", ["RGB", "L"])

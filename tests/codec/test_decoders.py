@@ -215,7 +215,6 @@ class TestPixels:
             box = Box(1, 1, 2, 2)
             assert np.array_equal(pixels(each.decode(data, mode, box, scale), mode), cropped(mean, box))
 
-    @pytest.mark.sampled
     def test_photographs(self, each: Decoder, mode: str) -> None:
         listing, random = real_list(), np.random.default_rng(5)
         for line in listing.read_text().splitlines()[:40]:

@@ -44,7 +44,6 @@ with Loader(dataset, 2, num_workers=1) as loader:
 """
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_kind_is_packed_verified_and_loaded(tmp_path: Path, format: str, suffix: str) -> None:

@@ -194,7 +194,6 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.sampled
 def test_the_oracle_agrees_with_the_sources(dataset: Packed, io: str, store: str) -> None:
     assert dataset.read(io) == dataset.content
     assert verify(dataset.folder, decode_images=True).problems == ()
@@ -204,7 +203,6 @@ def test_the_oracle_agrees_with_the_sources(dataset: Packed, io: str, store: str
         assert [row.data for row in dataset.rows] == sound
 
 
-@pytest.mark.sampled
 def test_a_flipped_byte_of_a_record_is_noticed_and_named(dataset: Packed, io: str) -> None:
     for row in dataset.rows:
         for place in (0, 1, len(row.data) // 2, len(row.data) - 1):
@@ -223,7 +221,6 @@ def test_a_flipped_byte_of_a_record_is_noticed_and_named(dataset: Packed, io: st
                         checked.image(other.number)
 
 
-@pytest.mark.sampled
 def test_the_check_can_be_turned_off(dataset: Packed, io: str) -> None:
     for row in dataset.rows:
         with changed(row.shard, flipped(row.offset + len(row.data) // 2)):
@@ -252,7 +249,6 @@ def damaged_encodings(data: bytes) -> Iterator[bytes]:
         yield (magic + noise)[: len(data)]
 
 
-@pytest.mark.sampled
 def test_what_cannot_be_decoded_is_named_without_the_check_too(dataset: Packed, io: str, store: str) -> None:
     row = dataset.rows[1]
     unchecked = open_dataset(dataset.folder, io=io, check=False)
@@ -270,7 +266,6 @@ def test_what_cannot_be_decoded_is_named_without_the_check_too(dataset: Packed, 
     assert all(row.named_in(message) for message in messages)
 
 
-@pytest.mark.sampled
 def test_verify_names_each_damaged_record(dataset: Packed) -> None:
     for damaged in (dataset.rows, dataset.rows[::2], dataset.rows[1:2]):
         sound = {shard: shard.read_bytes() for shard in dataset.shards}
@@ -289,7 +284,6 @@ def test_verify_names_each_damaged_record(dataset: Packed) -> None:
 
 
 @pytest.mark.complete
-@pytest.mark.sampled
 def test_a_cut_shard_is_noticed_and_named(dataset: Packed, io: str) -> None:
     for shard in dataset.shards:
         for data in cut(shard.read_bytes()):
@@ -339,7 +333,6 @@ def flip_in_every_file(dataset: Packed, io: str, cases: Callable[[Path], Iterabl
     return count
 
 
-@pytest.mark.sampled
 def test_a_flipped_byte_in_any_file_is_never_taken_for_data(plain: Packed, io: str) -> None:
     assert flip_in_every_file(plain, io, some_offsets) > 70
 
@@ -350,7 +343,6 @@ def test_every_flipped_byte_in_any_file_is_never_taken_for_data(plain: Packed, i
     assert flip_in_every_file(plain, io, lambda path: islice(all_offsets(path), part, None, 6)) > 1500
 
 
-@pytest.mark.sampled
 def test_a_cut_or_missing_file_is_never_taken_for_data(dataset: Packed, io: str, complete: bool) -> None:
     """The sample has a third of the cases of each file, other ones of the next file."""
     for number, name in enumerate(files(dataset.folder)):
@@ -467,7 +459,6 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
     dataset.assert_named_by_verify("manifest.json", name)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("column", "value"),
     [

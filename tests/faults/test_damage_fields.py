@@ -78,7 +78,6 @@ def assert_named(dataset: Path, name: str, case: object) -> None:
     assert name in files, (case, files)
 
 
-@pytest.mark.sampled
 def test_a_flipped_byte_of_any_record_is_named_with_row_and_file(dataset: Path) -> None:
     manifest = Manifest.load(dataset)
     shards, lines = (np.load(dataset / "index" / f"{name}.npy").tolist() for name in ("shard", "line"))
@@ -114,7 +113,6 @@ def assert_every_flip_is_named(dataset: Path, most: int, part: slice) -> None:
             assert_named(dataset, name, (name, offset))
 
 
-@pytest.mark.sampled
 def test_a_flipped_byte_in_any_file_is_named(dataset: Path, complete: bool) -> None:
     """The sample has every ninth case."""
     assert_every_flip_is_named(dataset, 4, slice(0, None, 1 if complete else 9))
@@ -126,7 +124,6 @@ def test_many_flipped_bytes_in_any_file_are_named(dataset: Path, part: int) -> N
     assert_every_flip_is_named(dataset, 60, slice(part, None, 8))
 
 
-@pytest.mark.sampled
 def test_a_cut_or_missing_column_is_named(dataset: Path) -> None:
     for path in sorted((dataset / "index").glob("field.*")):
         with changed(path, lambda data: data.pop()):

@@ -139,6 +139,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount: Mount, complete: bool) -> None:
     """Every size from one page up to what the dataset needs; in a sample, every fifth."""

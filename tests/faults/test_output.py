@@ -234,7 +234,6 @@ DAMAGES: dict[str, Damage] = {
 LOST = [(name, suffix) for name, suffix in zip(FORMATS, (".tar", ".h5", ".mdb"), strict=True)] + [("tar", ".idx")]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(("format", "suffix"), LOST)
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.complete), 2])
@@ -269,7 +268,6 @@ def test_a_shard_lost_from_an_unfinished_pack_is_packed_again(job: Job, tmp_path
         (out / "index").rmdir()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
 def test_a_damaged_note_costs_its_shard_alone(job: Job, tmp_path: Path, keep: int) -> None:
     job.run(tmp_path / "undisturbed")
@@ -281,6 +279,7 @@ def test_a_damaged_note_costs_its_shard_alone(job: Job, tmp_path: Path, keep: in
     assert_same(out, tree(tmp_path / "undisturbed"), keep)
 
 
+@pytest.mark.complete
 def test_every_damage_to_a_note_is_noticed(small_job: Job, tmp_path: Path, complete: bool) -> None:
     """A note goes into the index, so that nothing in it may be taken on trust."""
     small_job.run(tmp_path / "undisturbed")

@@ -64,7 +64,6 @@ def answer(use: Callable[[Path], Any], dataset: Path) -> str:
             return str(error)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize(
     "name", ["manifest.json", "plan.json", "rejects.jsonl", "train-000000.tar", "index/line.npy", "index/blocks.npy"]
@@ -83,7 +82,6 @@ def test_what_is_not_a_file_is_refused_at_once_wherever_it_lies(
 FAILING = (errno.EACCES, errno.EIO, errno.EMFILE, errno.ESTALE)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("number", FAILING, ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", ["manifest.json", "plan.json", "line.npy", "rejects.jsonl", "train-000001.tar"])
 def test_what_cannot_be_read_is_named_with_a_remedy(

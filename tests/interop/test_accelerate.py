@@ -93,6 +93,7 @@ class TestProcesses:
     def test_metrics_count_every_sample_once(self, runs: Any, rows: int, tmp_path: Path) -> None:
         assert in_ranks(2, runs.gathered, rows, group=tmp_path / "group") == [list(range(rows))] * 2
 
+    @pytest.mark.complete
     @pytest.mark.parametrize("step", [1, 3, 4])
     def test_a_checkpoint_goes_on_after_its_step(self, runs: Any, step: int, tmp_path: Path) -> None:
         folder = tmp_path / "checkpoint"

@@ -126,7 +126,7 @@ def test_validate_test_and_predict(runs: Any, tmp_path: Path) -> None:
 class TestResume:
     """Every checkpoint of a run is resumed with a new loader, and must give what came after it in that run."""
 
-    @pytest.mark.sampled
+    @pytest.mark.complete
     @pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_steps": 18}], ids=["epochs", "steps"])
     @pytest.mark.parametrize("validation", [False, True])
     @pytest.mark.parametrize(

@@ -112,7 +112,6 @@ def test_a_bad_file_is_a_reject_that_says_why_and_the_others_are_packed(tmp_path
         packed(listing, tmp_path / "none allowed", "tar", max_rejects="0")
 
 
-@pytest.mark.sampled
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of some of them
 @pytest.mark.parametrize("check", [False, True], ids=["", "check"])
 @pytest.mark.parametrize("kind", ACCEPTED)

@@ -86,7 +86,6 @@ def is_lossless(before: str, after: str) -> bool:
     return before == after or (before in ("verbatim", "crop-ready", "raw") and after != "verbatim")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("before", STORE_MODES)
 @pytest.mark.parametrize("after", TARGETS)
 @pytest.mark.parametrize("from_format", FORMATS)
@@ -109,7 +108,6 @@ def test_every_pair(dataset: Packed, tmp_path: Path, before: str, after: str, fr
     assert (out / "rejects.jsonl").read_bytes() == (source / "rejects.jsonl").read_bytes()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("from_format", FORMATS)
 @pytest.mark.parametrize("to_format", FORMATS)
 @pytest.mark.parametrize("store", ["jpeg short", "raw small", "crop-ready"])

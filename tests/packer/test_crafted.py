@@ -99,7 +99,6 @@ def short(file: h5py.File, name: str) -> None:
     file[name] = np.zeros(2, "<i8")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["images", "lines", "offsets", "labels"])
 @pytest.mark.parametrize(
     "make",

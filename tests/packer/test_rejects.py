@@ -114,7 +114,6 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, format_name: str, workers: int) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 9, 3)

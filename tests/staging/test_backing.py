@@ -75,7 +75,6 @@ HOW = ("deleted", "truncated", "empty", "flipped", "flipped, with its old times"
 
 
 class TestKept:
-    @pytest.mark.sampled
     @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("name", ["a shard", "index/label.npy"])
     def test_when_a_file_of_the_source_is(

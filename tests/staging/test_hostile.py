@@ -288,7 +288,6 @@ class TestForeignRoots:
 class TestInACopy:
     """What is in the folder of an interrupted copy, or of an entry, has names that packtrain gave."""
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", OWN_KINDS)
     @pytest.mark.parametrize("name", ["data", "journal", "reservation.json"])
     def test_instead_of_its_parts(self, dataset: Path, place: Path, stranger: Stranger, kind: str, name: str) -> None:
@@ -303,7 +302,6 @@ class TestInACopy:
         assert stranger.file.read_text() == "years of work"
         assert (stranger.file.stat().st_nlink, stranger.file.stat().st_mtime) == (1, 1000)
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", OWN_KINDS)
     @pytest.mark.parametrize("name", ["staged.json", "manifest.json", "index", "index/label.npy", "rejects.jsonl"])
     def test_instead_of_files_of_an_entry(

@@ -98,6 +98,7 @@ def test_four_compete_for_room_for_two(
     assert_tidy(place, *left)
 
 
+@pytest.mark.complete
 def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
     """The budget is for one: of two processes that start at once, one gets `NoRoom` before it copies anything."""
     sources = [big_dataset(tmp_path / str(bytes), [bytes << 20] * 4) for bytes in (40, 41)]

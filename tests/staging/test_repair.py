@@ -38,7 +38,6 @@ def inodes(path: Path) -> dict[str, int]:
     return {str(file.relative_to(path)): file.stat().st_ino for file in path.rglob("*") if file.is_file()}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["flipped", "shorter", "longer", "missing"])
 @pytest.mark.parametrize("name", ["train-000001.tar", "index/label.npy", "plan.json", "rejects.jsonl", "manifest.json"])
 def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name: str, how: str) -> None:

@@ -180,7 +180,6 @@ def blocks(random: np.random.Generator, kind: str, count: int) -> Iterator[list[
         yield block
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("restart", [0, 1, 4])
 @pytest.mark.parametrize("kind", ["flat", "runs", "last", "full", "large", "far"])
 def test_what_a_huffman_decoder_may_get_wrong(kind: str, restart: int) -> None:

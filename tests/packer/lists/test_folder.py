@@ -249,7 +249,6 @@ def test_any_file_name_is_packed(tmp_path: Path, name: str) -> None:
 class TestOutputInside:
     """What is packed into may lie in the image folder: it is left out of what is packed."""
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("place", ["out", "dog/out"])
     @pytest.mark.parametrize("labels", ["int", "none"])
     def test_the_same_command_continues(self, tmp_path: Path, place: str, labels: str) -> None:

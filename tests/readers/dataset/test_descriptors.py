@@ -35,7 +35,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return packed(listing, folder / "out", request.param, shard_bytes=1)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_a_hundred_shards_are_read_with_64_descriptors(dataset: Path, io: str) -> None:
     done = subprocess.run([sys.executable, "-c", READ_ALL, dataset, io], capture_output=True, text=True)

@@ -140,6 +140,7 @@ def test_workers_end_by_themselves_though_others_were_forked_later() -> None:
         assert [worker.exitcode for worker in others] == [0, 0]
 
 
+@pytest.mark.complete
 def test_a_stopped_worker_does_not_keep_close_waiting() -> None:
     loader = forked()
     next(iter(loader))

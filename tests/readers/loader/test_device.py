@@ -71,7 +71,6 @@ POLICIES: dict[str, Choice] = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "policy", [pytest.param(name, marks=pytest.mark.complete if n >= 9 else ()) for n, name in enumerate(POLICIES)]
 )
@@ -525,7 +524,6 @@ needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 class TestOnAGpu:
     pytestmark = needs_gpu
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     def test_batches_are_those_of_the_cpu(self, workers: int, dtype: torch.dtype) -> None:

@@ -162,7 +162,6 @@ class TestBatches:
                 expected = dataset[position]
             assert torch.equal(image, tensor(expected[0])) and label.tolist() == expected[1].tolist()
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize(
         ("transform", "target"),
@@ -271,7 +270,6 @@ class TestWhoMakesIt:
             for other in others:
                 assert_same(other, first)
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("prefetch", [1, 2, 3])
     @pytest.mark.parametrize("workers", [1, 2, 3])
     def test_any_number_of_workers_and_batches_ahead(
@@ -398,7 +396,6 @@ class TestCollate:
 
 
 class TestEnds:
-    @pytest.mark.sampled
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("rows", [0, 1, 4, 5, 11])
     @pytest.mark.parametrize("drop_last", [True, False])

@@ -72,7 +72,6 @@ class TestContents:
                     seen += rows
                 assert sorted(seen) == list(range(22))
 
-    @pytest.mark.sampled
     @WORKERS
     @pytest.mark.parametrize("names", [(name,) for name in NAMES] + [("label", "image"), ("image", "label")])
     def test_any_fields_in_any_order(self, names: tuple[str, ...], workers: int) -> None:
@@ -400,7 +399,6 @@ class TestRefusals:
         with pytest.raises(UsageError, match="fields: 'row' is there twice"):
             loader_of(4, fields=("row", "path", "row"))
 
-    @pytest.mark.sampled
     @WORKERS
     @pytest.mark.parametrize(
         ("name", "value", "message"),

@@ -36,7 +36,6 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_hold_what_the_dataset_gives(folders: dict[str, Path], format: str, workers: int) -> None:

@@ -75,7 +75,6 @@ def chi_squared(counts: npt.NDArray[Any], expected: float | npt.NDArray[Any]) ->
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("rows", SIZES)
 @pytest.mark.parametrize(
     "make",

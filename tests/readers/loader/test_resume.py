@@ -411,7 +411,6 @@ SAMPLERS: dict[str, Any] = {
 
 
 class TestForeignSamplers:
-    @pytest.mark.sampled
     @pytest.mark.parametrize("name", SAMPLERS)
     @pytest.mark.parametrize("world", [1, 3])
     def test_they_go_on_where_they_were(self, name: str, world: int) -> None:

@@ -74,7 +74,6 @@ def test_a_batch_has_a_tensor_for_each_view(folder: Path) -> None:
     assert position == 12
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("views", [TWO_AND_THREE, FOREIGN], ids=["ours", "foreign"])
 def test_seed_epoch_and_position_decide(folder: Path, views: Views) -> None:
     """Also over callables that draw for themselves, and whichever process makes the batches."""

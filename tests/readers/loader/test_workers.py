@@ -156,7 +156,6 @@ def test_whichever_worker_is_killed_whenever_no_lock_is_left() -> None:
         assert multiprocessing.active_children() == []
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("deed", ["fail", "fail oddly", "fail to read"])
 def test_an_exception_in_a_transform_comes_with_traceback_and_record(
@@ -216,7 +215,6 @@ def test_a_damaged_record_is_raised(damaged: Callable[..., PackedDataset], worke
                 next(batches)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", [None, together])
 def test_damaged_records_are_left_out_on_request(

@@ -94,7 +94,6 @@ CASES = [*importable(), "extension, RGBX"]
 USUAL = CASES[:2]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "decoder", [name if name in USUAL else pytest.param(name, marks=pytest.mark.complete) for name in CASES]
 )
@@ -181,7 +180,6 @@ class TestOutput:
             assert tensor.ndim == 3 and tensor.shape[0] == opened.store.manifest.store.channels
             assert tensor.permute(1, 2, 0).is_contiguous()
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", ["resize", "centre", "mirrored", "nothing"])
     def test_it_is_the_callers_own(self, folder: Path, kind: str) -> None:
         opened = open_dataset(folder, TRANSFORMS[kind]())
@@ -196,7 +194,6 @@ class TestOutput:
 class TestForeign:
     """Callables of others behind, before or around ours."""
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("kind", ["random resized crop and flip", "crop", "nothing", "large centre"])
     def test_they_get_an_ordinary_image_with_torchvisions_pixels(
         self, torchvision: Any, folder: Path, whole: list[Image.Image], kind: str, monkeypatch: pytest.MonkeyPatch

@@ -243,7 +243,6 @@ class TestScaled:
     def pair(folder: Path, transform: Any, decoder: str = "auto") -> tuple[PackedDataset, PackedDataset]:
         return open_dataset(folder, transform), open_dataset(folder, transform, scaled=True, decoder=decoder)
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize("decoder", ["auto", pytest.param("pillow", marks=pytest.mark.complete)])
     @pytest.mark.parametrize(
         "transform",
@@ -270,7 +269,6 @@ class TestScaled:
         assert max(differences) < 2.5
         assert (max(differences) == 0) == (exact.store.manifest.store.store == "raw")
 
-    @pytest.mark.sampled
     @pytest.mark.parametrize(
         "transform",
         [

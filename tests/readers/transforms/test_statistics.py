@@ -68,7 +68,6 @@ QUANTITIES: dict[str, Callable[..., npt.NDArray[Any]]] = {
 SIZES = [(500, 375), (375, 500), (64, 64), (400, 100), (90, 300), (1000, 30), (20, 900), (7, 5)]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("scale", "ratio"), [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.2, 0.6), (0.4, 3.0))], ids=["default", "other"]
 )

@@ -105,7 +105,6 @@ def test_each_view_is_that_of_its_transform_alone(
     check(folder, transforms, seed, decoder=decoder, scaled=scaled)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     "transforms", [[GLOBAL, GLOBAL, *[LOCAL] * 4], [TINY] * 3, [GLOBAL, [LOCAL, inverted]], [Resize(9), Resize(40)]]
