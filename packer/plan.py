@@ -232,4 +232,6 @@ def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
 
 def _short(value: Any) -> str:
     text = str(value)
+    # A plan may have been made by a stranger, and this goes into a message.
+    text = text if text.isprintable() else repr(text)
     return text if len(text) <= 60 else text[:57] + "..."

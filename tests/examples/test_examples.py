@@ -262,6 +262,7 @@ README = ROOT / "README.md"
 TRANSFORMS = ROOT / "docs/transforms.md"
 FRAMEWORKS = ROOT / "docs/frameworks.md"
 LENET_README = ROOT / "examples/lenet/README.md"
+WITH_TORCHVISION = "from helpers.support import import_torchvision\nimport_torchvision()\n"
 RESNET_README = ROOT / "examples/resnet_ddp/README.md"
 
 
@@ -283,7 +284,8 @@ def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: 
     folder, first = {
         LENET_README: ("examples", ""),
         # Lightning imports torchvision.
-        FRAMEWORKS: ("tests", "from helpers.support import import_torchvision\nimport_torchvision()\n"),
+        FRAMEWORKS: ("tests", WITH_TORCHVISION),
+        TRANSFORMS: ("tests", WITH_TORCHVISION),
     }.get(document, ("", ""))
     path = f"import sys\nsys.path.append({str(ROOT / folder)!r})\n" if folder else ""
     for block in blocks:

@@ -36,6 +36,7 @@ from packtrain import (
     verify,
 )
 from packtrain._cli.info_cmd import _facts, _histogram
+from packtrain._cli.output import printable
 from packtrain._core.document import dump_document
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
@@ -302,7 +303,7 @@ class Campaign:
         lines = [text for _, text in _facts(summary)]
         if summary.label_counts is not None:
             lines += _histogram(summary.label_counts, summary.manifest.classes)
-        assert all(line.lstrip("\n").isprintable() for line in lines)
+        assert all(printable(line).replace("\n", "").isprintable() for line in lines)
 
     def verify(self, dataset: Path) -> None:
         """Verifies, with a journal."""
