@@ -87,12 +87,14 @@ def test_a_recipe_makes_images_of_the_type_that_it_names(name: str, torchvision:
         assert image.shape == (3, SIDE, SIDE)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("side", SIDES)
 def test_one_core_is_measured_in_a_process_that_keeps_to_it(jpegs: Path, side: str) -> None:
     found = child("recipes", "one_core", side, "bytes", jpegs, 0.05)
     assert found["images_per_second"] > 0 and found["seconds"] >= 0.05
 
 
+@pytest.mark.complete
 def test_a_recipe_of_a_library_that_is_missing_is_left_out(
     jpegs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

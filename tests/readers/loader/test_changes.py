@@ -163,6 +163,7 @@ def test_a_batch_that_is_held_costs_no_more_than_itself(folder: Path) -> None:
         assert small - allocated(loader) >= slot, "without waiting for another change"
 
 
+@pytest.mark.complete
 def test_a_lambda_is_for_new_workers(folder: Path) -> None:
     dataset = open_dataset(folder, CenterCrop(8))
     with loader_of(dataset) as loader:

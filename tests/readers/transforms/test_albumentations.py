@@ -110,6 +110,7 @@ def test_what_is_shown_of_them() -> None:
     assert [line[4:].split("  ")[0] for line in lines[1:3]] == ["fused", "on arrays"]
 
 
+@pytest.mark.complete
 def test_the_report_does_not_say_that_they_go_through_pil(packed_images: Path) -> None:
     dataset = open_dataset(packed_images, [CenterCrop(8), Slow()])
     # Only one sample in 32 is timed.

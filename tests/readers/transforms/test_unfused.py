@@ -131,6 +131,7 @@ def test_what_is_not_fused_is_named_with_what_would_help(transform: Any, steps: 
     assert unfused([given]) == unfused([given, given]) == Unfused(steps, remedy)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_stall_report_names_them_and_what_they_cost(folder: Path, workers: int) -> None:
     dataset = open_dataset(folder, [CenterCrop(8), Slow(), Resize(6)])
