@@ -15,6 +15,7 @@
     ├── LoaderError             a loader cannot continue: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
+        ├── GenerationGone      this state of a growing cache has made room for newer ones
         ├── UnsupportedVersion  written by a newer packtrain
         ├── CorruptFile         manifest, plan, index or shard differs from what was written
         │   └── SourceChanged   found while the dataset was being copied
@@ -94,6 +95,10 @@ class DatasetError(PacktrainError):
 
 class NotADataset(DatasetError):
     """There is no manifest: packing never finished, or the folder is not a dataset."""
+
+
+class GenerationGone(DatasetError):
+    """A generation of a growing cache is no longer there: its oldest samples have made room for new ones."""
 
 
 class UnsupportedVersion(DatasetError):

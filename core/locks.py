@@ -3,8 +3,8 @@
 All of them are `flock` locks. Such a lock belongs to an open file description: a forked process shares its parent's
 lock, and the lock ends when its last descriptor is closed. So there are no counters, no heartbeats and nothing to clean
 up. For the same reason no lock is ever released with ``LOCK_UN``: in a forked process, that would also release the
-parent's lock. A forked process keeps shared locks. It closes exclusive locks at once: otherwise a worker that is forked
-while another thread holds one would hold it for the rest of its life.
+parent's lock. A forked process keeps shared locks, unless they were taken for this process alone. It closes exclusive
+locks at once: otherwise a worker that is forked while another thread holds one would hold it for the rest of its life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-_exclusive: weakref.WeakSet[Lock] = weakref.WeakSet()
+_own: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
@@ -26,6 +26,7 @@ class Lock:
         path: The lock file.
         shared: Whether others may hold the lock too.
         wait: Whether to wait while others hold the lock in a way that excludes this one.
+        inherited: Whether a forked process holds the lock, too; None: if it is shared.
         flags: Flags for `os.open`. By default the file is opened for reading, which is enough on a local file system,
             and created if it is missing. An exclusive lock on NFS needs ``O_RDWR``.
         opener: Called like `os.open` to open the file.
@@ -40,14 +41,15 @@ class Lock:
         *,
         shared: bool = False,
         wait: bool = True,
+        inherited: bool | None = None,
         flags: int = os.O_RDONLY | os.O_CREAT,
         opener: Callable[[Path, int, int], int] = os.open,
     ) -> None:
         self.path = path
         self._descriptor = opener(path, flags | os.O_CLOEXEC, 0o600)
         self._finalizer = weakref.finalize(self, os.close, self._descriptor)
-        if not shared:
-            _exclusive.add(self)
+        if not (shared if inherited is None else inherited):
+            _own.add(self)
         try:
             mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.flock(self._descriptor, mode if wait else mode | fcntl.LOCK_NB)
@@ -58,6 +60,11 @@ class Lock:
     def fileno(self) -> int:
         """The descriptor. A process that inherits it holds the lock too."""
         return self._descriptor
+
+    @property
+    def held(self) -> bool:
+        """False once this process has released the lock, or if it was forked and does not hold it."""
+        return self._finalizer.alive
 
     def close(self) -> None:
         """Releases the lock for this process."""
@@ -70,9 +77,9 @@ class Lock:
         self.close()
 
 
-def _close_exclusive() -> None:
-    for lock in list(_exclusive):
+def _close_own() -> None:
+    for lock in list(_own):
         lock.close()
 
 
-os.register_at_fork(after_in_child=_close_exclusive)
+os.register_at_fork(after_in_child=_close_own)

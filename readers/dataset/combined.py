@@ -23,7 +23,7 @@ from ..transforms.finisher import Finisher
 from ..transforms.several_crops import composed
 from ..transforms.views import Views
 from .samples import PackedSamples, Samples, TransformLike
-from .store import RecordStore
+from .store import Store
 
 
 class SubsetSamples(Samples):
@@ -106,7 +106,7 @@ class SubsetSamples(Samples):
 
     @property
     @override
-    def stores(self) -> tuple[RecordStore, ...]:
+    def stores(self) -> tuple[Store, ...]:
         return self._samples.stores
 
     @cached_property
@@ -225,7 +225,7 @@ class ConcatSamples(Samples):
 
     @property
     @override
-    def stores(self) -> tuple[RecordStore, ...]:
+    def stores(self) -> tuple[Store, ...]:
         return tuple(dict.fromkeys(store for part in self._parts for store in part.stores))
 
     @override

@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy.typing as npt
 from torch.utils.data import Dataset
@@ -214,7 +214,7 @@ class PackedDataset(ImageDataset):
     @property
     def store(self) -> RecordStore:
         """The records of the dataset."""
-        return self._samples.store
+        return cast(RecordStore, self._samples.store)
 
     @property
     def decoder(self) -> Decoder:
@@ -337,10 +337,9 @@ def open_dataset(
     staged = None if stage is None else _staged(path, stage)
     if staged is not None:
         path = staged.path
+    store = RecordStore(path, io=io, check=check)
     return PackedDataset(
-        PackedSamples(
-            path, transform, target_transform, io=io, check=check, decoder=decoder, scaled=scaled, fields=fields
-        )
+        PackedSamples(store, transform, target_transform, decoder=decoder, scaled=scaled, fields=fields)
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..transforms.compose import Compose
     from ..transforms.views import Views
-    from .records import FieldRecords
+    from .store import Records
 
 
 class StoredImages:
@@ -37,9 +37,7 @@ class StoredImages:
         pipeline: Transforms encoded images; None without a transform.
     """
 
-    def __init__(
-        self, records: FieldRecords, decoder: Decoder, compose: Compose | Views | None, *, scaled: bool
-    ) -> None:
+    def __init__(self, records: Records, decoder: Decoder, compose: Compose | Views | None, *, scaled: bool) -> None:
         assert records.field.store is not None
         self.records: Final = records
         self._decoder = RecordDecoder(records.field.store, decoder)

@@ -31,8 +31,7 @@ from .rows import sample_type
 if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
 
-    from .records import FieldRecords
-    from .store import RecordStore
+    from .store import Records, Store
 
 # The transforms of torchvision.transforms that move pixels, for where packtrain does not run them itself. Those of its
 # v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
@@ -102,7 +101,7 @@ class NamedSamples:
 
     def __init__(
         self,
-        store: RecordStore,
+        store: Store,
         names: tuple[str, ...],
         compose: Compose | Views | None,
         decoder: Decoder,
@@ -133,7 +132,7 @@ class NamedSamples:
             if records.field.kind == "image"
         }
         self._foreign: Final = [(transform, _takes_several(transform)) for transform in self._compose.foreign]
-        self._frame: FieldRecords | None = None
+        self._frame: Records | None = None
         if CROP in names:
             self._frame = store.field(_frame(store.schema, names))
             if self._compose.foreign:
@@ -222,7 +221,7 @@ class NamedSamples:
         tensors = (mask if isinstance(mask, torch.Tensor) else torch.from_numpy(mask.copy()) for mask in masks)
         return {IMAGE: image, **dict(zip(names, tensors, strict=True))}
 
-    def _crop(self, records: FieldRecords, row: int, random: Sequence[float]) -> npt.NDArray[np.int64] | None:
+    def _crop(self, records: Records, row: int, random: Sequence[float]) -> npt.NDArray[np.int64] | None:
         """Left, top, width and height of what is taken of an image, and 1 if it is mirrored."""
         width, height = records.size(row)
         if not width:

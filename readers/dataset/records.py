@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
+from typing_extensions import Buffer, override
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.native import extension
@@ -26,13 +28,72 @@ from packtrain._core.schema import IMAGE, Field
 from .shards import OtherTime, Shard, Shards, WrongShard
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ..transforms.batched import BatchPlan
 
 
-class Faults:
+class Faults(ABC):
     """Says which row is meant and what is wrong with it, in errors.
+
+    Args:
+        path: The dataset's folder.
+
+    Attributes:
+        path: The dataset's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+
+    @abstractmethod
+    def describe(self, row: int) -> str:
+        """The name of `row` for messages."""
+
+    @abstractmethod
+    def line(self, row: int) -> int:
+        """The 0-based line of `row` in the list."""
+
+    @abstractmethod
+    def file(self, row: int) -> str | None:
+        """The name of the shard of `row`; None if the index names one that is not there."""
+
+    @property
+    @abstractmethod
+    def remedy(self) -> str:
+        """What to do about damage."""
+
+    def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+        try:
+            what = self.describe(row)
+        except DatasetError:
+            what = f"row {row}"
+        return CorruptRecord(
+            f"{self.path}: {_of(field)}{what} is damaged: {how}. {self.remedy}",
+            file=self.file(row),
+            row=row,
+            line=self.line(row),
+        )
+
+    def unreadable(self, row: int, field: str, error: OSError, verb: str) -> DatasetError:
+        """The error for a shard that cannot be opened or read."""
+        kind = error_kind(error)
+        why = f"its shard cannot be {verb} ({reason(error)})"
+        if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
+            why = f"{why}; {self.remedy_for(error)}"
+        return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self.file(row))
+
+    def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
+        """The error for a shard that is not the one that was packed or indexed."""
+        why = f"its shard {error}; {self.remedy_for(error)}"
+        return CorruptFile(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self.file(row))
+
+    def remedy_for(self, error: Exception) -> str:
+        """What to do about a shard that cannot be used."""
+        return self.remedy
+
+
+class DatasetFaults(Faults):
+    """Faults of a packed dataset.
 
     Args:
         path: The dataset's folder.
@@ -42,65 +103,68 @@ class Faults:
     """
 
     def __init__(self, path: Path, manifest: Manifest, index: Index, *, staged: bool) -> None:
-        self.path: Final = path
+        super().__init__(path)
         self._manifest = manifest
         self._index = index
         self._staged = staged
 
+    @override
     def describe(self, row: int) -> str:
-        """The name of `row` for messages: row, line, path and shard."""
-        line = int(self._index["line"][row])
-        where = f"line {line}, {self._index.text('path', row)!r}, in {self._file(row) or 'no shard'}"
+        where = f"line {self.line(row)}, {self._index.text('path', row)!r}, in {self.file(row) or 'no shard'}"
         return f"row {row} ({where})"
 
-    def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
-        """The error that says how the record of `row` is damaged."""
-        try:
-            what = self.describe(row)
-        except DatasetError:
-            what = f"row {row}"
-        return CorruptRecord(
-            f"{self.path}: {_of(field)}{what} is damaged: {how}. `packtrain verify` lists all damage; {self.remedy}",
-            file=self._file(row),
-            row=row,
-            line=int(self._index["line"][row]),
-        )
+    @override
+    def line(self, row: int) -> int:
+        return int(self._index["line"][row])
 
-    def unreadable(self, row: int, field: str, error: OSError, verb: str) -> DatasetError:
-        """The error for a shard that cannot be opened or read."""
-        kind = error_kind(error)
-        why = f"its shard cannot be {verb} ({reason(error)})"
-        if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
-            cause = "the shards were moved" if isinstance(error, FileNotFoundError) else None
-            why = f"{why}; {self._unless(cause, '--base DIR ')}"
-        return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
-
-    def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
-        """The error for a shard that is not the one that was packed or indexed."""
-        cause = "only its time changed, as by copying" if isinstance(error, OtherTime) else None
-        why = f"its shard {error}; {self._unless(cause)}"
-        return CorruptFile(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self._file(row))
+    @override
+    def file(self, row: int) -> str | None:
+        number = int(self._index["shard"][row])
+        return self._manifest.shards[number].name if number < len(self._manifest.shards) else None
 
     @property
+    @override
     def remedy(self) -> str:
-        """What to do about damage."""
+        return f"`packtrain verify` lists all damage; {self._mend}"
+
+    @override
+    def remedy_for(self, error: Exception) -> str:
+        cause, options = None, ""
+        if isinstance(error, OtherTime):
+            cause = "only its time changed, as by copying"
+        elif isinstance(error, FileNotFoundError):
+            cause, options = "the shards were moved", "--base DIR "
+        if cause is None or self._staged or self._manifest.base is None:
+            return self._mend
+        update = f"packtrain index --update {options}{shlex.quote(os.fspath(self.path))}"
+        return f"if {cause}, run `{update}`; if not, {self._mend}"
+
+    @property
+    def _mend(self) -> str:
         if self._staged:
             return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"
         if self._manifest.base is not None:
             return "restore the shard from a sound copy, or index again if it was changed on purpose"
         return "restore the shard from a sound copy, or pack again"
 
-    def _unless(self, cause: str | None, options: str = "") -> str:
-        """What to do about damage, unless the links of an indexed dataset are out of date for this cause."""
-        if cause is None or self._staged or self._manifest.base is None:
-            return self.remedy
-        update = f"packtrain index --update {options}{shlex.quote(os.fspath(self.path))}"
-        return f"if {cause}, run `{update}`; if not, {self.remedy}"
 
-    def _file(self, row: int) -> str | None:
-        """The name of the shard of `row`; None if the index names one that is not there."""
-        number = int(self._index["shard"][row])
-        return self._manifest.shards[number].name if number < len(self._manifest.shards) else None
+class FieldColumns(Protocol):
+    """The columns of one field, by name; `packtrain._core.index.Columns` says what each member does."""
+
+    unchecked: bytearray
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """A column."""
+
+    def check(self, row: int) -> None:
+        """Checks the block that holds `row`."""
+
+
+class RowIndex(FieldColumns, Protocol):
+    """What records need of an index; `packtrain._core.index.Index` says what each member does."""
+
+    def field(self, name: str) -> FieldColumns:
+        """The columns of a field."""
 
 
 class FieldRecords:
@@ -123,7 +187,7 @@ class FieldRecords:
     """
 
     def __init__(
-        self, field: Field, index: Index, shards: Shards, faults: Faults, *, check: bool, bare: bool = False
+        self, field: Field, index: RowIndex, shards: Shards, faults: Faults, *, check: bool, bare: bool = False
     ) -> None:
         self.field: Final = field
         self.columns: Final = index.field(field.name)
@@ -134,7 +198,7 @@ class FieldRecords:
         self._shards = shards
         self._faults = faults
         self._opened = shards.opened
-        self._length = len(index["line"])
+        self._length = len(index["shard"])
         self._unchecked = self.columns.unchecked
         # A memoryview yields a Python int in a third of the time that a numpy scalar takes.
         self._shard = native(index["shard"]).data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Self
@@ -29,7 +28,8 @@ from ..transforms.sharing import finishers_of
 from ..transforms.views import Views
 from .images import StoredImages
 from .named import NamedSamples, checked_fields, checked_name
-from .store import RecordStore
+from .records import FieldRecords
+from .store import RecordStore, Store
 
 TransformLike = Callable[[Any], Any]
 """Any callable on an image or a label: packtrain's transforms, torchvision's, or a function."""
@@ -86,7 +86,7 @@ class Samples(ABC):
 
     @property
     @abstractmethod
-    def stores(self) -> tuple[RecordStore, ...]:
+    def stores(self) -> tuple[Store, ...]:
         """The stores that records are read from, each once."""
 
     @abstractmethod
@@ -169,12 +169,12 @@ class Samples(ABC):
     def filename(self, row: int) -> str:
         """The path of `row` as it stands in the list."""
         packed, row = self.locate(row)
-        return packed.store.index.text("path", packed.store.checked_row(row))
+        return packed.store.filename(row)
 
     def line(self, row: int) -> int:
         """The 0-based line of `row` in the list."""
         packed, row = self.locate(row)
-        return int(packed.store.index["line"][packed.store.checked_row(row)])
+        return packed.store.line(row)
 
     def describe(self, row: int) -> str:
         """Names `row` for a person: dataset, row, line, path and shard."""
@@ -205,18 +205,16 @@ class PackedSamples(Samples):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        store: Store,
         transform: TransformLike | Sequence[TransformLike] | None = None,
         target_transform: TransformLike | None = None,
         *,
-        io: str = "auto",
-        check: bool = True,
         decoder: str = "auto",
         scaled: bool = False,
         fields: Iterable[str] | None = None,
     ) -> None:
         self.target_transform = function("target_transform", target_transform)
-        self.store: Final = RecordStore(path, io=io, check=check)
+        self.store = store
         self.decoder: Final[Decoder] = find_decoder(decoder)
         try:
             self._fields = checked_fields(fields, self.store.schema)
@@ -266,10 +264,9 @@ class PackedSamples(Samples):
     @property
     @override
     def labels(self) -> npt.NDArray[Any]:
-        if self.store.manifest.labels.kind == "none":
+        if self.store.schema.labels.kind == "none":
             raise UsageError(f"{self.store.path} has no labels")
-        self.store.index.check_all()
-        return self.store.index["label"]
+        return self.store.all_labels()
 
     @override
     def __len__(self) -> int:
@@ -282,7 +279,7 @@ class PackedSamples(Samples):
     @property
     @override
     def classes(self) -> tuple[str, ...] | None:
-        return self.store.manifest.classes
+        return self.store.schema.classes
 
     @property
     @override
@@ -316,16 +313,16 @@ class PackedSamples(Samples):
 
     @property
     @override
-    def stores(self) -> tuple[RecordStore, ...]:
+    def stores(self) -> tuple[Store, ...]:
         return (self.store,)
 
     @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self.store.index.rows_at(places)
+        return self.store.rows_at(places)
 
     @override
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self.store.index.places()[rows]
+        return self.store.places()[rows]
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
@@ -340,6 +337,13 @@ class PackedSamples(Samples):
         other._prepare()
         return other
 
+    def with_store(self, store: Store) -> Self:
+        """The same over the records of another state of the dataset."""
+        other = copy.copy(self)
+        other.store = store
+        other._prepare()
+        return other
+
     @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         store, images = self.store, self.images
@@ -347,6 +351,8 @@ class PackedSamples(Samples):
             return False
         records = images.records
         options = records.field.store
+        if not (isinstance(store, RecordStore) and isinstance(records, FieldRecords)):
+            return False
         if options is None or options.store != "raw" or into.images.shape[3] != options.channels:
             return False
         try:

@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -13,7 +14,7 @@ from typing import Final, Literal, Protocol
 from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile
-from packtrain._core.manifest import INDEX, Manifest, ShardInfo
+from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
 from packtrain._core.opening import open_regular
 
@@ -56,28 +57,23 @@ class OtherTime(WrongShard):
     """A linked shard has the size that it had when it was indexed, and another time of change."""
 
 
-class Shards:
-    """The shards of a dataset, by number.
+class Shards(ABC):
+    """Shards by number, which are opened as they are needed.
 
     Args:
-        folder: The dataset's folder.
-        manifest: Its manifest.
-        io: ``"mmap"``, ``"pread"`` or ``"auto"``, see `RecordStore`.
+        io: ``"mmap"`` or ``"pread"``.
 
     Attributes:
         io: ``"mmap"`` or ``"pread"``.
         opened: The shards that are open. A look into it is all that reading from an open shard costs.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
-        self._folder = folder
-        self._manifest = manifest
-        self.io: Final[Literal["mmap", "pread"]] = (
-            "pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap"
-        )
+    def __init__(self, io: Literal["mmap", "pread"]) -> None:
+        self.io: Final = io
         self.opened: Final[dict[int, Shard]] = {}
         self._most = _descriptor_budget()
 
+    @abstractmethod
     def open(self, number: int) -> Shard:
         """Opens a shard, and lets go of another one if too many are open.
 
@@ -86,33 +82,48 @@ class Shards:
             WrongShard: It has another size than when it was written, or is linked and has changed since it was indexed.
             OSError: It cannot be opened.
         """
-        info = self.info(number)
+
+    def _opened(self, number: int, path: Path, size: int) -> Shard:
+        """Opens the file of a shard, which must have this size."""
         if len(self.opened) >= self._most:
             self.opened.pop(next(iter(self.opened)))
-        path = self._manifest.shard_path(self._folder, number)
         shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
-        if shard.bytes != info.bytes:
-            raise WrongShard(f"has {shard.bytes} bytes, {info.bytes} were written")
-        if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
-            raise OtherTime(f"({path}) was changed after it had been indexed")
+        if shard.bytes != size:
+            raise WrongShard(f"has {shard.bytes} bytes, {size} were written")
         self.opened[number] = shard
         return shard
-
-    def info(self, number: int) -> ShardInfo:
-        """What the manifest says about a shard.
-
-        Raises:
-            CorruptFile: There is none of this number.
-        """
-        if number >= len(self._manifest.shards):
-            raise CorruptFile(
-                f"{self._folder}: the index names shard {number} of {len(self._manifest.shards)}", file=INDEX
-            )
-        return self._manifest.shards[number]
 
     def close(self) -> None:
         """Closes all shards. Views that were handed out stay valid, and shards are opened again as they are needed."""
         self.opened.clear()
+
+
+class DatasetShards(Shards):
+    """The shards of a dataset.
+
+    Args:
+        folder: The dataset's folder.
+        manifest: Its manifest.
+        io: ``"mmap"``, ``"pread"`` or ``"auto"``, see `RecordStore`.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        super().__init__("pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap")
+
+    @override
+    def open(self, number: int) -> Shard:
+        if number >= len(self._manifest.shards):
+            raise CorruptFile(
+                f"{self._folder}: the index names shard {number} of {len(self._manifest.shards)}", file=INDEX
+            )
+        path = self._manifest.shard_path(self._folder, number)
+        shard = self._opened(number, path, self._manifest.shards[number].bytes)
+        if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
+            del self.opened[number]
+            raise OtherTime(f"({path}) was changed after it had been indexed")
+        return shard
 
     def _on_network(self) -> bool:
         if is_network(self._folder) or not self._manifest.shards:

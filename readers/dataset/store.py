@@ -3,31 +3,174 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
+from packtrain._codec.decode import EncodedImage
+from packtrain._codec.stages import OnStage, untimed
 from packtrain._core.arguments import choice
-from packtrain._core.errors import CorruptFile, UsageError
+from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
-from packtrain._core.schema import IMAGE
+from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._staging.locks import lease_on
 
-from .records import Faults, FieldRecords, counted, native
-from .shards import IO, Shards
+from .records import DatasetFaults, FieldRecords, counted, native
+from .shards import IO, DatasetShards
 
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
 """Label of every row of a dataset without labels, as in torchvision's unlabelled STL10."""
 
 
-class RecordStore:
+class Records(Protocol):
+    """The records of one field, by row; `FieldRecords` says what each member does and raises."""
+
+    @property
+    def field(self) -> Field:
+        """The field."""
+
+    def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
+        """The stored bytes of `row`."""
+
+    def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
+        """The image of `row` as it is stored."""
+
+    def value(self, row: int, on_stage: OnStage = untimed) -> Any:
+        """The value of `row`."""
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Width and height of the image or mask of `row`."""
+
+    def length(self, row: int) -> int:
+        """Size of the record of `row` in bytes."""
+
+    def will_need(self, row: int) -> int:
+        """Asks the system to read the record of `row` into memory."""
+
+    def damaged(self, row: int, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+
+    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        """The error for a record that holds something else."""
+
+
+class Opened(Protocol):
+    """Open files."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of records read since they were opened."""
+
+
+class Store(ABC):
+    """Where the records of samples come from, by row and field.
+
+    Attributes:
+        path: Folder of the dataset.
+        schema: What samples hold.
+        io: ``"mmap"`` or ``"pread"``.
+        check: Whether each record is compared with its checksum when it is read.
+    """
+
+    path: Path
+    schema: Schema
+    io: str
+    check: bool
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    @abstractmethod
+    def field(self, name: str) -> Records:
+        """The records of a field."""
+
+    @property
+    @abstractmethod
+    def read_bytes(self) -> int:
+        """Bytes of records read since the dataset was opened."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Says which sample each row is."""
+
+    @property
+    def opened(self) -> Opened:
+        """What is open, and stays open when a later state of the same dataset takes the place of this one."""
+        return self
+
+    @abstractmethod
+    def checked_row(self, row: int) -> int:
+        """Checks the row number and its part of the index; a negative row is counted from the end.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+        """
+
+    @abstractmethod
+    def label(self, row: int) -> Label:
+        """The label of `row`: int, float, or an array [K] of int64 or float32; `NO_LABEL` without labels."""
+
+    @abstractmethod
+    def all_labels(self) -> npt.NDArray[Any]:
+        """The labels of all rows, [rows] or [rows, K]; there must be some.
+
+        Raises:
+            CorruptFile: The index is damaged.
+        """
+
+    @abstractmethod
+    def line(self, row: int) -> int:
+        """The 0-based line of `row` in the list."""
+
+    @abstractmethod
+    def filename(self, row: int) -> str:
+        """The path of `row` as it stands in the list."""
+
+    @abstractmethod
+    def describe(self, row: int) -> str:
+        """The name of `row` for messages."""
+
+    @abstractmethod
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows whose records lie at these places of the physical order; both int64 [any]."""
+
+    @abstractmethod
+    def places(self) -> npt.NDArray[np.int64]:
+        """The place of each row, int64 [rows]."""
+
+    def record(self, row: int, field: str = IMAGE) -> memoryview:
+        """The stored bytes of a field of `row` as a read-only memoryview; with mmap, no byte is copied.
+
+        Raises:
+            IndexError: There is no such row.
+            UsageError: There is no such field, or `row` is without it.
+            CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
+            UnreadableFile: The shard cannot be opened or read.
+            CorruptRecord: The bytes differ from what was written.
+        """
+        data = self.field(field).read(row)
+        if data is None:
+            raise UsageError(f"{self.path}: {self.describe(self.checked_row(row))} has no {field}")
+        return data
+
+    def will_need(self, row: int, field: str = IMAGE) -> int:
+        """Asks the system to read a record into memory, see `FieldRecords.will_need`."""
+        return self.field(field).will_need(row)
+
+
+class RecordStore(Store):
     """The records of a dataset, by row and field.
 
     If `path` is a staged copy, it is not evicted while this object lives.
@@ -51,24 +194,31 @@ class RecordStore:
 
     def __init__(self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True) -> None:
         choice("io", io, IO)
-        self.path: Final = local_path(path)
+        self.path = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
         manifest, index = _loaded(self.path)
         self.manifest: Final = manifest
-        self.schema: Final = self.manifest.schema
-        self._shards: Final = Shards(self.path, self.manifest, io)
-        self.io: Final = self._shards.io
-        self.check: Final = check
+        self.schema = self.manifest.schema
+        self._shards: Final = DatasetShards(self.path, self.manifest, io)
+        self.io = self._shards.io
+        self.check = check
         self.index: Final = index
-        self._faults: Final = Faults(self.path, self.manifest, self.index, staged=self._lease is not None)
+        self._faults: Final = DatasetFaults(self.path, self.manifest, self.index, staged=self._lease is not None)
         self._length = self.manifest.records
         self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
         self._fields: dict[str, FieldRecords] = {}
 
+    @override
     def __len__(self) -> int:
         return self._length
 
+    @property
+    @override
+    def identity(self) -> str:
+        return self.manifest.identity
+
+    @override
     def field(self, name: str) -> FieldRecords:
         """The records of a field; its part of the index is opened when it is first asked for.
 
@@ -86,39 +236,16 @@ class RecordStore:
         return records
 
     @property
+    @override
     def read_bytes(self) -> int:
-        """Bytes of records read since this was opened."""
         return sum(records.read_bytes for records in tuple(self._fields.values()))
-
-    def record(self, row: int, field: str = IMAGE) -> memoryview:
-        """The stored bytes of a field of `row` as a read-only memoryview; with mmap, no byte is copied.
-
-        Raises:
-            IndexError: There is no such row.
-            UsageError: There is no such field, or `row` is without it.
-            CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
-            UnreadableFile: The shard cannot be opened or read.
-            CorruptRecord: The bytes differ from what was written.
-        """
-        try:
-            records = self._fields[field]
-        except KeyError:
-            records = self.field(field)
-        data = records.read(row)
-        if data is None:
-            raise UsageError(f"{self.path}: {self.describe(self.checked_row(row))} has no {field}")
-        return data
-
-    def will_need(self, row: int, field: str = IMAGE) -> int:
-        """Asks the system to read a record into memory, see `FieldRecords.will_need`."""
-        return self.field(field).will_need(row)
 
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """The labels of several rows, [rows] or [rows, K]; `check_rows` must have been called for them."""
         return np.full(len(rows), NO_LABEL) if self._labels is None else self.index["label"][rows]
 
+    @override
     def label(self, row: int) -> Label:
-        """The label of `row`: int, float, or an array [K] of int64 or float32; `NO_LABEL` without labels."""
         row = self.checked_row(row)
         if self._labels is None:
             return NO_LABEL
@@ -126,13 +253,8 @@ class RecordStore:
         # A memoryview gives plain numbers, a two-dimensional array its rows.
         return value.copy() if isinstance(value, np.ndarray) else value
 
+    @override
     def checked_row(self, row: int) -> int:
-        """Checks the row number and its part of the index; a negative row is counted from the end.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The index is damaged there.
-        """
         if not 0 <= row < self._length:
             row = counted(row, self._length)
         self.index.check(row)
@@ -149,9 +271,30 @@ class RecordStore:
             raise IndexError(f"rows {rows.min()} to {rows.max()} of a dataset of {self._length} rows")
         self.index.check_rows(rows)
 
+    @override
+    def all_labels(self) -> npt.NDArray[Any]:
+        self.index.check_all()
+        return self.index["label"]
+
+    @override
+    def line(self, row: int) -> int:
+        return int(self.index["line"][self.checked_row(row)])
+
+    @override
+    def filename(self, row: int) -> str:
+        return self.index.text("path", self.checked_row(row))
+
+    @override
     def describe(self, row: int) -> str:
-        """The name of `row` for messages: row, line, path and shard."""
         return self._faults.describe(row)
+
+    @override
+    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self.index.rows_at(places)
+
+    @override
+    def places(self) -> npt.NDArray[np.int64]:
+        return self.index.places()
 
     def close(self) -> None:
         """Closes the shards. Views that were handed out stay valid; the next read opens the shards again."""

@@ -122,7 +122,7 @@ class SerialEngine(Engine):
         with preserved():
             self.layout = maker.layout(probe)
         self._words = blank()
-        self._timer = StageTimer(self._words, maker.samples.stores)
+        self._timer = StageTimer(self._words, maker.samples.opened)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:

@@ -60,7 +60,7 @@ def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
 
 def _shared(maker: BatchMaker) -> Sequence[object]:
     """What every maker of a loader has, so that it need not be sent: open datasets, and a function that stays."""
-    return *maker.samples.stores, maker.collate_fn
+    return *maker.samples.opened, maker.collate_fn
 
 
 class _Pickler(pickle.Pickler):

@@ -21,7 +21,7 @@ from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
 from ..dataset.rows import is_sample, owned, sample_type
 from ..dataset.samples import Samples
-from ..dataset.store import RecordStore
+from ..dataset.store import Opened, Store
 from ..transforms.batched import Destination
 from ..transforms.finisher import Finisher
 from ..transforms.unfused import Unfused, unfused
@@ -61,7 +61,7 @@ class SampleMaker:
         """What is left to do with the image of a sample, or with each view of it; empty if it is nothing."""
         # What is copied has not been finished.
         self._copies = not self._finish or finishers == ()
-        self.stores: Final[tuple[RecordStore, ...]] = self._packed.stores if self._packed is not None else ()
+        self.stores: Final[tuple[Store, ...]] = self._packed.stores if self._packed is not None else ()
         """Where records are read from."""
         self.schema: Final[Mapping[str, Field]] = _schema_of(self._packed) if self._packed is not None else {}
         """What the dataset knows about the fields of its samples; empty for pairs of image and label."""
@@ -90,6 +90,11 @@ class SampleMaker:
                 raise UsageError(f"fields: {name!r} is there twice")
             if name != "position" and name not in self._lookups:
                 raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
+
+    @property
+    def opened(self) -> tuple[Opened, ...]:
+        """The open files of the dataset, which stay open when the dataset moves on to a later state."""
+        return tuple(store.opened for store in self.stores)
 
     @property
     def unfused(self) -> Unfused:
@@ -225,7 +230,7 @@ def _schema_of(samples: Samples) -> Mapping[str, Field]:
 
     Several datasets one after the other agree on these, but the samples of some may be without a field.
     """
-    schemas = [store.manifest.schema for store in samples.stores]
+    schemas = [store.schema for store in samples.stores]
     found = [field for field in schemas[0].fields if field.name in (samples.fields or ())]
     return {
         field.name: replace(field, optional=any(schema[field.name].optional for schema in schemas)) for field in found

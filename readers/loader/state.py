@@ -11,7 +11,7 @@ from packtrain._core.errors import UsageError
 from .sampler import SamplerOrder
 
 if TYPE_CHECKING:
-    from ..dataset.store import RecordStore
+    from ..dataset.store import Store
 
 _VERSION = 1
 
@@ -91,6 +91,6 @@ def _no_state(why: str) -> UsageError:
     return UsageError(f"this is not the state of a loader: {why}")
 
 
-def identity_of(stores: Sequence[RecordStore]) -> str | None:
+def identity_of(stores: Sequence[Store]) -> str | None:
     """Which samples the rows of these stores are, one store after the other; None without stores."""
-    return "+".join(store.manifest.identity for store in stores) or None
+    return "+".join(store.identity for store in stores) or None

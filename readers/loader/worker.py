@@ -138,7 +138,7 @@ def run(assignment: Assignment) -> None:
 
 def _work(assignment: Assignment) -> None:
     board, number, results = assignment.board, assignment.number, assignment.results
-    timer = StageTimer(board.words(number), assignment.maker.samples.stores, current=board.current(number))
+    timer = StageTimer(board.words(number), assignment.maker.samples.opened, current=board.current(number))
     timer.idle()
     if assignment.init is not None:
         try:

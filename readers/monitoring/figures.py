@@ -8,7 +8,7 @@ from typing import Any
 
 from packtrain._core.cores import cores_per_rank
 
-from ..dataset.store import RecordStore
+from ..dataset.store import Store
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Setup:
     remedy: str = ""
 
 
-def setup_of(workers: int, stores: Iterable[RecordStore] = (), *, headspace: bool = False) -> Setup:
+def setup_of(workers: int, stores: Iterable[Store] = (), *, headspace: bool = False) -> Setup:
     """The setup of a loader.
 
     Args:
@@ -50,8 +50,8 @@ def setup_of(workers: int, stores: Iterable[RecordStore] = (), *, headspace: boo
     return Setup(workers, cores_per_rank(), store, io, headspace)
 
 
-def _pixels(store: RecordStore) -> str | None:
-    image = store.manifest.schema.image
+def _pixels(store: Store) -> str | None:
+    image = store.schema.image
     return None if image is None or image.store is None else image.store.store
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from packtrain._codec.stages import OnStage, Stage, untimed
 
-from ..dataset.store import RecordStore
+from ..dataset.store import Opened
 from .counters import BUSY, IDLE, Clock, Count, Counters
 
 EVERY: Final = 32
@@ -59,7 +59,7 @@ class StageTimer(Observer):
 
     Args:
         words: The counters of this process, int64 [WORDS].
-        stores: Where records are read from.
+        opened: Where records are read from.
         clock: Returns nanoseconds.
         every: One sample in this many is timed, on average; 1: all of them.
         current: See `Observer`.
@@ -68,13 +68,13 @@ class StageTimer(Observer):
     def __init__(
         self,
         words: memoryview,
-        stores: Sequence[RecordStore] = (),
+        opened: Sequence[Opened] = (),
         clock: Clock = time.monotonic_ns,
         every: int = EVERY,
         current: memoryview | None = None,
     ) -> None:
         super().__init__(current)
-        self._stores = stores
+        self._opened = opened
         self._words = words
         self._counters = Counters(words, clock)
         self._clock = clock
@@ -135,7 +135,7 @@ class StageTimer(Observer):
         """What this thread has used so far, in the order of `_USAGE`."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         read = 0
-        for store in self._stores:
-            read += store.read_bytes
+        for files in self._opened:
+            read += files.read_bytes
         # getrusage has processor time, too, but many kernels count it in ticks.
         return time.thread_time_ns(), _BLOCK_BYTES * usage.ru_inblock, usage.ru_majflt, read

@@ -9,6 +9,7 @@ import pytest
 from helpers.support import packed, shard_bytes
 
 from packtrain import BlockShuffled, ImageDataset, PackedDataset, concat, open_dataset
+from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile
 
 
@@ -20,6 +21,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> PackedDataset:
 def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:
     """Where a record lies: dataset, shard, offset. For LMDB, which places small records itself, the place."""
     home, row = dataset._samples.locate(row)
+    assert isinstance(home.store, RecordStore)
     index = home.store.index
     by_key = home.store.manifest.format == "lmdb"
     return (

@@ -127,8 +127,8 @@ def test_views_of_one_transform_differ(crop_ready: Path) -> None:
 
 def test_views_go_where_they_are_wanted(folder: Path) -> None:
     """Each into its own array, if it has the right shape; other arrays stay as they are."""
-    samples = open_dataset(folder, Views([CenterCrop(8), CenterCrop(9), RandomCrop(10, pad_if_needed=True)]))._samples
-    channels = samples.store.manifest.store.channels
+    dataset = open_dataset(folder, Views([CenterCrop(8), CenterCrop(9), RandomCrop(10, pad_if_needed=True)]))
+    samples, channels = dataset._samples, dataset.store.manifest.store.channels
     into = tuple(torch.zeros(side, side, channels, dtype=torch.uint8).numpy() for side in (8, 7, 10))
     views, _ = samples.make(0, [0.5] * samples.draws, into)
     assert views[0] is into[0] and views[2] is into[2]
