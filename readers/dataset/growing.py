@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -220,43 +220,100 @@ class _PartFaults(Faults):
         return "A growing cache cannot be repaired: delete its folder, and let it fill again"
 
 
-class _Place(NamedTuple):
-    """Where a row lies: its shard, and the row there."""
+class GenerationRows:
+    """Where the rows of a generation lie. From their first use on, none of its shards is deleted while this lives.
 
-    part: Part
-    row: int
-
-
-class GenerationStore(Store):
-    """The records of one generation of a cache, by row and field. None of its shards is deleted while it lives.
+    A process that was forked, or that was sent this, takes a lease of its own when it first uses it.
 
     Args:
         files: The open files of the cache.
-        number: Number of the generation.
+        generation: The generation.
+        lease: A lease on it, if there is one.
 
-    Raises:
-        GenerationGone: It is no longer there.
-        CorruptFile: It is damaged.
-        UnreadableFile: It cannot be read.
+    Attributes:
+        files: The open files of the cache.
+        generation: The generation.
     """
 
-    def __init__(self, files: CacheFiles, number: int) -> None:
-        self._lease = GenerationLease(files.root, number)
+    def __init__(self, files: CacheFiles, generation: Generation, lease: GenerationLease | None = None) -> None:
+        self._lease = lease
+        self.files: Final = files
+        self.generation: Final = generation
+        self._ends = list(accumulate(generation.records))
+
+    def __reduce__(self) -> tuple[type[GenerationRows], tuple[CacheFiles, Generation]]:
+        return GenerationRows, (self.files, self.generation)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def at(self, row: int) -> tuple[Part, int]:
+        """The shard that holds a row, and the row there; a negative row is counted from the end.
+
+        Raises:
+            IndexError: There is no such row.
+            GenerationGone: There was no lease on it, and it has gone.
+            CorruptFile: The index of its shard is damaged.
+        """
+        if not 0 <= row < len(self):
+            row = counted(row, len(self))
+        if self._lease is None or not self._lease.held:
+            self._lease = GenerationLease(self.files.root, self.generation.number)
+        place = bisect_right(self._ends, row)
+        part = self.files.part(self.generation.first_shard + place, self.generation)
+        return part, row - (self._ends[place - 1] if place else 0)
+
+    def release(self) -> None:
+        """Gives up the lease. The next use takes another one."""
+        if self._lease is not None:
+            self._lease.close()
+
+    def parts(self) -> list[Part]:
+        """All shards, oldest first."""
+        shards = range(self.generation.first_shard, self.generation.end_shard)
+        return [self.files.part(number, self.generation) for number in shards]
+
+
+class GenerationStore(Store):
+    """The records of one generation of a cache, by row and field.
+
+    Args:
+        rows: The rows of the generation.
+    """
+
+    def __init__(self, rows: GenerationRows) -> None:
+        files = rows.files
+        self._rows = rows
         self._files = files
         self.path = files.root
         self.schema = files.schema
         self.io = files.io
         self.check = files.check
-        self.generation: Final = Generation.load(files.root, number)
-        self._ends = list(accumulate(self.generation.records))
         self._records: dict[str, GenerationRecords] = {}
 
-    def __reduce__(self) -> tuple[type[GenerationStore], tuple[CacheFiles, int]]:
-        return GenerationStore, (self._files, self.generation.number)
+    @classmethod
+    def open(cls, files: CacheFiles, number: int) -> Self:
+        """Opens a generation, with a lease on it.
+
+        Raises:
+            GenerationGone: It is no longer there.
+            CorruptFile: It is damaged.
+            UnreadableFile: It cannot be read.
+        """
+        lease = GenerationLease(files.root, number)
+        return cls(GenerationRows(files, Generation.load(files.root, number), lease))
+
+    def __reduce__(self) -> tuple[type[GenerationStore], tuple[GenerationRows]]:
+        return GenerationStore, (self._rows,)
 
     @override
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return len(self._rows)
+
+    @property
+    def generation(self) -> Generation:
+        """The generation."""
+        return self._rows.generation
 
     @property
     @override
@@ -267,8 +324,12 @@ class GenerationStore(Store):
     def field(self, name: str) -> GenerationRecords:
         records = self._records.get(name)
         if records is None:
-            records = self._records.setdefault(name, GenerationRecords(self.schema[name], self))
+            records = self._records.setdefault(name, GenerationRecords(self.schema[name], self._rows))
         return records
+
+    @override
+    def release(self) -> None:
+        self._rows.release()
 
     @property
     @override
@@ -280,33 +341,13 @@ class GenerationStore(Store):
     def identity(self) -> str:
         return self._files.info.id
 
-    def at(self, row: int) -> _Place:
-        """Where a row lies; a negative row is counted from the end.
-
-        Raises:
-            IndexError: There is no such row.
-            GenerationGone: This process was forked, and the generation has gone since.
-            CorruptFile: The index of its shard is damaged.
-        """
-        if not 0 <= row < len(self):
-            row = counted(row, len(self))
-        place = bisect_right(self._ends, row)
-        number = self.generation.first_shard + place
-        part = self._files.part(number, self.generation) if self._lease.held else self._part_in_fork(number)
-        return _Place(part, row - (self._ends[place - 1] if place else 0))
-
-    def _part_in_fork(self, number: int) -> Part:
-        # What was open before the fork may be of shards that were deleted since, but then so was the generation.
-        self._lease = GenerationLease(self.path, self.generation.number)
-        return self._files.part(number, self.generation)
-
     @override
     def checked_row(self, row: int) -> int:
         return row if 0 <= row < len(self) else counted(row, len(self))
 
     @override
     def label(self, row: int) -> Label:
-        part, row = self.at(row)
+        part, row = self._rows.at(row)
         if self.schema.labels.kind == "none":
             return NO_LABEL
         value = part.index["label"][row]
@@ -315,7 +356,7 @@ class GenerationStore(Store):
 
     @override
     def all_labels(self) -> npt.NDArray[Any]:
-        return np.concatenate([part.index["label"] for part in self._all_parts()])
+        return np.concatenate([part.index["label"] for part in self._rows.parts()])
 
     @override
     def line(self, row: int) -> int:
@@ -328,7 +369,7 @@ class GenerationStore(Store):
     @override
     def describe(self, row: int) -> str:
         try:
-            part, inner = self.at(row)
+            part, inner = self._rows.at(row)
         except DatasetError:
             return f"sample {self.line(row)}"
         return part.describe(inner)
@@ -341,28 +382,22 @@ class GenerationStore(Store):
     def places(self) -> npt.NDArray[np.int64]:
         return np.arange(len(self))
 
-    def _all_parts(self) -> list[Part]:
-        return [self._files.part(number, self.generation) for number in self._numbers()]
-
-    def _numbers(self) -> range:
-        return range(self.generation.first_shard, self.generation.end_shard)
-
 
 class GenerationRecords:
     """The records of one field of a generation, by row: those of its shards. See `FieldRecords` for what is raised.
 
     Args:
         field: The field.
-        store: The generation.
+        rows: Where its rows lie.
     """
 
-    def __init__(self, field: Field, store: GenerationStore) -> None:
-        self.field = field
-        self._store = store
+    def __init__(self, field: Field, rows: GenerationRows) -> None:
+        self.field: Final = field
+        self._rows = rows
         self._name = field.name
 
     def _at(self, row: int) -> tuple[FieldRecords, int]:
-        part, inner = self._store.at(row)
+        part, inner = self._rows.at(row)
         return part.field(self._name), inner
 
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
@@ -460,7 +495,7 @@ class GrowingDataset(ImageDataset):
         """The store of a generation; the present one if it is that."""
         if generation is None:
             return newest(self.store.opened, self.store)
-        return self.store if generation == self.generation else GenerationStore(self.store.opened, generation)
+        return self.store if generation == self.generation else GenerationStore.open(self.store.opened, generation)
 
 
 def newest(files: CacheFiles, present: GenerationStore | None = None) -> GenerationStore:
@@ -476,7 +511,7 @@ def newest(files: CacheFiles, present: GenerationStore | None = None) -> Generat
         if present is not None and present.generation.number == numbers[-1]:
             return present
         try:
-            return GenerationStore(files, numbers[-1])
+            return GenerationStore.open(files, numbers[-1])
         except DatasetError:
             # It may have been replaced meanwhile.
             if generation_numbers(files.root)[-1:] == numbers[-1:]:

@@ -109,6 +109,9 @@ class Store(ABC):
         """What is open, and stays open when a later state of the same dataset takes the place of this one."""
         return self
 
+    def release(self) -> None:  # noqa: B027  # most stores never change places with another one
+        """Lets go of what keeps this state of a dataset, once another one has taken its place."""
+
     @abstractmethod
     def checked_row(self, row: int) -> int:
         """Checks the row number and its part of the index; a negative row is counted from the end.

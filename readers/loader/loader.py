@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
+from ..dataset.growing import GrowingDataset
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
@@ -157,6 +158,7 @@ class Loader:
         self.batch_size: Final = whole("batch_size", batch_size, 1)
         self.drop_last: Final = flag("drop_last", drop_last)
         self._sampler: Final = sampler
+        self._shuffle: Final = shuffle
         self.num_workers: Final = workers_of(num_workers)
         self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
         self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
@@ -385,6 +387,7 @@ class Loader:
         try:
             place = self._ranks.now()
             self._require_present(this, place)
+            self._advance()
             progress.begin(place)
             run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):
@@ -405,6 +408,12 @@ class Loader:
         finally:
             if not self.persistent_workers and self._pass in (None, this):
                 self._pipeline.close()
+
+    def _advance(self) -> None:
+        """Moves a growing dataset to its newest generation as an epoch begins."""
+        if isinstance(self._dataset, GrowingDataset) and not self._progress.consumed:
+            self._dataset.advance()
+            self._progress.reorder(order_of(self._dataset, self._sampler, self._shuffle))
 
     def _require_present(self, this: Token, place: Place) -> None:
         this.require_own_process()

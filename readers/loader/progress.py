@@ -44,7 +44,7 @@ class Progress:
     def __init__(
         self, order: Order, batch_size: int, drop_last: bool, ranks: Ranks, seed: Seed, dataset: str | None = None
     ) -> None:
-        self.order: Final = order
+        self.order = order
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._ranks = ranks
@@ -62,6 +62,10 @@ class Progress:
         """Goes to the beginning of an epoch."""
         self.under_way = False
         self.epoch, self.consumed, self._resumed = epoch, 0, None
+
+    def reorder(self, order: Order) -> None:
+        """Takes another order from the present epoch on, of which nothing has been handed out."""
+        self.order = order
 
     def schedule(self, place: Place) -> Schedule:
         """The steps of a rank through an epoch."""

@@ -210,11 +210,15 @@ class _Bench:
         edition = self._board.edition()
         if edition == self._edition:
             return
-        found, before = self._board.announced(), self._announced
-        if found.recipe is not None and (before is None or found.recipe != before.recipe):
+        found, earlier = self._board.announced(), self._announced
+        if found.recipe is not None and (earlier is None or found.recipe != earlier.recipe):
             message = self._board.read(found.recipe.start, found.recipe.size)
+            before = self._maker
             self._maker, self._probe = unpacked(message, self._maker)
-        if before is not None and found[:3] != before[:3]:
+            # The assignment still refers to the first of them.
+            for store in set(before.samples.stores).difference(self._maker.samples.stores):
+                store.release()
+        if earlier is not None and found[:3] != earlier[:3]:
             self._arena = None
         self._edition, self._announced = edition, found
 
