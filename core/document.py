@@ -34,12 +34,13 @@ def dump_document(body: dict[str, Any]) -> bytes:
     return text.removesuffix(_END) + _CHECKSUM % crc32c(text) + _END
 
 
-def load_document(path: Path, *, newest: int) -> dict[str, Any]:
+def load_document(path: Path, *, newest: int, most: int = MOST_BYTES) -> dict[str, Any]:
     """Reads and checks a document.
 
     Args:
         path: Path of the document.
         newest: Highest `version` of a document that the caller understands.
+        most: The most bytes that it may have.
 
     Returns:
         The body, without its checksum. Its values may be of any kind: `parse_document` checks them.
@@ -52,7 +53,7 @@ def load_document(path: Path, *, newest: int) -> dict[str, Any]:
         CorruptFile: Anything else is wrong with the document.
     """
     with reading(path, missing=False):
-        data = read_regular(path, MOST_BYTES)
+        data = read_regular(path, most)
     return read_document(data, path, newest=newest)
 
 

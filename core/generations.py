@@ -5,24 +5,26 @@
       shards/cache-000042.tar           shards, immutable once they have this name
       shards/cache-000042.index.npy     the index of one shard: a structured array with a row per sample
       generations/00000017.json         a published state: a range of shards. Readers hold a lock on it
-      readers/<id>                      what a reader has handed out, see `packtrain._core.reading`
+      readers/<id>                      what a reader has handed out, see `packtrain._core.reader_reports`
       status.json                       figures of the filler
       filler.lock                       held by the filler
       tmp/                              the shard that is being written
 
 Shards are numbered in the order in which they were written, and samples, too. A generation is a range of both, so it
 says little about each shard, and everything else is in the shard's index. None of these files is ever rewritten, except
-for ``status.json``.
+for ``status.json``. ``docs/format.md`` has the details.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
+import shlex
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -30,26 +32,35 @@ import numpy as np
 import numpy.typing as npt
 
 from .document import dump_document, load_document, parse_document
-from .errors import CorruptFile, GenerationGone, NotADataset
-from .files import write_file
+from .errors import CorruptFile, GenerationGone, NotADataset, UnreadableFile, UsageError
+from .files import fsync_folder, write_file
 from .locks import Lock
-from .manifest import Count, Crc32c, FieldInfo, Format, Labels, Time, shard_stem
+from .manifest import CACHE, MANIFEST, Count, Crc32c, FieldInfo, Format, Labels, Time, holds, shard_stem
+from .npy import table_header
 from .opening import open_regular
+from .problems import reading
 from .schema import Field, Schema
-from .typed import Form
+from .typed import MOST, Form, is_count
 
-CACHE: Final = "cache.json"
 SHARDS: Final = "shards"
 GENERATIONS: Final = "generations"
 READERS: Final = "readers"
 TEMPORARY: Final = "tmp"
 STATUS: Final = "status.json"
 FILLER_LOCK: Final = "filler.lock"
+REMEDY: Final = "A growing cache cannot be repaired: delete its folder, and let it fill again"
+"""What to do about damage."""
 _VERSION: Final = 1
 _STEM: Final = "cache"
 _INDEX: Final = ".index.npy"
 _DIGITS: Final = 8
-_NAME: Final = re.compile(rf"(\d{{{_DIGITS},}})\.json")
+_NAME: Final = re.compile(rf"([0-9]{{{_DIGITS}}}|[1-9][0-9]{{{_DIGITS},18}})\.json")
+_MOST_INFO_BYTES: Final = 16 << 20
+_MOST_GENERATION_BYTES: Final = 64 << 20
+"""Longer documents are not read: a generation of about a million shards."""
+_PATIENCE: Final = 5.0
+"""Seconds to wait while somebody else holds a generation alone. A filler does for as long as it takes to remove it."""
+_LOOK: Final = 0.001
 
 Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
 Table = npt.NDArray[np.void]
@@ -71,9 +82,13 @@ class CacheInfo:
     fields: tuple[FieldInfo, ...]
     labels: Labels
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
-        """What a sample holds."""
+        """What a sample holds.
+
+        Raises:
+            UsageError: The fields do not fit together.
+        """
         names = Field.__dataclass_fields__
         fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
         return Schema(tuple(fields), self.labels)
@@ -99,11 +114,23 @@ class CacheInfo:
             CorruptFile: It is damaged.
         """
         path = root / CACHE
-        try:
-            body = load_document(path, newest=_VERSION)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotADataset(f"{root} has no {CACHE}: not a growing cache", file=CACHE) from error
-        return parse_document(cls, body, path)
+        with advising(REMEDY, CACHE):
+            try:
+                body = load_document(path, newest=_VERSION, most=_MOST_INFO_BYTES)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise NotADataset(_why_no_cache(root), file=CACHE) from error
+            info = parse_document(cls, body, path)
+            try:
+                info._check()
+            except UsageError as error:
+                raise CorruptFile(f"{path} is damaged: {error}", file=CACHE) from error
+        return info
+
+    def _check(self) -> None:
+        """Checks what concerns several values."""
+        for field, found in zip(self.schema.fields, self.fields, strict=True):
+            if FieldInfo.of(field) != found:
+                raise UsageError(f"field {field.name}: the size of records is not known before they are written")
 
 
 @dataclass(frozen=True)
@@ -151,7 +178,11 @@ class Generation:
         )
 
     def publish(self, root: Path) -> None:
-        """Writes the generation, durably and atomically. Its shards must be there."""
+        """Writes the generation, durably and atomically. Its shards must be there.
+
+        Raises:
+            FileExistsError: There is a generation of this number.
+        """
         body = {"version": _VERSION, **asdict(self)}
         write_file(generation_path(root, self.number), [dump_document(body)], exclusive=True)
 
@@ -166,16 +197,30 @@ class Generation:
             CorruptFile: It is damaged.
         """
         path = generation_path(root, number)
-        try:
-            body = load_document(path, newest=_VERSION)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _gone(root, number) from error
-        found = parse_document(cls, body, path)
-        if found.number != number or len({len(found.records), len(found.bytes), len(found.index_crc32c)}) != 1:
-            raise CorruptFile(f"{path} is damaged: its values do not fit together", file=path.name)
-        if not all(found.records):
-            raise CorruptFile(f"{path} is damaged: it names a shard without samples", file=path.name)
+        file = f"{GENERATIONS}/{path.name}"
+        with advising(f"If there are later generations, delete this file: they are read without it. {REMEDY}", file):
+            try:
+                body = load_document(path, newest=_VERSION, most=_MOST_GENERATION_BYTES)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise _gone(root, number) from error
+            found = parse_document(cls, body, path)
+            if problem := found._problem(number):
+                raise CorruptFile(f"{path} is damaged: {problem}", file=file)
         return found
+
+    def _problem(self, number: int) -> str | None:
+        """What is wrong with values that belong together; None if nothing is."""
+        if self.number != number:
+            return f"it says that it is generation {self.number}"
+        if not len(self.records) == len(self.bytes) == len(self.index_crc32c):
+            return f"it has {len(self.records)} records, {len(self.bytes)} bytes, {len(self.index_crc32c)} index_crc32c"
+        if not self.records:
+            return "it has no shard"
+        if not all(self.records):
+            return f"shard {self.first_shard + self.records.index(0)} has no sample"
+        if max(self.end_shard, self.end_sample, sum(self.bytes)) > MOST:
+            return "its numbers are too large"
+        return None
 
 
 def generation_path(root: Path, number: int) -> Path:
@@ -184,12 +229,20 @@ def generation_path(root: Path, number: int) -> Path:
 
 
 def generation_numbers(root: Path) -> list[int]:
-    """Numbers of the generations that are there, ascending."""
-    try:
-        names = os.listdir(root / GENERATIONS)
-    except FileNotFoundError:
-        return []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    """Numbers of the generations that are there, ascending.
+
+    Raises:
+        CorruptFile: Their folder is not a folder.
+        UnreadableFile: It cannot be read.
+    """
+    folder = root / GENERATIONS
+    with reading(folder):
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return []
+    numbers = (int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    return sorted(filter(is_count, numbers))
 
 
 def shard_path(root: Path, suffix: str, number: int) -> Path:
@@ -218,10 +271,8 @@ def index_dtype(schema: Schema) -> np.dtype[np.void]:
 
 
 def index_bytes(table: Table) -> bytes:
-    """The content of an index file: an `.npy` file."""
-    file = io.BytesIO()
-    np.lib.format.write_array(file, table, version=(1, 0), allow_pickle=False)
-    return file.getvalue()
+    """The content of an index file: an `.npy` file. `table` [samples] has the type that `index_dtype` says."""
+    return table_header(table.dtype, len(table)) + table.tobytes()
 
 
 class GenerationLease(Lock):
@@ -235,51 +286,79 @@ class GenerationLease(Lock):
 
     Raises:
         GenerationGone: It is no longer there.
+        CorruptFile: It is not a file.
+        UnreadableFile: It cannot be opened; or another process, which is not a filler, has locked it for long.
     """
 
     def __init__(self, root: Path, number: int) -> None:
+        path = generation_path(root, number)
         try:
-            super().__init__(generation_path(root, number), shared=True, inherited=False, opener=_open)
-        except FileNotFoundError as error:
+            with reading(path, file=f"{GENERATIONS}/{path.name}", missing=False):
+                self._take(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise _gone(root, number) from error
         if not os.fstat(self._descriptor).st_nlink:
             # The filler removed it between opening and locking.
             self.close()
             raise _gone(root, number)
 
+    def _take(self, path: Path) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return super().__init__(path, shared=True, wait=False, inherited=False, opener=_open)
+            except BlockingIOError as error:
+                # Never wait in the kernel: anybody who may read a file can lock it, and keep the lock.
+                if time.monotonic() > deadline:
+                    raise UnreadableFile(
+                        f"{path} cannot be read: another process keeps it locked, `fuser -v "
+                        f"{shlex.quote(os.fspath(path))}` shows which. End that process",
+                        file=f"{GENERATIONS}/{path.name}",
+                    ) from error
+            time.sleep(_LOOK)
+
 
 def promise(root: Path, number: int, until: float) -> bool:
-    """Keeps a generation until a time, in seconds since 1970, even if nobody reads it. False if it is gone."""
-    path = generation_path(root, number)
+    """Keeps a generation until a time, in seconds since 1970, even if nobody reads it.
+
+    Returns:
+        False if it is gone, or if this user may not change the cache.
+    """
     try:
-        if path.stat().st_mtime < until:
-            os.utime(path, (until, until))
-    except FileNotFoundError:
+        with GenerationLease(root, number) as lease:
+            if os.fstat(lease.fileno()).st_mtime < until:
+                os.utime(lease.fileno(), (until, until))
+    except (GenerationGone, OSError):
         return False
     return True
 
 
 def retire(root: Path, number: int) -> bool:
-    """Removes a generation, unless somebody holds a lease on it or it is promised. True if it is gone."""
+    """Removes a generation, durably, unless somebody holds a lease on it or it is promised. True if it is gone.
+
+    Raises:
+        OSError: It cannot be opened or removed.
+    """
     path = generation_path(root, number)
     try:
-        if path.stat().st_mtime > time.time():
-            return False
         lock = Lock(path, wait=False, opener=_open)
     except FileNotFoundError:
         return True
     except BlockingIOError:
         return False
-    with lock, suppress(FileNotFoundError):
-        # A promise may have come before the lock.
-        if path.stat().st_mtime > time.time():
+    with lock:
+        # Whoever promises holds a lease meanwhile, so no promise comes between this look and the removal.
+        if os.fstat(lock.fileno()).st_mtime > time.time():
             return False
-        path.unlink()
+        path.unlink(missing_ok=True)
+        # Otherwise a crash could bring it back, without its shards.
+        fsync_folder(path.parent)
     return True
 
 
 def _open(path: Path, flags: int, mode: int) -> int:
-    return open_regular(path)
+    # A link could lead to a file of this user's, which would be locked, and whose time a promise would change.
+    return open_regular(path, follow=False)
 
 
 def _gone(root: Path, number: int) -> GenerationGone:
@@ -289,6 +368,25 @@ def _gone(root: Path, number: int) -> GenerationGone:
     )
 
 
+@contextmanager
+def advising(what: str, file: str) -> Iterator[None]:
+    """Adds to an error about a damaged file what to do about it, and names the file, relative to the cache."""
+    try:
+        yield
+    except CorruptFile as error:
+        raise CorruptFile(f"{error}. {what}", file=file) from error
+
+
+def _why_no_cache(root: Path) -> str:
+    if holds(root, MANIFEST):
+        return f"{root} is a packed dataset, not a growing cache: read it with packtrain.open_dataset"
+    if not os.path.lexists(root):
+        return f"there is no growing cache {root}: no such folder. `packtrain fill` makes one"
+    if not os.path.isdir(root):
+        return f"{root} is a file, but a growing cache is a folder"
+    return f"{root} has no {CACHE}: not a growing cache, or nothing has been written to it yet"
+
+
 def is_cache(path: Path) -> bool:
     """True if there is a growing cache in this folder."""
-    return (path / CACHE).exists()
+    return holds(path, CACHE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+CACHE: Final = "cache.json"
+"""What a growing cache has in place of a manifest, see `packtrain._core.generations`."""
 LINKED_SUFFIX: Final = ".tar"
 """What the names of linked shards end in."""
 _IDENTITY: Final = ("label", "path_bytes", "path_offsets")
@@ -331,7 +334,12 @@ def _why_no_dataset(folder: Path) -> str:
     if not folder.is_dir():
         of = f": give {folder.parent}" if (folder.parent / MANIFEST).exists() else ""
         return f"{folder} is a file, but a dataset is a folder{of}"
-    if _has_plan(folder):
+    if holds(folder, CACHE):
+        return (
+            f"{folder} is a growing cache, not a packed dataset: read it with packtrain.GrowingCache(path).dataset(). "
+            f"`packtrain fill --status {shlex.quote(os.fspath(folder))}` tells how far it is"
+        )
+    if holds(folder, PLAN):
         return f"{folder} has no {MANIFEST}: packing did not finish. Run the same pack command again"
     return f"{folder} has no {MANIFEST}: not a dataset"
 
@@ -361,8 +369,9 @@ def check_shard_names(name: str, number: int, shard: ShardInfo) -> None:
         raise ValueError(f"shards[{number}]: two of its files have the same name")
 
 
-def _has_plan(folder: Path) -> bool:
+def holds(folder: Path, name: str) -> bool:
+    """True if there is something of this name in the folder; False also if nobody may know."""
     try:
-        return (folder / PLAN).exists()
+        return (folder / name).exists()
     except OSError:
         return False

@@ -21,6 +21,7 @@ _REMEDIES: Final = {
     errno.EROFS: "this file system is mounted read-only: choose another folder, or mount it with the right to write",
     errno.ENOENT: "make sure that it exists and is mounted",
     errno.ENOTDIR: "a part of this path is a file, not a folder: correct the path, or remove the file",
+    errno.ELOOP: "it is a symbolic link, or there is one in its path: put the file itself there",
     errno.EIO: "the disk or the network failed: `dmesg` may say why",
     errno.ESTALE: "the network file system has lost this file: mount it again, or open the dataset again",
     errno.ENOTCONN: "the network file system is not connected: mount it again",

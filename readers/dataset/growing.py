@@ -8,6 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
@@ -17,20 +18,25 @@ from typing_extensions import override
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import OnStage, untimed
-from packtrain._core.arguments import choice
+from packtrain._core.arguments import choice, number, whole
 from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, GenerationGone, UsageError
 from packtrain._core.generations import (
+    REMEDY,
+    SHARDS,
     CacheInfo,
     Generation,
     GenerationLease,
     Table,
+    advising,
     generation_numbers,
     index_dtype,
     index_path,
     promise,
     shard_path,
 )
+from packtrain._core.index import ROWS_PER_BLOCK
 from packtrain._core.mounts import is_network
+from packtrain._core.npy import table_header
 from packtrain._core.opening import open_regular
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
@@ -40,11 +46,14 @@ from ..formats import container
 from .image_dataset import ImageDataset
 from .records import Faults, FieldRecords, counted
 from .samples import PackedSamples
-from .shards import IO, Shard, Shards
+from .shards import IO, Io, Shard, Shards, descriptor_budget
 from .store import NO_LABEL, Label, Store
 
+_MOST_INDEX_BYTES: Final = 4 << 30
+_MOST_SECONDS: Final = 1e9
 
-class CacheFiles(Shards):
+
+class CacheFiles:
     """The open shards and indexes of a cache, by shard number. Shards never change, so they serve any generation.
 
     Args:
@@ -56,6 +65,10 @@ class CacheFiles(Shards):
         root: The cache's folder.
         info: What the cache holds.
         schema: What samples hold.
+        io: ``"mmap"`` or ``"pread"``.
+        check: Whether each record is compared with its checksum when it is read.
+        opened: The shards that are open.
+        read_bytes: Bytes of records read since the cache was opened.
 
     Raises:
         NotADataset: There is no cache.
@@ -70,21 +83,21 @@ class CacheFiles(Shards):
         self.info: Final = CacheInfo.load(self.root)
         self.schema: Final = self.info.schema
         self.check: Final = check
+        self.opened: Final[dict[int, Shard]] = {}
+        self.read_bytes = 0
         self._given = io
         self._suffix = container(self.info.format).SUFFIX
         self._dtype = index_dtype(self.schema)
         self._parts: dict[int, Part] = {}
-        self._sizes: dict[int, int] = {}
-        self._forgotten_bytes = 0
         mapped = io == "mmap" or (io == "auto" and not is_network(self.root))
-        super().__init__("mmap" if mapped else "pread")
+        self.io: Final[Io] = "mmap" if mapped else "pread"
+        # A mapped index takes a descriptor, too. Further ones are copied: they are small, and shards are not.
+        descriptors = descriptor_budget()
+        self._most_maps = descriptors // 4
+        self._most_shards = descriptors - self._most_maps
 
-    def __reduce__(self) -> tuple[Callable[..., CacheFiles], tuple[str, str, bool]]:
-        return _reopened, (os.fspath(self.root), self._given, self.check)
-
-    @override
-    def open(self, number: int) -> Shard:
-        return self._opened(number, shard_path(self.root, self._suffix, number), self._sizes[number])
+    def __reduce__(self) -> tuple[Callable[..., CacheFiles], tuple[str, str, bool, str]]:
+        return _reopened, (os.fspath(self.root), self._given, self.check, self.info.id)
 
     def part(self, number: int, generation: Generation) -> Part:
         """A shard of a generation with its index.
@@ -94,39 +107,75 @@ class CacheFiles(Shards):
             UnreadableFile: Its index cannot be read.
         """
         part = self._parts.get(number)
-        if part is None:
-            place = number - generation.first_shard
-            self._sizes[number] = generation.bytes[place]
-            table = self._table(number, generation.records[place], generation.index_crc32c[place])
-            part = self._parts.setdefault(number, Part(self, ShardIndex(table, number), number))
-        return part
+        # Another thread may have been faster.
+        return self._parts.setdefault(number, self._part(number, generation)) if part is None else part
 
     def forget(self, before: int) -> None:
-        """Closes all shards with lower numbers. Views that were handed out stay valid."""
-        for number in [number for number in self._parts if number < before]:
-            self._forgotten_bytes += self._parts.pop(number).read_bytes
-            self._sizes.pop(number, None)
-        for number in [number for number in self.opened if number < before]:
-            self.opened.pop(number, None)
+        """Closes all shards with lower numbers. Views that were handed out stay valid, and so do other threads' reads.
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of records read since the cache was opened."""
-        return self._forgotten_bytes + sum(part.read_bytes for part in tuple(self._parts.values()))
+        A generation that has such a shard opens it again as it needs it.
+        """
+        # Copies, because other threads may open shards meanwhile.
+        for kept in (self._parts, self.opened):
+            for shard in list(kept):
+                if shard < before:
+                    kept.pop(shard, None)
 
-    def shard_name(self, number: int) -> str:
-        """Name of the file of a shard."""
-        return shard_path(self.root, self._suffix, number).name
+    def require_same(self) -> None:
+        """Makes sure that the folder holds the cache that was opened.
 
-    def _table(self, number: int, records: int, checksum: int) -> Table:
-        """The index of a shard, mapped and checked."""
-        path = index_path(self.root, number)
-        with reading(path, file=f"{path.parent.name}/{path.name}"), os.fdopen(open_regular(path), "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        start = len(mapped) - records * self._dtype.itemsize
-        if crc32c(mapped) != checksum or start < 0:
-            raise CorruptFile(f"{path} is damaged: its checksum differs from that of the generation", file=path.name)
-        return np.frombuffer(mapped, self._dtype, records, start)
+        Raises:
+            GenerationGone: It holds another one by now.
+            NotADataset: It holds none any more.
+        """
+        if CacheInfo.load(self.root) != self.info:
+            raise _replaced(self.root)
+
+    def _part(self, number: int, generation: Generation) -> Part:
+        place = number - generation.first_shard
+        file = index_path(self.root, number)
+        with advising(REMEDY, f"{file.parent.name}/{file.name}"):
+            index = self._index(file, number, generation, place)
+        path = shard_path(self.root, self._suffix, number)
+        shards = _OneShard(path, generation.bytes[place], self.io, self.opened, self._most_shards)
+        return Part(self.info, shards, index, _PartFaults(self.root, path.name, index), check=self.check)
+
+    def _index(self, path: Path, number: int, generation: Generation, place: int) -> ShardIndex:
+        """The index of a shard, checked as a whole."""
+        records, checksum = generation.records[place], generation.index_crc32c[place]
+        header = table_header(self._dtype, records)
+        size = len(header) + records * self._dtype.itemsize
+        if size > _MOST_INDEX_BYTES:
+            raise CorruptFile(f"{path} is damaged: {records} samples are too many for one shard")
+        mapped = len(self._parts) < self._most_maps
+        with reading(path), os.fdopen(open_regular(path, follow=False), "rb") as file:
+            # An empty file cannot be mapped.
+            mapped = mapped and os.fstat(file.fileno()).st_size == size
+            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if mapped else file.read(size + 1)
+        if len(data) != size:
+            raise CorruptFile(f"{path} is damaged: it does not have {size} bytes")
+        if data[: len(header)] != header:
+            raise CorruptFile(f"{path} is damaged: its header is not that of {records} samples of this cache")
+        if crc32c(data) != checksum:
+            raise CorruptFile(f"{path} is damaged: its checksum is not the one in generation {generation.number}")
+        table = np.frombuffer(data, self._dtype, records, len(header))
+        first = generation.first_sample + sum(generation.records[:place])
+        if (table["number"][0], table["number"][-1]) != (first, first + records - 1):
+            raise CorruptFile(f"{path} is damaged: it does not hold the samples from {first} on")
+        return ShardIndex(table, number)
+
+
+class _OneShard(Shards):
+    """The file of one shard, which is kept open among all those of its cache."""
+
+    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, Shard], most: int) -> None:
+        super().__init__(io, opened, most)
+        self._path = path
+        self._size = size
+
+    @override
+    def open(self, number: int) -> Shard:
+        return self._opened(number, self._path, self._size)
 
 
 class ShardIndex:
@@ -136,18 +185,22 @@ class ShardIndex:
         table: A row per sample, see `index_dtype`.
         number: Number of the shard.
         prefix: What the names of the columns begin with; it is left out wherever a name is given.
+
+    Attributes:
+        table: A row per sample.
+        unchecked: 0 for each block of rows: nothing is left to check.
     """
 
     def __init__(self, table: Table, number: int, prefix: str = "") -> None:
         self.table: Final = table
+        self.unchecked = bytearray(-(-len(table) // ROWS_PER_BLOCK))
         self._number = number
         self._prefix = prefix
-        self.unchecked = bytearray(len(table))
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         """A column."""
         if name == "shard":
-            return np.broadcast_to(np.array(self._number, np.uint32), len(self.table))
+            return np.broadcast_to(np.array(self._number, np.int64), len(self.table))
         column: npt.NDArray[Any] = self.table[self._prefix + name]
         return column
 
@@ -160,27 +213,34 @@ class ShardIndex:
 
 
 class Part:
-    """One shard of a cache: its records by field.
+    """One shard of a cache: its records by field. It knows nothing of the cache, so that both go when they are dropped.
 
     Args:
-        files: The open files.
-        index: Its index.
-        number: Its number.
+        info: What the cache holds.
+        shards: Where the records lie.
+        index: The index of the shard.
+        faults: Makes errors.
+        check: Compare each record with its checksum when it is read.
+
+    Attributes:
+        index: The index of the shard.
     """
 
-    def __init__(self, files: CacheFiles, index: ShardIndex, number: int) -> None:
+    def __init__(self, info: CacheInfo, shards: Shards, index: ShardIndex, faults: Faults, *, check: bool) -> None:
         self.index: Final = index
-        self._files = files
-        self._faults = _PartFaults(files, index, number)
+        self._info = info
+        self._shards = shards
+        self._faults = faults
+        self._check = check
         self._fields: dict[str, FieldRecords] = {}
 
     def field(self, name: str) -> FieldRecords:
         """The records of a field."""
         records = self._fields.get(name)
         if records is None:
-            files = self._files
-            field, bare = files.schema[name], files.info.bare
-            records = FieldRecords(field, self.index, files, self._faults, check=files.check, bare=bare)
+            field, bare = self._info.schema[name], self._info.bare
+            records = FieldRecords(field, self.index, self._shards, self._faults, check=self._check, bare=bare)
+            # Another thread may have been faster.
             records = self._fields.setdefault(name, records)
         return records
 
@@ -188,23 +248,24 @@ class Part:
         """The name of a row of this shard for messages."""
         return self._faults.describe(row)
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of records read since this was opened."""
-        return sum(records.read_bytes for records in tuple(self._fields.values()))
-
 
 class _PartFaults(Faults):
-    """Faults of one shard of a cache."""
+    """Faults of one shard of a cache.
 
-    def __init__(self, files: CacheFiles, index: ShardIndex, number: int) -> None:
-        super().__init__(files.root)
+    Args:
+        root: The cache's folder.
+        name: Name of the shard.
+        index: Its index.
+    """
+
+    def __init__(self, root: Path, name: str, index: ShardIndex) -> None:
+        super().__init__(root)
         self._index = index
-        self._file = files.shard_name(number)
+        self._name = name
 
     @override
     def describe(self, row: int) -> str:
-        return f"sample {self.line(row)} (row {row} of {self._file})"
+        return f"sample {self.line(row)} (row {row} of {self._name})"
 
     @override
     def line(self, row: int) -> int:
@@ -212,12 +273,19 @@ class _PartFaults(Faults):
 
     @override
     def file(self, row: int) -> str | None:
-        return self._file
+        return f"{SHARDS}/{self._name}"
 
     @property
     @override
     def remedy(self) -> str:
-        return "A growing cache cannot be repaired: delete its folder, and let it fill again"
+        return REMEDY
+
+    @override
+    def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
+        error = super().damaged(row, field, how)
+        # Which row it is differs from generation to generation. Its number, `line`, stays.
+        error.row = None
+        return error
 
 
 class GenerationRows:
@@ -239,13 +307,15 @@ class GenerationRows:
         self._lease = lease
         self.files: Final = files
         self.generation: Final = generation
-        self._ends = list(accumulate(generation.records))
+        # The rows that begin the shards, and one past the last row.
+        self._starts = [0, *accumulate(generation.records)]
+        self._length = self._starts[-1]
 
     def __reduce__(self) -> tuple[type[GenerationRows], tuple[CacheFiles, Generation]]:
         return GenerationRows, (self.files, self.generation)
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return self._length
 
     def at(self, row: int) -> tuple[Part, int]:
         """The shard that holds a row, and the row there; a negative row is counted from the end.
@@ -255,13 +325,11 @@ class GenerationRows:
             GenerationGone: There was no lease on it, and it has gone.
             CorruptFile: The index of its shard is damaged.
         """
-        if not 0 <= row < len(self):
-            row = counted(row, len(self))
-        if self._lease is None or not self._lease.held:
-            self._lease = GenerationLease(self.files.root, self.generation.number)
-        place = bisect_right(self._ends, row)
-        part = self.files.part(self.generation.first_shard + place, self.generation)
-        return part, row - (self._ends[place - 1] if place else 0)
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        self._keep()
+        place = bisect_right(self._starts, row) - 1
+        return self.files.part(self.generation.first_shard + place, self.generation), row - self._starts[place]
 
     def release(self) -> None:
         """Gives up the lease. The next use takes another one."""
@@ -269,9 +337,15 @@ class GenerationRows:
             self._lease.close()
 
     def parts(self) -> list[Part]:
-        """All shards, oldest first."""
+        """All shards, oldest first; raises what `at` raises."""
+        self._keep()
         shards = range(self.generation.first_shard, self.generation.end_shard)
         return [self.files.part(number, self.generation) for number in shards]
+
+    def _keep(self) -> None:
+        """Sees to it that this process has a lease."""
+        if self._lease is None or not self._lease.held:
+            self._lease = GenerationLease(self.files.root, self.generation.number)
 
 
 class GenerationStore(Store):
@@ -296,12 +370,15 @@ class GenerationStore(Store):
         """Opens a generation, with a lease on it.
 
         Raises:
-            GenerationGone: It is no longer there.
+            GenerationGone: It is no longer there, or is one of another cache, which has taken the place of this one.
+            NotADataset: The cache has been removed.
             CorruptFile: It is damaged.
             UnreadableFile: It cannot be read.
         """
         lease = GenerationLease(files.root, number)
-        return cls(GenerationRows(files, Generation.load(files.root, number), lease))
+        generation = Generation.load(files.root, number)
+        files.require_same()
+        return cls(GenerationRows(files, generation, lease))
 
     def __reduce__(self) -> tuple[type[GenerationStore], tuple[GenerationRows]]:
         return GenerationStore, (self._rows,)
@@ -356,6 +433,12 @@ class GenerationStore(Store):
 
     @override
     def all_labels(self) -> npt.NDArray[Any]:
+        """The labels of all rows, [rows] or [rows, K], copied from the indexes of all shards; there must be some.
+
+        Raises:
+            GenerationGone: There was no lease on the generation, and it has gone.
+            CorruptFile: An index is missing or damaged.
+        """
         return np.concatenate([part.index["label"] for part in self._rows.parts()])
 
     @override
@@ -364,7 +447,10 @@ class GenerationStore(Store):
 
     @override
     def filename(self, row: int) -> str:
-        raise UsageError(f"{self.path}: samples of a growing cache have no path: add a text field for it")
+        raise UsageError(
+            f"{self.path}: samples of a growing cache have no path. Let the source yield it as a text, in a field of "
+            "another name"
+        )
 
     @override
     def describe(self, row: int) -> str:
@@ -394,6 +480,7 @@ class GenerationRecords:
     def __init__(self, field: Field, rows: GenerationRows) -> None:
         self.field: Final = field
         self._rows = rows
+        self._files = rows.files
         self._name = field.name
 
     def _at(self, row: int) -> tuple[FieldRecords, int]:
@@ -403,17 +490,26 @@ class GenerationRecords:
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
         """The stored bytes of `row`; None if it is missing."""
         records, inner = self._at(row)
-        return records.read(inner, on_stage)
+        data = records.read(inner, on_stage)
+        if data is not None:
+            self._files.read_bytes += len(data)
+        return data
 
     def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
         """The image of `row` as it is stored, None if it is missing."""
         records, inner = self._at(row)
-        return records.image(inner, on_stage)
+        image = records.image(inner, on_stage)
+        if image is not None:
+            self._files.read_bytes += len(image.data)
+        return image
 
     def value(self, row: int, on_stage: OnStage = untimed) -> Any:
         """The value of `row`; None if it is missing."""
         records, inner = self._at(row)
-        return records.value(inner, on_stage)
+        value = records.value(inner, on_stage)
+        if value is not None:
+            self._files.read_bytes += records.length(inner)
+        return value
 
     def size(self, row: int) -> tuple[int, int]:
         """Width and height of the image or mask of `row`; (0, 0) if it is missing."""
@@ -448,7 +544,9 @@ class GrowingDataset(ImageDataset):
     """The samples of a growing cache; `packtrain.GrowingCache` opens one.
 
     It has the rows of one generation, and moves to another one only by `advance`, which a `Loader` calls as an epoch
-    begins. Until then no shard of its generation is deleted, whatever the filler does.
+    begins. Until then no shard of its generation is deleted, whatever the filler does. What `subset`, `concat` and
+    `with_transform` make of it stays with the generation that it has at that time, and keeps that generation's shards
+    for as long as it lives.
     """
 
     _samples: PackedSamples
@@ -478,45 +576,78 @@ class GrowingDataset(ImageDataset):
             Number of new samples: those that were written after the present generation.
 
         Raises:
-            GenerationGone: It is no longer there.
+            UsageError: `generation` is not a whole number, at least 0.
+            GenerationGone: It is no longer there; the dataset then stays with the present one.
+            CorruptFile: It is damaged; likewise.
         """
         before = self.store.generation
         store = self._store(generation)
         if store is not self.store:
             self._samples = self._samples.with_store(store)
             store.opened.forget(store.generation.first_shard)
-        return max(0, store.generation.end_sample - max(before.end_sample, store.generation.first_sample))
+        after = store.generation
+        return max(0, after.end_sample - max(before.end_sample, after.first_sample))
 
     def promise(self, seconds: float) -> bool:
-        """Keeps the present generation for so long, even if no process reads it. False if it is gone."""
+        """Keeps the present generation for so long, even if no process reads it.
+
+        Returns:
+            False if it is gone, or if this user may not change the cache.
+
+        Raises:
+            UsageError: `seconds` is not a number from 0 to 1e9.
+        """
+        seconds = number("seconds", seconds, 0, _MOST_SECONDS, f"a number of seconds from 0 to {_MOST_SECONDS:.0e}")
         return promise(self.store.path, self.generation, time.time() + seconds)
 
     def _store(self, generation: int | None) -> GenerationStore:
         """The store of a generation; the present one if it is that."""
         if generation is None:
             return newest(self.store.opened, self.store)
+        generation = whole("generation", generation, 0)
         return self.store if generation == self.generation else GenerationStore.open(self.store.opened, generation)
+
+    @override
+    def _size(self) -> str:
+        return f"generation {self.generation}, {super()._size()}"
 
 
 def newest(files: CacheFiles, present: GenerationStore | None = None) -> GenerationStore:
     """The store of the newest generation; `present` if it is that.
 
     Raises:
-        GenerationGone: There is none.
+        GenerationGone: There is none yet; or another cache has taken the place of this one.
+        NotADataset: The cache has been removed.
+        CorruptFile: It is damaged.
+        UnreadableFile: It cannot be read.
     """
     while True:
         numbers = generation_numbers(files.root)
         if not numbers:
-            raise GenerationGone(f"{files.root} has no generation yet: nothing has been written")
+            files.require_same()
+            raise GenerationGone(
+                f"{files.root} has no generation yet: nothing has been written. Start a filler (`packtrain fill`), or "
+                "wait for it"
+            )
         if present is not None and present.generation.number == numbers[-1]:
+            files.require_same()
             return present
         try:
             return GenerationStore.open(files, numbers[-1])
         except DatasetError:
-            # It may have been replaced meanwhile.
+            # It may have been replaced between the look into the folder and the lease. Then there is a later one.
             if generation_numbers(files.root)[-1:] == numbers[-1:]:
                 raise
 
 
-def _reopened(root: str, io: str, check: bool) -> CacheFiles:
-    return CacheFiles(root, io, check=check)
+def _reopened(root: str, io: str, check: bool, known: str) -> CacheFiles:
+    files = CacheFiles(root, io, check=check)
+    if files.info.id != known:
+        raise _replaced(files.root)
+    return files
+
+
+def _replaced(root: Path) -> GenerationGone:
+    return GenerationGone(
+        f"{root} has been removed and filled anew, so that the generation that was read is gone. Open the cache again"
+    )

@@ -8,6 +8,7 @@ import resource
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -19,6 +20,7 @@ from packtrain._core.mounts import is_network
 from packtrain._core.opening import open_regular
 
 IO: Final = ("auto", "mmap", "pread")
+Io = Literal["mmap", "pread"]
 # What Linux reads ahead by default. No device cuts a request shorter than that, unless its read-ahead was turned down.
 _PIECE: Final = 128 << 10
 
@@ -62,16 +64,18 @@ class Shards(ABC):
 
     Args:
         io: ``"mmap"`` or ``"pread"``.
+        opened: Where those that are open are kept; None: in a dict of their own.
+        most: How many may be open there at once; None: as many as `descriptor_budget` allows.
 
     Attributes:
         io: ``"mmap"`` or ``"pread"``.
         opened: The shards that are open. A look into it is all that reading from an open shard costs.
     """
 
-    def __init__(self, io: Literal["mmap", "pread"]) -> None:
-        self.io: Final = io
-        self.opened: Final[dict[int, Shard]] = {}
-        self._most = _descriptor_budget()
+    def __init__(self, io: Io, opened: dict[int, Shard] | None = None, most: int | None = None) -> None:
+        self.io: Final[Io] = io
+        self.opened: Final[dict[int, Shard]] = {} if opened is None else opened
+        self._most = descriptor_budget() if most is None else most
 
     @abstractmethod
     def open(self, number: int) -> Shard:
@@ -86,7 +90,9 @@ class Shards(ABC):
     def _opened(self, number: int, path: Path, size: int) -> Shard:
         """Opens the file of a shard, which must have this size."""
         if len(self.opened) >= self._most:
-            self.opened.pop(next(iter(self.opened)))
+            # Another thread may open or close shards meanwhile; then it makes room, or the next call does.
+            with suppress(RuntimeError, StopIteration):
+                self.opened.pop(next(iter(self.opened)), None)
         shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
         if shard.bytes != size:
             raise WrongShard(f"has {shard.bytes} bytes, {size} were written")
@@ -191,7 +197,7 @@ def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(_PIECE, end - start)
 
 
-def _descriptor_budget() -> int:
+def descriptor_budget() -> int:
     """How many shards may be open at once: half of the descriptors this process may have (each map holds one)."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 16 if soft == resource.RLIM_INFINITY else max(16, soft // 2)
