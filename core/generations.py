@@ -225,7 +225,7 @@ class Generation:
 
 def generation_path(root: Path, number: int) -> Path:
     """Path of the document of a generation."""
-    return root / GENERATIONS / f"{number:0{_DIGITS}d}.json"
+    return root.joinpath(GENERATIONS, f"{number:0{_DIGITS}d}.json")
 
 
 def generation_numbers(root: Path) -> list[int]:
@@ -247,12 +247,12 @@ def generation_numbers(root: Path) -> list[int]:
 
 def shard_path(root: Path, suffix: str, number: int) -> Path:
     """Path of a shard; `suffix` is that of its container format."""
-    return root / SHARDS / f"{shard_stem(_STEM, number)}{suffix}"
+    return root.joinpath(SHARDS, f"{shard_stem(_STEM, number)}{suffix}")
 
 
 def index_path(root: Path, number: int) -> Path:
     """Path of the index of a shard."""
-    return root / SHARDS / f"{shard_stem(_STEM, number)}{_INDEX}"
+    return root.joinpath(SHARDS, f"{shard_stem(_STEM, number)}{_INDEX}")
 
 
 def index_dtype(schema: Schema) -> np.dtype[np.void]:

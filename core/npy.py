@@ -31,6 +31,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return _header(repr(dtype), shape)
 
 
+@functools.lru_cache(maxsize=1024)
 def table_header(dtype: np.dtype[np.void], rows: int) -> bytes:
     """Returns the header of an array of rows with named columns, [rows]; in version 2.0 if it needs 64 KiB or more.
 

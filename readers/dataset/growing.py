@@ -134,7 +134,7 @@ class CacheFiles:
     def _part(self, number: int, generation: Generation) -> Part:
         place = number - generation.first_shard
         file = index_path(self.root, number)
-        with advising(REMEDY, f"{file.parent.name}/{file.name}"):
+        with advising(REMEDY, f"{SHARDS}/{file.name}"):
             index = self._index(file, number, generation, place)
         path = shard_path(self.root, self._suffix, number)
         shards = _OneShard(path, generation.bytes[place], self.io, self.opened, self._most_shards)
