@@ -13,7 +13,7 @@ from typing import Final
 from packtrain._core.arguments import choice, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors, locked, make_folder
-from packtrain._core.manifest import MANIFEST, PLAN
+from packtrain._core.manifest import CACHE, MANIFEST, PLAN
 from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
@@ -178,7 +178,7 @@ def _indexed(source: str | os.PathLike[str], folder: Path, workers: int) -> Iter
 def _is_dataset(source: str | os.PathLike[str]) -> bool:
     """True for a folder that holds a dataset, finished or not."""
     path = Path(source)
-    return path.is_dir() and any((path / name).exists() for name in (MANIFEST, PLAN))
+    return path.is_dir() and any((path / name).exists() for name in (MANIFEST, PLAN, CACHE))
 
 
 def _require_apart(source: Path, out: Path) -> None:

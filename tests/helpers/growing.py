@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from crc32c import crc32c
+from helpers.samples import EXTENSIONS
 
 from packtrain._core.generations import (
     GENERATIONS,
@@ -29,8 +31,9 @@ from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.shard import GrowingShard
-from packtrain._packer.formats import NewSample, shard_writer
+from packtrain._packer.formats import NewRecord, NewSample, shard_writer
 from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.formats import container
 
@@ -163,6 +166,32 @@ class TinyCache:
         """The newest generation. Options are those of `CacheFiles` and `PackedSamples`."""
         opening = {name: options.pop(name) for name in ("io", "check") if name in options}
         return GrowingDataset(PackedSamples(newest(CacheFiles(self.root, **opening)), fields=fields, **options))
+
+
+def copy_of(packed: PackedDataset, root: Path, *sizes: int) -> TinyCache:
+    """A cache with the rows of a packed dataset, again and again, byte by byte, in shards of so many samples."""
+    cache = TinyCache(root, packed.store.manifest.format, packed.schema)
+    rows = itertools.cycle(range(len(packed)))
+    cache.write([[_copied(packed, next(rows)) for _ in range(size)] for size in sizes])
+    return cache
+
+
+def _copied(packed: PackedDataset, row: int) -> tuple[NewSample, list[list[int]]]:
+    records: list[NewRecord | None] = []
+    entries = []
+    for field in packed.schema.fields:
+        stored = packed.store.field(field.name)
+        names = [name.removeprefix(field.prefix) for name in field.columns()]
+        entries.append([int(stored.columns[name][row]) for name in names if name != "offset"])
+        data = stored.read(row)
+        if data is None:
+            records.append(None)
+            continue
+        shape = (*stored.size(row)[::-1], 3) if field.has_pixels else np.shape(packed.value(row, field.name))
+        extension = "npy" if field.encoding == "raw" else EXTENSIONS.get(field.kind, "npy")
+        records.append(NewRecord(bytes(data), extension, crc32c(data), shape))
+    label = packed.store.label(row) if packed.schema.labels.kind != "none" else None
+    return NewSample(0, label, tuple(records)), entries
 
 
 def numbers(dataset: GrowingDataset) -> list[int]:

@@ -1,0 +1,781 @@
+"""Laws of reading a growing cache: a generation is a dataset like any other, until it is left or gone."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from crc32c import crc32c
+from helpers.datasets import LEFT_OUT, NO_IMAGE, ROWS, SCHEMA, make_dataset
+from helpers.growing import FIELDS, TinyCache, copy_of, numbers, sample
+from helpers.samples import new_sample as as_written
+from helpers.samples import payload, sample_lists, schemas
+from helpers.support import FORMATS, START_METHODS, flip, output_of, soon
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from packtrain import Loader, concat, open_dataset
+from packtrain._core.document import dump_document
+from packtrain._core.generations import (
+    CACHE,
+    GENERATIONS,
+    REMEDY,
+    SHARDS,
+    Generation,
+    generation_numbers,
+    generation_path,
+    index_path,
+    retire,
+    shard_path,
+)
+from packtrain._core.schema import Schema
+from packtrain._readers.dataset.growing import CacheFiles, GenerationStore, GrowingDataset, newest
+from packtrain._readers.dataset.samples import PackedSamples
+from packtrain.errors import (
+    CorruptFile,
+    CorruptRecord,
+    DatasetError,
+    GenerationGone,
+    NotADataset,
+    PacktrainError,
+    UsageError,
+)
+from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
+
+IOS = pytest.mark.parametrize("io", ["mmap", "pread"])
+
+
+@pytest.fixture
+def cache(memory_path: Path) -> TinyCache:
+    """Three shards of 3, 4 and 2 samples."""
+    made = TinyCache(memory_path / "cache")
+    made.grow(3, 4, 2)
+    return made
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is dropped inside is freed at once, or not at all."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+# What comes back
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=10)
+@given(st.data(), st.sampled_from(FORMATS), st.sampled_from(["mmap", "pread"]), st.booleans())
+def test_every_record_of_every_schema_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, format: str, io: str, check: bool
+) -> None:
+    schema = data.draw(schemas())
+    parts = [part for part in data.draw(st.lists(sample_lists(schema), max_size=4)) if part]
+    samples = [each for part in parts for each in part]
+    if not samples:
+        return
+    drop = data.draw(st.integers(0, len(parts) - 1))
+    cache = TinyCache(tmp_path_factory.mktemp("growing") / "cache", format, schema)
+    cache.write([[_with_entries(schema, each, bare=cache.info.bare) for each in part] for part in parts], drop)
+    kept = samples[sum(map(len, parts[:drop])) :]
+    store = newest(CacheFiles(cache.root, io, check=check))
+    assert (len(store), store.io) == (len(kept), io)
+    read = 0
+    for row in data.draw(st.permutations(range(-len(kept), len(kept)))):
+        expected = kept[row]
+        assert store.line(row) == len(samples) - len(kept) + row % len(kept)
+        if schema.labels.kind != "none":
+            assert np.array_equal(store.label(row), np.array(expected.label, schema.labels.dtype))
+        for field, value in zip(schema.fields, expected.values, strict=True):
+            records = store.field(field.name)
+            if value is None:
+                assert records.read(row) is None and records.length(row) == -1
+                with pytest.raises(UsageError, match=f"sample .* has no {field.name}"):
+                    store.record(row, field.name)
+                continue
+            stored = payload(value, bare=cache.info.bare)
+            assert store.record(row, field.name) == stored and records.length(row) == len(stored)
+            read += len(stored)
+            if field.kind == "array":
+                assert np.asarray(records.value(row)).tobytes() == value.tobytes()  # type: ignore[union-attr]
+                read += len(stored)
+    assert store.read_bytes == read
+    if schema.labels.kind != "none":
+        labels = np.array([each.label for each in kept], schema.labels.dtype)
+        assert np.array_equal(store.all_labels(), labels) and store.all_labels().dtype == labels.dtype
+    for row in (len(kept), -len(kept) - 1):
+        with pytest.raises(IndexError):
+            store.label(row)
+        with pytest.raises(IndexError):
+            store.line(row)
+
+
+def _with_entries(schema: Schema, each: Any, *, bare: bool) -> Any:
+    """A sample, and what the index says about it."""
+    written = as_written(schema, each, bare=bare)
+    entries = []
+    for field, record in zip(schema.fields, written.records, strict=True):
+        place = (-1, 0) if record is None else (len(record.payload), record.crc32c)
+        sizes = (0, 0) if record is None else (4, 3)
+        entries.append((*place, *(sizes if field.has_pixels else ()), *((1,) if field.kind == "image" else ())))
+    return written, entries
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, NO_IMAGE], ids=["with image", "without"])
+@IOS
+def test_samples_are_those_of_a_packed_dataset(memory_path: Path, format_name: str, schema: Schema, io: str) -> None:
+    packed = make_dataset(memory_path / "packed", format_name, schema)
+    names = (*schema.names, *(("label",) if schema is SCHEMA else ()), "crop")
+    transform = [RandomResizedCrop(16), RandomHorizontalFlip()]
+    plain = open_dataset(packed, fields=names)
+    cache = copy_of(plain, memory_path / "cache", 2, 1, 5)
+    grown = cache.dataset(names, io=io)
+    assert grown.schema == plain.schema and grown.field_names == names
+    for one, other in ((plain, grown), (plain.with_transform(transform), grown.with_transform(transform))):
+        for row in range(8):
+            expected, found = one._samples.make(row % ROWS, [0.3] * 40), other._samples.make(row, [0.3] * 40)
+            for name, mine, theirs in zip(names, found, expected, strict=True):
+                assert _same(mine, theirs), (row, name)
+    for row in (0, LEFT_OUT, -1):
+        for name in schema.names:
+            assert _same(grown.value(row, name), plain.value(row % 8 % ROWS, name)), name
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None or isinstance(one, str | dict | bytes):
+        return bool(one == other)
+    return type(one) is type(other) and np.array_equal(np.asarray(one), np.asarray(other))
+
+
+def test_pairs_of_image_and_label(memory_path: Path) -> None:
+    packed = open_dataset(make_dataset(memory_path / "packed"), CenterCrop(16))
+    grown = copy_of(packed, memory_path / "cache", 4, 2).dataset(None, transform=CenterCrop(16))
+    for row in range(ROWS):
+        (image, label), (expected, number) = grown[row], packed[row]
+        assert torch.equal(image, expected) and label == number
+    assert grown.image(1).tobytes() == packed.image(1).tobytes()
+    batch = next(iter(Loader(grown, ROWS, num_workers=0)))
+    assert torch.equal(batch[0], torch.stack([image for image, _ in map(packed.__getitem__, range(ROWS))]))
+
+
+@IOS
+def test_a_generation_is_a_dataset(cache: TinyCache, io: str) -> None:
+    grown = cache.dataset(io=io)
+    assert numbers(grown) == list(range(9)) and len(grown) == 9
+    assert repr(grown).startswith("GrowingDataset(generation 0, 9 rows, fields=('x', 'name', 'label') of")
+    for row in (*range(9), -1, -9):
+        found, expected = grown[row], sample(row % 9)
+        assert (found.name, found.label) == (expected["name"], expected["label"])
+        assert np.array_equal(found.x, expected["x"])
+        assert grown.line(row) == row % 9
+    assert grown.targets.tolist() == [number % 7 for number in range(9)]
+    assert grown.describe(4) == f"{cache.root}: sample 4 (row 1 of cache-000001.tar)"
+    assert bytes(grown.record(4, "name")) == b"sample 4"
+    assert [each.label for each in grown.subset([5, -1])] == [5, 1]
+    assert [each.label for each in concat([grown, grown.subset([2])])][-2:] == [1, 2]
+    with pytest.raises(UsageError, match=r"there is no field 'nam'.*did you mean 'name'"):
+        grown.value(0, "nam")
+    for row in (9, -10):
+        with pytest.raises(IndexError):
+            grown[row]
+
+
+def test_samples_of_a_cache_have_no_path(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    with pytest.raises(UsageError, match="samples of a growing cache have no path"):
+        grown.filename(0)
+    with pytest.raises(PacktrainError, match="samples of a growing cache have no path"):
+        next(iter(Loader(grown, 2, num_workers=0, fields=("path",))))
+    assert next(iter(Loader(grown, 2, num_workers=0, fields=("line",)))).line.tolist() == [0, 1]
+
+
+def test_other_programs_read_shard_and_index(cache: TinyCache) -> None:
+    path = shard_path(cache.root, ".tar", 1)
+    names = [f"{number:09d}.{end}" for number in range(3, 7) for end in ("cls", "x.npy", "name.txt")]
+    assert output_of("tar", "-tf", path).split() == names
+    table = np.load(index_path(cache.root, 1))
+    assert table["number"].tolist() == [3, 4, 5, 6] and table["label"].tolist() == [3, 4, 5, 6]
+    data = path.read_bytes()
+    with tarfile.open(path) as archive:
+        for row, member in zip(table, [each for each in archive if each.name.endswith(".txt")], strict=True):
+            start, size = row["field.name.offset"], row["field.name.length"]
+            assert (member.offset_data, member.size) == (start, size)
+            assert data[start : start + size] == b"sample %d" % row["number"]
+            assert crc32c(data[start : start + size]) == row["field.name.crc32c"]
+
+
+# Damage
+
+
+@IOS
+def test_a_damaged_record_is_named(cache: TinyCache, io: str) -> None:
+    table = np.load(index_path(cache.root, 1))
+    flip(shard_path(cache.root, ".tar", 1), int(table["field.name.offset"][2]))
+    grown = cache.dataset(io=io)
+    message = rf"{cache.root}: field name of sample 5 \(row 2 of cache-000001.tar\) is damaged: crc32c is .*{REMEDY}"
+    for use in (lambda: grown[5], lambda: grown.record(5, "name")):
+        with pytest.raises(CorruptRecord, match=message) as caught:
+            use()
+        assert (caught.value.line, caught.value.file) == (5, f"{SHARDS}/cache-000001.tar")
+    assert numbers(grown.subset([4, 6])) == [4, 6]  # type: ignore[arg-type]
+    assert cache.dataset(io=io, check=False)[5].name != "sample 5"
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def _grown(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + 8)
+
+
+def _emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _huge(path: Path) -> None:
+    os.truncate(path, 1 << 40)
+
+
+def _removed(path: Path) -> None:
+    path.unlink()
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def _zero(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _header(path: Path) -> None:
+    flip(path, 20)
+
+
+def _content(path: Path) -> None:
+    flip(path, -8)
+
+
+DAMAGE = (_cut, _grown, _emptied, _huge, _removed, _fifo, _folder, _loop, _zero)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, _header, _content], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("most", [1 << 16, 0], ids=["mapped", "copied"])
+def test_a_damaged_index_is_named_and_never_waited_for(
+    cache: TinyCache, damage: Any, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packtrain._readers.dataset.growing.descriptor_budget", lambda: most)
+    path = index_path(cache.root, 1)
+    damage(path)
+    grown = cache.dataset()
+    assert numbers(grown.subset([0, 7])) == [0, 7]  # type: ignore[arg-type]
+    for use in (lambda: grown[3], lambda: grown.targets):
+        with soon(), pytest.raises(CorruptFile) as caught:
+            use()
+        assert str(path) in str(caught.value) and REMEDY in str(caught.value)
+        assert caught.value.file == f"{SHARDS}/{path.name}"
+    assert grown.describe(3).endswith("sample 3")
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+@IOS
+def test_a_damaged_shard_is_named_and_never_waited_for(cache: TinyCache, damage: Any, io: str) -> None:
+    damage(shard_path(cache.root, ".tar", 1))
+    grown = cache.dataset(io=io)
+    assert numbers(grown.subset([0, 7])) == [0, 7]  # type: ignore[arg-type]
+    with soon(), pytest.raises(CorruptFile, match=r"sample 3 \(row 0 of cache-000001.tar\) cannot be read") as caught:
+        grown[3]
+    assert caught.value.file == f"{SHARDS}/cache-000001.tar" and "delete its folder" in str(caught.value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.data())
+def test_a_forged_index_ends_in_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whoever forges an index forges the checksum, too."""
+    cache = TinyCache(tmp_path_factory.mktemp("growing") / "cache")
+    made = cache.grow(3)
+    path = index_path(cache.root, 0)
+    content = bytearray(path.read_bytes())
+    dtype = np.load(path).dtype
+    start = len(content) - 3 * dtype.itemsize
+    table = np.frombuffer(content, dtype, 3, start)
+    name = data.draw(st.sampled_from([each for each in dtype.names if each != "label"]))
+    kind = np.iinfo(dtype[name])
+    table[name][data.draw(st.integers(0, 2))] = data.draw(st.integers(int(kind.min), int(kind.max)))
+    path.write_bytes(content)
+    body = {"version": 1, **vars(made), "index_crc32c": [crc32c(content)]}
+    generation_path(cache.root, 0).write_bytes(dump_document(body))
+    for io in ("mmap", "pread"):
+        grown = cache.dataset(io=io)
+        for row in range(3):
+            # What was not changed is read; anything else is noticed.
+            with suppress(DatasetError):
+                found = grown[row]
+                assert (found.name, found.label) == (f"sample {row}", row)
+
+
+def test_a_generation_of_other_samples_than_the_index_is_refused(cache: TinyCache) -> None:
+    path = generation_path(cache.root, 0)
+    body = json.loads(path.read_bytes())
+    del body["checksum"]
+    path.write_bytes(dump_document(body | {"first_sample": 1}))
+    with pytest.raises(CorruptFile, match=r"cache-000001.index.npy is damaged: it does not hold the samples from 4 on"):
+        cache.dataset()[5]
+
+
+def test_a_generation_whose_index_would_be_endless_is_refused(cache: TinyCache) -> None:
+    path = generation_path(cache.root, 0)
+    body = json.loads(path.read_bytes())
+    del body["checksum"]
+    path.write_bytes(dump_document(body | {"records": [1 << 50, 4, 2]}))
+    with soon(), pytest.raises(CorruptFile, match="samples are too many for one shard"):
+        cache.dataset()[5]
+
+
+# Limits
+
+
+MANY_SHARDS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+import numpy as np
+from packtrain._readers.dataset.growing import CacheFiles, newest
+
+store = newest(CacheFiles(sys.argv[1], sys.argv[2]))
+first = store.record(0, "name")
+copy = bytes(first)
+for row in np.random.default_rng(0).integers(0, len(store), 1000).tolist():
+    assert bytes(store.record(row, "name")) == b"sample %d" % row
+store.all_labels()
+assert first == copy, "a view changed when its shard was let go"
+print(len(store.generation.records))
+"""
+
+
+@IOS
+def test_more_shards_than_descriptors_are_read(memory_path: Path, io: str) -> None:
+    TinyCache(memory_path / "cache").grow(*[2] * 300)
+    assert output_of(sys.executable, "-c", MANY_SHARDS, memory_path / "cache", io) == "300\n"
+
+
+@pytest.mark.stress
+@IOS
+def test_two_thousand_shards_are_read_with_1024_descriptors(memory_path: Path, io: str) -> None:
+    TinyCache(memory_path / "cache").grow(*[1] * 2000)
+    script = MANY_SHARDS.replace("(128, 128)", "(1024, 1024)").replace("1000)", "20_000)")
+    assert output_of(sys.executable, "-c", script, memory_path / "cache", io) == "2000\n"
+
+
+@IOS
+def test_threads_read_while_shards_are_forgotten(memory_path: Path, io: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So few may be open that threads close each other's shards, too.
+    monkeypatch.setattr("packtrain._readers.dataset.growing.descriptor_budget", lambda: 4)
+    cache = TinyCache(memory_path / "cache")
+    cache.grow(*[2] * 12)
+    grown = cache.dataset(io=io)
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    def read(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        try:
+            while not done.is_set():
+                row = int(random.integers(0, 24))
+                assert bytes(grown.record(row, "name")) == b"sample %d" % row
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 1
+        while time.monotonic() < end and not problems:
+            grown.store.opened.forget(7)
+            grown.store.opened.forget(100)
+    finally:
+        sys.setswitchinterval(switching)
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not problems
+
+
+def test_forgotten_shards_are_closed(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    with uncollected():
+        numbers(grown)
+        cache.grow(1, drop=2)
+        grown.advance()
+        held = _held(cache.root / SHARDS)
+    assert not [path for path in held if "000000" in path or "000001" in path]
+    assert [path for path in held if path.endswith("cache-000002.tar")]
+
+
+def _held(root: Path) -> list[str]:
+    """Files of a folder that this process has mapped or open."""
+    maps = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    links = set()
+    for each in os.scandir("/proc/self/fd"):
+        try:
+            links.add(os.readlink(each.path))
+        except FileNotFoundError:
+            continue
+    return sorted(path for path in maps | links if path.startswith(str(root)))
+
+
+def test_nothing_is_held_once_a_dataset_is_dropped(cache: TinyCache) -> None:
+    with uncollected():
+        grown = cache.dataset((*FIELDS,))
+        numbers(grown)
+        part = concat([grown.subset([0, 5]), grown.with_transform(None)])
+        assert part[0].label == 0
+        del grown
+        assert _held(cache.root)
+        del part
+        assert _held(cache.root) == []
+
+
+# Moving on
+
+
+def test_a_dataset_moves_to_later_and_earlier_generations(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    assert grown.advance() == 0 and grown.generation == 0
+    cache.grow(5)
+    cache.grow(2, drop=2)
+    assert grown.advance(1) == 5 and numbers(grown) == list(range(14))
+    assert grown.advance() == 2 and (grown.generation, numbers(grown)) == (2, list(range(7, 16)))
+    assert grown.advance() == 0
+    keeper = cache.dataset()
+    assert keeper.advance(0) == 0 and numbers(keeper) == list(range(9))
+    assert keeper.advance(2) == 7, "all samples after those of generation 0"
+    assert keeper.advance(0) == 0
+    assert cache.evict() == [0, 2]
+    with pytest.raises(GenerationGone, match=r"generation 1 is no longer there.* Open the cache again"):
+        grown.advance(1)
+    with pytest.raises(GenerationGone):
+        grown.advance(99)
+    assert (grown.generation, numbers(grown)) == (2, list(range(7, 16)))
+    for wrong in (-1, "1", 1.5, True):
+        with pytest.raises(UsageError, match="generation="):
+            grown.advance(wrong)  # type: ignore[arg-type]
+    assert grown.advance(np.int64(0)) == 0  # type: ignore[arg-type]
+
+
+def test_samples_that_came_and_went_between_two_looks_are_not_new(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    cache.grow(3, 3, drop=0)
+    cache.grow(2, drop=4)
+    assert grown.advance() == 5, "9 to 11 were never in reach of this dataset"
+    assert numbers(grown) == list(range(12, 17))
+
+
+@pytest.mark.parametrize("fields", [FIELDS, ("label",), ("name",)], ids=str)
+def test_the_former_generation_is_let_go_of_at_once(cache: TinyCache, fields: tuple[str, ...]) -> None:
+    with uncollected():
+        grown = cache.dataset(fields)
+        grown[0]
+        cache.grow(2)
+        grown.advance()
+        assert cache.evict() == [1]
+        part = grown.subset([0])
+        both = concat([part, grown])
+        other = grown.with_transform(None)
+        alike = copy.copy(grown)
+        assert (part[0], both[0]) is not None
+        cache.grow(1, drop=3)
+        assert grown.advance() == 1
+        for _ in range(3):
+            assert cache.evict() == [1, 2]
+            assert part.label(0) == 0, "a subset stays with the generation that it was made of"
+            assert both.label(len(both) - 1) == other.label(-1) == alike.label(-1)
+        del part, both, other
+        assert alike.advance() == 1
+        assert cache.evict() == [2]
+        assert not [path for path in os.listdir(cache.root / SHARDS) if "000000" in path]
+
+
+def test_pairs_let_go_of_their_generation_too(memory_path: Path) -> None:
+    packed = open_dataset(make_dataset(memory_path / "packed"))
+    cache = copy_of(packed, memory_path / "cache", 3)
+    with uncollected():
+        for fields in (None, (*SCHEMA.names, "label", "crop")):
+            grown = cache.dataset(fields, transform=[RandomResizedCrop(8), RandomHorizontalFlip()])
+            grown[0]
+            cache.publish()
+            grown.advance()
+            assert cache.evict() == [grown.generation]
+
+
+def test_a_generation_that_is_gone_says_so(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    opened = grown[0]
+    grown.store.release()
+    cache.grow(1)
+    cache.evict()
+    for use in (lambda: grown[0], lambda: grown.targets, lambda: grown.label(3), lambda: grown.record(1, "x")):
+        with pytest.raises(GenerationGone, match=r"generation 0 is no longer there.* Open the cache again"):
+            use()
+    assert not grown.promise(60)
+    assert grown.line(3) == 3 and grown.describe(3).endswith("sample 3") and opened.name == "sample 0"
+    assert grown._samples.will_need(3) == 0
+    assert grown.advance() == 1
+    assert numbers(grown) == list(range(10))
+
+
+def test_a_promise_outlives_the_dataset(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    assert grown.promise(60)
+    del grown
+    cache.grow(1)
+    assert cache.evict() == [0, 1]
+    os.utime(generation_path(cache.root, 0), (0, 0))
+    assert cache.evict() == [1]
+    for wrong in (-1, float("nan"), "60", 1e12):
+        with pytest.raises(UsageError, match="seconds="):
+            cache.dataset().promise(wrong)  # type: ignore[arg-type]
+
+
+def test_before_the_first_generation_there_is_none(memory_path: Path) -> None:
+    cache = TinyCache(memory_path / "cache")
+    with pytest.raises(GenerationGone, match=r"no generation yet: nothing has been written. Start a filler"):
+        cache.dataset()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["another cache", "nothing"])
+def test_a_cache_that_was_replaced_is_not_read_on(memory_path: Path, again: bool) -> None:
+    cache = TinyCache(memory_path / "cache")
+    cache.grow(3)
+    grown = cache.dataset()
+    sent = pickle.dumps(grown)
+    assert grown[2].label == 2
+    cache.root.rename(memory_path / "before")
+    expected: Any = (NotADataset, "no growing cache")
+    if again:
+        other = TinyCache(cache.root)
+        other.grow(2, 2)
+        expected = (GenerationGone, r"has been removed and filled anew.*Open the cache again")
+    for use in (grown.advance, lambda: pickle.loads(sent)):
+        with pytest.raises(expected[0], match=expected[1]):
+            use()
+    assert grown[2].label == 2, "what was read until now can be read on"
+
+
+# The race between looking for a generation and leasing it
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_generation_that_is_replaced_while_it_is_opened(
+    cache: TinyCache, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    opened, left = GenerationStore.open, [times]
+
+    def late(files: CacheFiles, number: int) -> GenerationStore:
+        if left[0]:
+            left[0] -= 1
+            cache.grow(1)
+            assert retire(cache.root, number)
+        return opened(files, number)
+
+    monkeypatch.setattr(GenerationStore, "open", late)
+    assert cache.dataset().generation == times
+
+
+def _fill(root: Path, until: Any) -> None:
+    cache = TinyCache(root)
+    cache.grow(2, 2)
+    while not until.is_set():
+        cache.grow(2, drop=1)
+        cache.evict()
+
+
+def test_readers_keep_up_with_a_filler_that_never_rests(memory_path: Path) -> None:
+    """Whatever the filler removes meanwhile, what is opened can be read to its end."""
+    context = multiprocessing.get_context("fork")
+    until = context.Event()
+    filler = context.Process(target=_fill, args=(memory_path / "cache", until))
+    filler.start()
+    try:
+        root = memory_path / "cache"
+        with soon(30):
+            while not (root / GENERATIONS).exists() or not generation_numbers(root):
+                time.sleep(0.01)
+        grown = GrowingDataset(PackedSamples(newest(CacheFiles(root)), fields=FIELDS))
+        seen = set()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            grown.advance()
+            seen.add(grown.generation)
+            first = grown.store.generation.first_sample
+            assert numbers(grown) == list(range(first, first + len(grown)))
+            newest(CacheFiles(root)).label(0)
+        assert len(seen) > 3
+    finally:
+        until.set()
+        filler.join()
+    assert filler.exitcode == 0
+
+
+# Processes
+
+
+@START_METHODS
+def test_a_plain_dataloader_reads_a_generation(cache: TinyCache, method: str) -> None:
+    grown = cache.dataset()
+    grown[0]
+    loader = DataLoader(
+        grown, 3, num_workers=2, multiprocessing_context=method, persistent_workers=True, collate_fn=list
+    )
+    for _ in range(2):
+        assert [each.name for batch in loader for each in batch] == [f"sample {number}" for number in range(9)]
+    # The workers live, and have leases of their own.
+    cache.grow(1, drop=1)
+    grown.advance()
+    assert cache.evict() == [0, 1]
+    assert [each.label for batch in loader for each in batch] == list(range(7)), "they stay with their generation"
+    del loader
+    gc.collect()
+    assert cache.evict() == [1]
+
+
+def test_an_idle_forked_child_holds_no_lease(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    grown[0]
+    receive, send = os.pipe()
+    go, went = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.write(send, b"x")
+            os.read(go, 1)
+            try:
+                grown[1]
+            except GenerationGone:
+                # It may use what there is by now, with a lease of its own.
+                grown.advance()
+                code = 0 if grown[1].label == 4 else 2
+            os.write(send, b"y")
+            time.sleep(60)
+        finally:
+            os._exit(code)
+    try:
+        os.read(receive, 1)
+        cache.grow(1, drop=1)
+        grown.advance()
+        assert cache.evict() == [1], "the child keeps its parent's generation"
+        os.write(went, b"x")
+        assert os.read(receive, 1) == b"y"
+        del grown
+        cache.grow(1)
+        assert cache.evict() == [1, 2], "the child reads generation 1 without a lease"
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert cache.evict() == [2]
+
+
+def test_a_pickled_dataset_takes_its_lease_when_it_is_first_used(cache: TinyCache) -> None:
+    grown = cache.dataset()
+    sent = pickle.dumps(grown)
+    first, second = pickle.loads(sent), pickle.loads(sent)
+    del grown
+    assert numbers(first) == list(range(9))
+    cache.grow(1)
+    assert cache.evict() == [0, 1]
+    del first
+    gc.collect()
+    assert cache.evict() == [1]
+    with pytest.raises(GenerationGone):
+        second[0]
+
+
+# Caches and datasets
+
+
+def test_a_cache_is_not_opened_as_a_dataset(cache: TinyCache) -> None:
+    with pytest.raises(NotADataset, match=r"a growing cache, not a packed dataset.*packtrain.GrowingCache"):
+        open_dataset(cache.root)
+    for command in (["info"], ["verify"], ["stage", "--to", "/dev/shm"], ["convert", "--format", "hdf5"]):
+        arguments = [command[0], str(cache.root), *command[1:]]
+        if command[0] == "convert":
+            arguments.insert(2, str(cache.root.with_name("out")))
+        done = subprocess.run([sys.executable, "-m", "packtrain", *arguments], capture_output=True, text=True)
+        assert done.returncode != 0 and "is a growing cache" in done.stderr, (command, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_a_dataset_is_not_opened_as_a_cache(memory_path: Path) -> None:
+    packed = make_dataset(memory_path / "packed")
+    with pytest.raises(NotADataset, match=r"is a packed dataset, not a growing cache.*packtrain.open_dataset"):
+        CacheFiles(packed)
+
+
+def test_a_link_leads_nowhere_else(cache: TinyCache) -> None:
+    """What a stranger's cache links to is not read as an index, and is not locked."""
+    for path in (index_path(cache.root, 0), generation_path(cache.root, 0)):
+        target = cache.root.with_name(path.name)
+        path.rename(target)
+        path.symlink_to(target)
+        with pytest.raises(CorruptFile, match="put the file itself there"):
+            cache.dataset()[0]
+        path.unlink()
+        target.rename(path)
+    assert cache.dataset()[0].label == 0
+
+
+def test_io_and_cache_json_are_checked(cache: TinyCache) -> None:
+    with pytest.raises(UsageError, match="io="):
+        CacheFiles(cache.root, "mmapp")
+    flip(cache.root / CACHE, 30)
+    with pytest.raises(CorruptFile, match=REMEDY):
+        CacheFiles(cache.root)
+
+
+def test_generations_of_many_shards_are_opened_without_looking_at_them(memory_path: Path) -> None:
+    """The time that an epoch's change takes hardly depends on the number of shards."""
+    cache = TinyCache(memory_path / "cache")
+    cache.grow(1)
+    cache.publish([(1, 1 << 20, 0)] * 5000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    grown = cache.dataset()
+    assert len(grown) == 5001 and grown[0].label == 0
+    assert len(_held(cache.root)) <= 3 and before >= 0
+    assert Generation.load(cache.root, 1).end_sample == 5001
