@@ -408,6 +408,10 @@ class GenerationStore(Store):
     def release(self) -> None:
         self._rows.release()
 
+    @override
+    def settle(self) -> None:
+        self._files.forget(self.generation.first_shard)
+
     @property
     @override
     def read_bytes(self) -> int:

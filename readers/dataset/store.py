@@ -112,6 +112,9 @@ class Store(ABC):
     def release(self) -> None:  # noqa: B027  # most stores never change places with another one
         """Lets go of what keeps this state of a dataset, once another one has taken its place."""
 
+    def settle(self) -> None:  # noqa: B027  # most stores have nothing but what they need
+        """Closes what only earlier states of the dataset needed."""
+
     @abstractmethod
     def checked_row(self, row: int) -> int:
         """Checks the row number and its part of the index; a negative row is counted from the end.

@@ -15,6 +15,7 @@ import json
 import math
 import mmap
 import os
+import struct
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.memory import available_memory
@@ -37,6 +39,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 _ALIGNMENT: Final = 4096
 # Room on the board for the description of a batch, with dozens of fields.
 _PLAN_BYTES: Final = 16 * _ALIGNMENT
+# What stands before it: its length and its checksum.
+_PLAN: Final = struct.Struct("<qI")
 # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of fallocate.
 _PUNCH: Final = 0x01 | 0x02
 
@@ -123,11 +127,13 @@ class Recipe(NamedTuple):
         number: Its number: 1 for the first one after that with which the workers were started.
         start: Offset in the file.
         size: Number of bytes.
+        crc32c: Their checksum.
     """
 
     number: int
     start: int
     size: int
+    crc32c: int
 
 
 class Announced(NamedTuple):
@@ -146,6 +152,10 @@ class Announced(NamedTuple):
     recipe: Recipe | None = None
 
 
+class Changing(Exception):
+    """What is announced changes at this very moment. Only a worker without a ticket can meet this."""
+
+
 class Board:
     """The first pages of the shared memory, where each process reads what the others are doing.
 
@@ -162,7 +172,7 @@ class Board:
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
         self.workers: Final = workers
-        words = 2 + workers + (workers + 1) * WORDS
+        words = 2 + 2 * workers + (workers + 1) * WORDS
         self.size: Final = _aligned(8 * words) + _PLAN_BYTES
         if descriptor is None:
             try:
@@ -177,7 +187,8 @@ class Board:
         self._plan = memory[-_PLAN_BYTES:]
         self._words = memory[: 8 * words].cast("q")
         self._rows = self._words[2 : 2 + workers]
-        self._counters = self._words[2 + workers :]
+        self._followed = self._words[2 + workers : 2 + 2 * workers]
+        self._counters = self._words[2 + 2 * workers :]
         self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
         """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
         self._taken: dict[int, int] = {}
@@ -206,6 +217,14 @@ class Board:
     def row(self, worker: int) -> int:
         """The row that a worker read last; -1 if it is between two batches."""
         return int(self._rows[worker])
+
+    def acknowledge(self, worker: int, edition: int) -> None:
+        """Notes that a worker has taken in an edition, and has let go of everything before it."""
+        self._followed[worker] = edition
+
+    def followed(self, worker: int) -> int:
+        """The edition that a worker has taken in last."""
+        return int(self._followed[worker])
 
     def take(self, size: int) -> int:
         """Takes a range behind the board that nobody uses. Returns where it begins.
@@ -238,13 +257,20 @@ class Board:
             written = os.pwrite(self.descriptor, content, start)
             start, content = start + written, content[written:]
 
-    def read(self, start: int, size: int) -> bytes:
-        """Reads from a range."""
-        parts = []
+    def read(self, recipe: Recipe) -> bytes:
+        """The bytes of a recipe.
+
+        Raises:
+            Changing: They have been given back since.
+        """
+        start, size, parts = recipe.start, recipe.size, []
         while size and (part := os.pread(self.descriptor, size, start)):
             parts.append(part)
             start, size = start + len(part), size - len(part)
-        return b"".join(parts)
+        message = b"".join(parts)
+        if crc32c(message) != recipe.crc32c:
+            raise Changing
+        return message
 
     def edition(self) -> int:
         """How often something was announced."""
@@ -252,6 +278,8 @@ class Board:
 
     def announce(self, slots: int, layout: Layout, start: int | None = None, recipe: Recipe | None = None) -> None:
         """Writes what lies behind the board, before the first ticket that needs it. No other ticket may be out.
+
+        Workers without a ticket read it soon, too.
 
         Args:
             slots: Number of slots.
@@ -263,19 +291,29 @@ class Board:
             UsageError: There are too many fields.
         """
         described = layout.batch_size, layout.fields, layout.varying, layout.columns, layout.named
-        text = json.dumps([slots, self.size if start is None else start, recipe, *described]).encode()
-        if len(text) > len(self._plan):
+        edition = self.edition() + 1
+        text = json.dumps([edition, slots, self.size if start is None else start, recipe, *described]).encode()
+        if len(text) > len(self._plan) - _PLAN.size:
             raise UsageError(
                 f"a batch of {len(layout.columns)} fields is more than the loader can describe: take fewer"
             )
-        # Behind it, something longer may have been announced before.
-        self._plan[:] = text.ljust(len(self._plan), b"\0")
-        self._words[1] += 1
+        # Workers without a ticket may be reading it. The checksum tells them.
+        self._plan[: _PLAN.size + len(text)] = _PLAN.pack(len(text), crc32c(text)) + text
+        self._words[1] = edition
 
     def announced(self) -> Announced:
-        """What `announce` wrote last."""
-        text = self._plan.tobytes().rstrip(b"\0")
-        slots, start, recipe, batch_size, fields, varying, columns, named = json.loads(text)
+        """What `announce` wrote last.
+
+        Raises:
+            Changing: It is being written.
+        """
+        length, checksum = _PLAN.unpack_from(self._plan)
+        text = self._plan[_PLAN.size :][:length].tobytes()
+        if crc32c(text) != checksum:
+            raise Changing
+        edition, slots, start, recipe, batch_size, fields, varying, columns, named = json.loads(text)
+        if edition != self.edition():
+            raise Changing
         arrays = {name: Field(dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in fields.items()}
         others = {name: Varying(kind, dtype, tuple(shape)) for name, (kind, dtype, shape) in varying.items()}
         layout = Layout(batch_size, arrays, others, tuple(columns), named)
@@ -315,8 +353,12 @@ class Arena:
     @classmethod
     def behind(cls, board: Board) -> Self:
         """The arena that another process has made and announced on the board."""
-        slots, layout, start, _ = board.announced()
-        return cls(board, layout, slots, start)
+        return cls.of(board, board.announced())
+
+    @classmethod
+    def of(cls, board: Board, announced: Announced) -> Self:
+        """The arena that another process has announced."""
+        return cls(board, announced.layout, announced.slots, announced.start)
 
     def clear(self, number: int) -> None:
         """Gives the memory of a slot back to the system. Nobody may have it any more, and it cannot be used again."""

@@ -80,7 +80,7 @@ class HostTransfer(Transfer):
 
     @override
     def close(self) -> None:
-        pass
+        self._finish = _unfinished
 
     def _handed_over(self, batch: Batch) -> Batch:
         job, made = batch.job, batch.made
@@ -263,6 +263,7 @@ class DeviceTransfer(Transfer):
     def close(self) -> None:
         self._release()
         self._registered = range(0)
+        self._finish = _unfinished
 
     def _begun(self, batch: Batch) -> tuple[Batch, Event | None]:
         """Queues all work on a batch, which is done at the event."""
@@ -295,6 +296,11 @@ class DeviceTransfer(Transfer):
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         self._accelerator.keep(tensor)
         return tensor
+
+
+def _unfinished(value: Any, batch: Batch) -> Any:
+    """Stands for a `Finish` that is gone: a pass that the consumer still has must not keep the dataset as it was."""
+    return value
 
 
 def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:

@@ -118,7 +118,7 @@ class SerialEngine(Engine):
     """
 
     def __init__(self, maker: BatchMaker, probe: Probe) -> None:
-        self._maker = maker
+        self._maker: BatchMaker | None = maker
         with preserved():
             self.layout = maker.layout(probe)
         self._words = blank()
@@ -132,6 +132,7 @@ class SerialEngine(Engine):
             self._timer.begin_batch()
             self._timer.discard_usage()
             try:
+                assert self._maker is not None
                 with preserved() if self._maker.seeds else nullcontext():
                     made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
             finally:
@@ -157,7 +158,8 @@ class SerialEngine(Engine):
 
     @override
     def close(self) -> None:
-        pass
+        # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
+        self._maker = None
 
 
 class ParallelEngine(Engine):

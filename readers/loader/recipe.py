@@ -26,13 +26,13 @@ def definitions() -> Mapping[str, object]:
     return {name: value for name, value in found if isinstance(value, FunctionType | type)}
 
 
-def packed(maker: BatchMaker, probe: Probe, before: BatchMaker, known: Mapping[str, object]) -> bytes | None:
+def packed(maker: BatchMaker, probe: Probe, common: Sequence[object], known: Mapping[str, object]) -> bytes | None:
     """A recipe as bytes.
 
     Args:
         maker: Makes batches from now on.
         probe: The samples that show what a batch looks like.
-        before: Has made them until now, here and in the workers.
+        common: What the workers have already, see `common_to`.
         known: `definitions` when the workers were started.
 
     Returns:
@@ -40,7 +40,7 @@ def packed(maker: BatchMaker, probe: Probe, before: BatchMaker, known: Mapping[s
     """
     file = io.BytesIO()
     try:
-        _Pickler(file, _shared(before), known).dump((maker, probe))
+        _Pickler(file, common, known).dump((maker, probe))
     except Exception:
         # Objects refuse this with errors of any type. New workers can be forked, or say what is wrong.
         return None
@@ -54,11 +54,11 @@ def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
         message: What `packed` returned.
         before: What has made batches until now.
     """
-    found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), _shared(before)).load()
+    found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), common_to(before)).load()
     return found
 
 
-def _shared(maker: BatchMaker) -> Sequence[object]:
+def common_to(maker: BatchMaker) -> Sequence[object]:
     """What every maker of a loader has, so that it need not be sent: open datasets, and a function that stays."""
     return *maker.samples.opened, maker.collate_fn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import resource
 import signal
 import socket
 import struct
@@ -39,6 +40,10 @@ _TICKET: Final = "<qqqQ"
 # list of what is wrong with the samples that were left out. The blob follows.
 _BATCH: Final = struct.Struct("<cqqq")
 _MARK: Final = b"B"
+LOOK: Final = struct.pack("@ll", 0, 200_000)
+"""Seconds and microseconds after which a worker without a ticket looks whether something was announced."""
+# The most descriptors that a worker asks for. Each shard and each index that is mapped holds one.
+_DESCRIPTORS: Final = 1 << 16
 
 
 class Ticket(NamedTuple):
@@ -126,6 +131,7 @@ def run(assignment: Assignment) -> None:
     for end in assignment.inherited:
         end.close()
     depend_on(assignment.lifeline)
+    _allow_descriptors()
     torch.set_num_threads(1)
     # Objects from before stay: searching them for garbage would take time, and would copy memory shared by fork.
     gc.freeze()
@@ -148,40 +154,72 @@ def _work(assignment: Assignment) -> None:
             return
     timer.discard_usage()
     bench = _Bench(assignment)
-    while message := assignment.tickets.recv(struct.calcsize(_TICKET)):
-        ticket = Ticket.unpacked(message)
-        if ticket.number == PROBE:
-            _send(results, PROBE, _guarded(bench.probed))
+    while (message := _received(assignment.tickets)) != b"":
+        if message is None:
+            if bench.look():
+                timer.discard_usage()
+        else:
+            _answer(Ticket.unpacked(message), bench, timer, results)
             board.note(number, -1)
-            timer.discard_usage()
-            continue
-        timer.begin_batch()
-        made = _guarded(partial(bench.made, ticket, timer))
-        timer.end_stage(None)
-        # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
-        timer.count_usage()
-        _send(results, ticket.number, made)
-        timer.end_stage(Stage.HANDOFF)
-        board.note(number, -1)
-        timer.idle()
+            timer.idle()
+
+
+def _received(tickets: socket.socket) -> bytes | None:
+    """The next ticket; None if there has been none for a while; empty if the loader is gone."""
+    try:
+        return tickets.recv(struct.calcsize(_TICKET))
+    except BlockingIOError:
+        return None
+
+
+def _answer(ticket: Ticket, bench: _Bench, timer: StageTimer, results: Connection) -> None:
+    # In a function of its own, because an error, which refers to records, must not live until the next ticket.
+    if ticket.number == PROBE:
+        _send(results, PROBE, _guarded(bench.probed))
+        timer.discard_usage()
+        return
+    timer.begin_batch()
+    made = _guarded(partial(bench.made, ticket, timer))
+    timer.end_stage(None)
+    # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
+    timer.count_usage()
+    _send(results, ticket.number, made)
+    timer.end_stage(Stage.HANDOFF)
+
+
+def _allow_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Bench:
     """What a worker makes batches with, as the board says.
 
-    What is announced there changes only while no ticket is out, so it belongs to the ticket at hand.
+    What is announced there changes only while no ticket is out, so it belongs to the ticket at hand. A worker that gets
+    none looks at it now and then, so that it does not keep what nobody needs any more.
 
     Args:
         assignment: What it begins with.
     """
 
     def __init__(self, assignment: Assignment) -> None:
+        self._number = assignment.number
         self._board = assignment.board
         self._current = assignment.board.current(assignment.number)
         self._maker, self._probe = assignment.maker, assignment.probe
         self._edition = 0
         self._announced: Announced | None = None
         self._arena: Arena | None = None
+
+    def look(self) -> bool:
+        """Takes in what has been announced, without a ticket. True if there was anything."""
+        try:
+            return self._follow()
+        except Exception:
+            # It is being written, and can be read at the next look; or it is wrong, which the next ticket will show.
+            return False
 
     def probed(self) -> Made:
         """What a batch looks like; nothing if the samples that show it cannot be received."""
@@ -202,25 +240,31 @@ class _Bench:
         if cancelled():
             return CANCELLED
         self._follow()
-        arena = self._arena = self._arena or Arena.behind(self._board)
+        if self._arena is None:
+            assert self._announced is not None
+            self._arena = Arena.of(self._board, self._announced)
+        arena = self._arena
         return self._maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), timer, cancelled)
 
-    def _follow(self) -> None:
-        """Takes in what has been announced since."""
+    def _follow(self) -> bool:
+        """Takes in what has been announced since, and lets go of what came before it. True if there was anything."""
         edition = self._board.edition()
         if edition == self._edition:
-            return
+            return False
         found, earlier = self._board.announced(), self._announced
         if found.recipe is not None and (earlier is None or found.recipe != earlier.recipe):
-            message = self._board.read(found.recipe.start, found.recipe.size)
             before = self._maker
-            self._maker, self._probe = unpacked(message, self._maker)
+            self._maker, self._probe = unpacked(self._board.read(found.recipe), before)
             # The assignment still refers to the first of them.
             for store in set(before.samples.stores).difference(self._maker.samples.stores):
                 store.release()
+            for store in self._maker.samples.stores:
+                store.settle()
         if earlier is not None and found[:3] != earlier[:3]:
             self._arena = None
         self._edition, self._announced = edition, found
+        self._board.acknowledge(self._number, edition)
+        return True
 
 
 def _guarded(make: Callable[[], Made]) -> Made:

@@ -20,6 +20,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple
 
+from crc32c import crc32c
+
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline
@@ -27,10 +29,10 @@ from packtrain._core.signals import signal_name
 
 from .arena import Board, Layout, Recipe
 from .batches import BatchMaker, Made, Probe
-from .recipe import definitions, packed
+from .recipe import common_to, definitions, packed
 from .samples import blamed
 from .slots import forking_worker
-from .worker import PROBE, Assignment, Ticket, result_of, run
+from .worker import LOOK, PROBE, Assignment, Ticket, result_of, run
 
 # Seconds after which a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
@@ -78,7 +80,8 @@ class Workers:
                 "this is a daemonic process, which cannot start the loader's workers: give num_workers=0, or start the "
                 "process with daemon=False"
             )
-        self._maker = maker
+        self._describe: Callable[[int], str] = maker.samples.describe
+        self._common = common_to(maker)
         self._board = board
         self._timeout: Final = timeout or None
         self._spawned: Final = context.get_start_method() != "fork"
@@ -86,6 +89,7 @@ class Workers:
         self._recipe: Recipe | None = None
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LOOK)
         self._tickets.setblocking(False)
         self._started: list[_Started] = []
         self._selector = selectors.DefaultSelector()
@@ -93,7 +97,7 @@ class Workers:
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._started, self._tickets, self._selector, board)
         try:
             for number in range(board.workers):
-                self._start(number, theirs, probe, context, init)
+                self._start(number, maker, theirs, probe, context, init)
         except OSError as error:
             self._finalizer()
             hint = (
@@ -109,6 +113,7 @@ class Workers:
     def _start(
         self,
         number: int,
+        maker: BatchMaker,
         tickets: socket.socket,
         probe: Probe,
         context: BaseContext,
@@ -117,7 +122,7 @@ class Workers:
         ours, theirs = context.Pipe(duplex=False)
         lifeline, forks = Lifeline(), context.get_start_method() == "fork"
         assignment = Assignment(
-            number, self._maker, self._board, probe, tickets, theirs, lifeline.child, (self._tickets,) * forks, init
+            number, maker, self._board, probe, tickets, theirs, lifeline.child, (self._tickets,) * forks, init
         )
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
@@ -177,16 +182,17 @@ class Workers:
             LoaderError: There is not enough memory.
             PacktrainError: No sample can be made, or no array can hold it.
         """
-        message = packed(maker, probe, self._maker, self._known)
+        message = packed(maker, probe, self._common, self._known)
         if message is None:
             return None
         before, number = self._recipe, 1 if self._recipe is None else self._recipe.number + 1
-        self._recipe = Recipe(number, self._board.take(len(message)), len(message))
+        self._recipe = Recipe(number, self._board.take(len(message)), len(message), crc32c(message))
         self._board.write(self._recipe.start, message)
         self._board.announce(slots, layout, start, self._recipe)
         if before is not None:
             self._board.give_back(before.start)
-        self._maker = maker
+        # Only from now on: until then, a worker may not have had a lease on what it read.
+        self._describe, self._common = maker.samples.describe, common_to(maker)
         return self._probed()
 
     def announce(self, slots: int, layout: Layout, start: int) -> None:
@@ -270,6 +276,8 @@ class Workers:
     def close(self) -> None:
         """Ends the processes. Each finishes at most the sample it is working on."""
         self._finalizer()
+        # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
+        self._describe, self._common = "row {}".format, ()
 
     def _death(self, number: int) -> LoaderError:
         process = self._started[number].process
@@ -287,7 +295,7 @@ class Workers:
 
     def _where(self, number: int) -> str:
         row = self._board.row(number)
-        return f"at {self._maker.samples.describe(row)}" if row >= 0 else "between two batches"
+        return f"at {self._describe(row)}" if row >= 0 else "between two batches"
 
     def _whereabouts(self) -> str:
         return ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._started)))
