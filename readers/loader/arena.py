@@ -251,11 +251,18 @@ class Board:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
-    def write(self, start: int, content: bytes) -> None:
-        """Writes to a range."""
+    def write(self, number: int, content: bytes) -> Recipe:
+        """Writes a recipe to a range of its own.
+
+        Raises:
+            LoaderError: There is not enough memory.
+        """
+        recipe = Recipe(number, self.take(len(content)), len(content), crc32c(content))
+        start = recipe.start
         while content:
             written = os.pwrite(self.descriptor, content, start)
             start, content = start + written, content[written:]
+        return recipe
 
     def read(self, recipe: Recipe) -> bytes:
         """The bytes of a recipe.

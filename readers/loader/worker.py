@@ -173,7 +173,6 @@ def _received(tickets: socket.socket) -> bytes | None:
 
 
 def _answer(ticket: Ticket, bench: _Bench, timer: StageTimer, results: Connection) -> None:
-    # In a function of its own, because an error, which refers to records, must not live until the next ticket.
     if ticket.number == PROBE:
         _send(results, PROBE, _guarded(bench.probed))
         timer.discard_usage()
@@ -184,6 +183,8 @@ def _answer(ticket: Ticket, bench: _Bench, timer: StageTimer, results: Connectio
     # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
     timer.count_usage()
     _send(results, ticket.number, made)
+    # The traceback of an error refers to this frame, too, and would keep the record that it is about.
+    del made
     timer.end_stage(Stage.HANDOFF)
 
 

@@ -20,8 +20,6 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
-
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline
@@ -186,8 +184,7 @@ class Workers:
         if message is None:
             return None
         before, number = self._recipe, 1 if self._recipe is None else self._recipe.number + 1
-        self._recipe = Recipe(number, self._board.take(len(message)), len(message), crc32c(message))
-        self._board.write(self._recipe.start, message)
+        self._recipe = self._board.write(number, message)
         self._board.announce(slots, layout, start, self._recipe)
         if before is not None:
             self._board.give_back(before.start)

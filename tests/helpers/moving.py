@@ -1,0 +1,99 @@
+"""Caches that grow when a test says so, and what the processes of a loader hold of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from packtrain._core.generations import generation_numbers, retire
+from packtrain._filler.filler import fill
+from packtrain._filler.options import FillOptions
+from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+from packtrain._readers.dataset.samples import PackedSamples
+
+VALUES: Final = 4096
+"""Numbers in a sample."""
+BYTES: Final = 4 * VALUES
+PER_SHARD: Final = 4
+OPTIONS: Final = FillOptions(budget=40 * PER_SHARD * BYTES, headroom=0.5, shard_size=PER_SHARD * BYTES)
+"""A generation has at most 20 shards."""
+_SHARD: Final = re.compile(r"/shards/cache-(\d+)\.")
+
+
+class Cache:
+    """A cache whose samples are filled with their own number.
+
+    Args:
+        root: Its folder.
+        shards: Number of shards in its first generation.
+    """
+
+    def __init__(self, root: Path, shards: int = 6) -> None:
+        self.root: Final = root
+        self._next = 0
+        self.grow(shards)
+
+    def grow(self, shards: int = 3) -> None:
+        """Writes new shards, and publishes a generation with each."""
+        count = shards * PER_SHARD
+        first, self._next = self._next, self._next + count
+
+        def samples() -> Iterator[dict[str, Any]]:
+            for number in range(first, first + count):
+                yield {"x": np.full(VALUES, number, np.int32), "label": number}
+
+        fill(self.root, samples, OPTIONS)
+
+    def dataset(self) -> GrowingDataset:
+        """Its newest generation."""
+        return GrowingDataset(PackedSamples(newest(CacheFiles(self.root)), fields=("x", "label")))
+
+    def older_are_free(self) -> bool:
+        """True if nobody has a lease on any generation but the newest."""
+        return all([retire(self.root, number) for number in generation_numbers(self.root)[:-1]])
+
+
+def check(batch: Any, dataset: GrowingDataset) -> list[int]:
+    """The numbers of the samples in a batch, each of which must be what was written, and of the present generation."""
+    found: list[int] = batch.label.tolist()
+    assert (batch.x == batch.label[:, None]).all()
+    generation = dataset.store.generation
+    assert all(generation.first_sample <= number < generation.end_sample for number in found)
+    return found
+
+
+def workers() -> list[int]:
+    """The workers that live, by process number."""
+    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+
+
+def mapped(process: int) -> set[int]:
+    """Numbers of the shards of which a process has the records or the index mapped, or open."""
+    lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            lines.append(os.readlink(descriptor))
+        except FileNotFoundError:
+            # It was closed meanwhile.
+            continue
+    return {int(found[1]) for line in lines if (found := _SHARD.search(line))}
+
+
+def has_left(process: int, dataset: GrowingDataset) -> bool:
+    """True if a process has nothing open that is older than a dataset's generation."""
+    return min(mapped(process), default=1 << 62) >= dataset.store.generation.first_shard
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits until something is true, which it must become without any help."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.02)

@@ -1,0 +1,318 @@
+"""Laws of a loader that moves on with a growing cache: nothing of an older generation stays, in any process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.moving import BYTES, Cache, check, eventually, has_left, mapped, workers
+from helpers.support import START_METHODS, soon
+
+from packtrain import Loader
+from packtrain._readers.dataset.growing import GrowingDataset
+from packtrain._readers.loader.arena import Board, Changing, Field, Layout, Recipe
+from packtrain.errors import CorruptRecord, LoaderError
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def loader_of(dataset: GrowingDataset, batch_size: int = 4, **options: Any) -> Loader:
+    fixed = {"shuffle": True, "seed": 1, "num_workers": 3, "multiprocessing_context": "fork"}
+    return Loader(dataset, batch_size, **{**fixed, **options})
+
+
+def board(loader: Loader) -> Board:
+    pipeline: Any = loader._pipeline
+    found: Board = pipeline._engine._board
+    return found
+
+
+def everybody_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> bool:
+    """True if the workers have acknowledged the present generation, and no process holds anything older."""
+    here = board(loader)
+    acknowledged = all(here.followed(number) == here.edition() for number in range(here.workers))
+    return acknowledged and cache.older_are_free() and all(has_left(process, dataset) for process in workers())
+
+
+@START_METHODS
+@pytest.mark.parametrize("count", [1, 3, pytest.param(16, marks=pytest.mark.complete)])
+def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: int) -> None:
+    """Each epoch is one batch, so that all workers but one have nothing to do. Nobody asks the loader for anything."""
+    dataset = cache.dataset()
+    with loader_of(dataset, 1000, num_workers=count, multiprocessing_context=method) as loader:
+        started: set[int] = set()
+        for _ in range(4):
+            for batch in loader:
+                assert len(check(batch, dataset)) == len(dataset)
+            started |= set(workers())
+            eventually(lambda: everybody_moved(cache, dataset, loader))
+            cache.grow(8)
+        assert len(started) == count
+
+
+def test_workers_read_all_of_each_generation(cache: Cache) -> None:
+    dataset = cache.dataset()
+    with loader_of(dataset) as loader:
+        for _ in range(5):
+            seen = [number for batch in loader for number in check(batch, dataset)]
+            generation = dataset.store.generation
+            assert sorted(seen) == list(range(generation.first_sample, generation.end_sample))
+            eventually(lambda: everybody_moved(cache, dataset, loader))
+            cache.grow(7)
+
+
+def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
+    dataset = cache.dataset()
+    with loader_of(dataset, 1000) as loader:
+        list(loader)
+        stopped = workers()[1]
+        cache.grow(16)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            for batch in loader:
+                check(batch, dataset)
+            others = set(workers()) - {stopped}
+            eventually(lambda: all(has_left(process, dataset) for process in others))
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        eventually(lambda: everybody_moved(cache, dataset, loader))
+
+
+def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
+    dataset = cache.dataset()
+    with loader_of(dataset, 1000) as loader:
+        list(loader)
+        cache.grow(8)
+        os.kill(workers()[0], signal.SIGKILL)
+        with pytest.raises(LoaderError, match="was killed by SIGKILL"):
+            list(loader)
+        for batch in loader:
+            check(batch, dataset)
+        eventually(lambda: everybody_moved(cache, dataset, loader))
+
+
+class Slow:
+    """Collates, but in a worker that finds a file it waits until that is gone."""
+
+    def __init__(self, gate: Path) -> None:
+        self._gate = gate
+
+    def __call__(self, samples: list[Any]) -> list[int]:
+        while self._gate.exists():
+            time.sleep(0.01)
+        assert all((sample.x == sample.label).all() for sample in samples)
+        return [sample.label for sample in samples]
+
+
+def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
+    """A worker in the middle of a batch keeps what it reads; the next epoch begins when it is done."""
+    dataset, gate = cache.dataset(), tmp_path / "gate"
+    with loader_of(dataset, collate_fn=Slow(gate)) as loader:
+        for _ in range(4):
+            run = iter(loader)
+            next(run)
+            gate.touch()
+            del run
+            cache.grow(6)
+            threading.Timer(0.3, gate.unlink).start()
+            first = dataset.store.generation.first_sample
+            seen = [number for batch in loader for number in batch]
+            assert len(seen) == len(dataset)
+            assert min(seen) == dataset.store.generation.first_sample >= first
+            eventually(lambda: everybody_moved(cache, dataset, loader))
+
+
+def test_a_loader_can_be_closed_at_any_time(cache: Cache) -> None:
+    chance = random.Random(0)
+    dataset = cache.dataset()
+    for _ in range(6):
+        with soon(30), loader_of(dataset, chance.choice([1, 5, 1000])) as loader:
+            for _ in range(chance.randrange(3)):
+                cache.grow(2)
+                for batch in loader:
+                    check(batch, dataset)
+                    if chance.random() < 0.1:
+                        break
+        dataset.advance()
+        assert not workers()
+    del loader
+    assert cache.older_are_free()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [0, 2])
+def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> None:
+    """The consumer may still have an iterator of an earlier epoch."""
+    dataset, kept = cache.dataset(), []
+    with loader_of(dataset, num_workers=count) as loader:
+        for _ in range(5):
+            run = iter(loader)
+            check(next(run), dataset)
+            kept.append(run)
+            if count:
+                eventually(lambda: everybody_moved(cache, dataset, loader))
+            assert cache.older_are_free()
+            assert has_left(os.getpid(), dataset)
+            cache.grow(8)
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int, persistent: bool) -> None:
+    dataset = cache.dataset()
+    with loader_of(dataset, num_workers=count, persistent_workers=persistent) as loader:
+        for _ in range(5):
+            for batch in loader:
+                check(batch, dataset)
+                del batch
+            assert has_left(os.getpid(), dataset)
+            eventually(cache.older_are_free)
+            cache.grow(8)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
+    """Its traceback refers to the record."""
+    dataset = cache.dataset()
+    shard = sorted((cache.root / "shards").glob("*.tar"))[0]
+    data = bytearray(shard.read_bytes())
+    for at in range(2048, len(data), 4096):
+        data[at] ^= 1
+    shard.write_bytes(data)
+    with loader_of(dataset, 1000, num_workers=1) as loader:
+        with pytest.raises(CorruptRecord):
+            list(loader)
+        (worker,) = workers()
+        assert 0 in mapped(worker)
+        cache.grow(16)
+        for batch in loader:
+            check(batch, dataset)
+        assert workers() == [worker]
+        eventually(lambda: everybody_moved(cache, dataset, loader))
+
+
+@START_METHODS
+def test_forked_workers_need_no_lease_of_the_consumer(cache: Cache, method: str) -> None:
+    """Each takes its own, which lasts as long as it reads, even if the consumer's process gives its lease up."""
+    dataset = cache.dataset()
+    with loader_of(dataset, multiprocessing_context=method, num_workers=2) as loader:
+        run = iter(loader)
+        check(next(run), dataset)
+        present = dataset.generation
+        dataset.store.release()
+        cache.grow(3)
+        cache.older_are_free()
+        assert present in [int(path.stem) for path in (cache.root / "generations").iterdir()]
+        for batch in run:
+            check(batch, dataset)
+
+
+def test_bytes_are_counted_over_all_generations(cache: Cache) -> None:
+    dataset, wanted = cache.dataset(), 0
+    with loader_of(dataset, 1000, num_workers=1) as loader:
+        for _ in range(4):
+            list(loader)
+            # Behind the values stands the header of an .npy file.
+            found = loader.stats.present.read_bytes
+            assert found // len(dataset) in range(BYTES, BYTES + 512)
+            wanted += found
+            cache.grow(8)
+        assert loader.stats.total.read_bytes == wanted
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_batches_grow_with_the_first_generations(tmp_path: Path, count: int) -> None:
+    """Slots that were made for a generation of a few samples are made anew."""
+    cache = Cache(tmp_path / "cache", shards=1)
+    dataset = cache.dataset()
+    with loader_of(dataset, 32, num_workers=count) as loader:
+        sizes = []
+        for _ in range(5):
+            sizes.append(max(len(check(batch, dataset)) for batch in loader))
+            cache.grow(4)
+        assert sizes == [4, 20, 32, 32, 32]
+
+
+def test_nothing_is_announced_for_the_same_generation(cache: Cache) -> None:
+    dataset = cache.dataset()
+    with loader_of(dataset) as loader:
+        list(loader)
+        before = board(loader).edition()
+        list(loader)
+        assert board(loader).edition() == before
+        cache.grow(1)
+        list(loader)
+        assert board(loader).edition() == before + 1
+
+
+def test_workers_may_have_many_descriptors_open(cache: Cache) -> None:
+    """Each mapped shard takes two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        with loader_of(cache.dataset(), num_workers=1) as loader:
+            list(loader)
+            (worker,) = workers()
+            wanted = (1 << 16) if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
+            assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (wanted, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_whoever_reads_the_board_without_a_ticket_sees_one_announcement() -> None:
+    """While another is written, it sees that one changes; it never sees parts of two."""
+    board, stop = Board(2), threading.Event()
+    layouts = [Layout(size, {name * size: Field("<i8", (size,))}) for size, name in ((1, "a"), (90, "b"), (7, "c"))]
+    seen, wrong = set(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                found = board.announced()
+                assert found.recipe is not None
+                message = board.read(found.recipe)
+            except Changing:
+                continue
+            number = found.recipe.number
+            seen.add(number)
+            if found.layout != layouts[number % 3] or message != bytes([number % 251]) * (1 + number % 5000):
+                wrong.append(number)
+
+    reader = threading.Thread(target=read)
+    before: Recipe | None = None
+    for number in range(1, 500):
+        message = bytes([number % 251]) * (1 + number % 5000)
+        recipe = board.write(number, message)
+        board.announce(number, layouts[number % 3], number, recipe)
+        if before is not None:
+            board.give_back(before.start)
+        before = recipe
+        if number == 1:
+            reader.start()
+    stop.set()
+    reader.join()
+    assert len(seen) > 1
+    assert not wrong
