@@ -57,7 +57,8 @@ class Cache:
 
     def older_are_free(self) -> bool:
         """True if nobody has a lease on any generation but the newest."""
-        return all([retire(self.root, number) for number in generation_numbers(self.root)[:-1]])
+        found = [retire(self.root, number) for number in generation_numbers(self.root)[:-1]]
+        return all(found)
 
 
 def check(batch: Any, dataset: GrowingDataset) -> list[int]:
