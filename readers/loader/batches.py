@@ -146,8 +146,7 @@ class BatchMaker:
         skipped: list[str] = []
         found: dict[str, Column] = {}
         names: tuple[str, ...] = ()
-        random = self.samples.random(key, positions)
-        for position, row, sample in self._samples(key, positions, rows, random, skipped, observer or Observer()):
+        for position, row, sample in self._tried(key, positions, rows, skipped, observer or Observer()):
             named = is_sample(sample)
             names, values = (sample._fields, sample) if named else (PAIR, image_and_label(sample))
             try:
@@ -164,6 +163,15 @@ class BatchMaker:
                 "it out of open_dataset(fields=...), or give a collate_fn"
             )
         raise LoaderError(f"no sample can be made: all of the first {len(skipped)} records are damaged. {skipped[0]}")
+
+    def _tried(
+        self, key: int, positions: Sequence[int], rows: Sequence[int], skipped: list[str], observer: Observer
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Position, row and content of each sample that is not left out, for one who may not need all of them."""
+        for position, row in zip(positions, rows, strict=True):
+            # One at a time, so that the others are not read ahead: each may lie in another shard.
+            random = self.samples.random(key, [position])
+            yield from self._samples(key, [position], [row], random, skipped, observer)
 
     def _look(self, found: dict[str, Column], names: Sequence[str], values: Sequence[Any]) -> None:
         """Adds what a sample shows of the fields that are not `found` yet."""
