@@ -43,11 +43,13 @@ class PreparedLoader:
         from accelerate.utils import send_to_device
 
         device, state = self._accelerator.device, self._accelerator.gradient_state
+        # First of all, because the length of the epoch may be known only then.
+        batches = iter(self.loader)
         self.end_of_dataloader, self.remainder = False, self.loader.remainder
         state._add_dataloader(self)
         try:
             # In a list, because a variable would keep the batch's memory after the consumer has dropped it.
-            for placed in map(lambda batch: [send_to_device(batch, device)], self.loader):  # noqa: C417
+            for placed in map(lambda batch: [send_to_device(batch, device)], batches):  # noqa: C417
                 self.end_of_dataloader = not self.loader.remaining
                 yield placed.pop()
         finally:

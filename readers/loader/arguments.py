@@ -12,6 +12,7 @@ from packtrain._core.arguments import flag, refuse_unknown, unexpected, whole
 from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
+from ..dataset.growing import GrowingDataset
 from ..dataset.image_dataset import ImageDataset
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
@@ -69,7 +70,8 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
     """The order that `sampler` and `shuffle` stand for.
 
     Raises:
-        UsageError: Both are given, or `sampler` is an order for another number of rows.
+        UsageError: Both are given, `sampler` is an order for another number of rows, or it is not a function that makes
+            an order although the dataset grows.
     """
     rows = len(dataset)
     shuffle = shuffle is not None and flag("shuffle", shuffle)
@@ -77,14 +79,31 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
         return Shuffled(rows) if shuffle else Sequential(rows)
     if shuffle:
         raise UsageError("give either sampler or shuffle=True: the sampler decides the order")
-    if not isinstance(sampler, Order):
-        return SamplerOrder(sampler, rows)
-    if sampler.dataset_rows not in (None, rows):
+    if callable(sampler) and not isinstance(sampler, Order) and not hasattr(sampler, "__iter__"):
+        order = sampler(dataset)
+        if not isinstance(order, Order):
+            raise UsageError(
+                f"sampler= is a function that returned an object of type {type(order).__name__}: let it return a "
+                "packtrain.Order for the dataset it is called with"
+            )
+        return _fitting(order, rows)
+    if isinstance(dataset, GrowingDataset):
         raise UsageError(
-            f"sampler={type(sampler).__name__} was made for a dataset of {sampler.dataset_rows} rows, but this one has "
+            f"sampler={type(sampler).__name__} is for one number of rows, but each epoch takes the newest generation "
+            "of a growing cache: give shuffle=True, or a function that makes the order of a generation, as in "
+            "sampler=lambda dataset: Weighted(weights_of(dataset)). dataset.subset(range(len(dataset))) stays at its "
+            "generation and takes any sampler"
+        )
+    return _fitting(sampler, rows) if isinstance(sampler, Order) else SamplerOrder(sampler, rows)
+
+
+def _fitting(order: Order, rows: int) -> Order:
+    if order.dataset_rows not in (None, rows):
+        raise UsageError(
+            f"sampler={type(order).__name__} was made for a dataset of {order.dataset_rows} rows, but this one has "
             f"{rows}: make it for this dataset"
         )
-    return sampler
+    return order
 
 
 def workers_of(num_workers: int | Literal["auto"]) -> int:

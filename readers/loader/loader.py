@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
 
-from ..dataset.growing import GrowingDataset
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
 from .batches import BatchMaker, Made
 from .device import device_of, pins
 from .engine import Batch
+from .following import following_of
 from .lookalike import EpochSampler, sampler_of
 from .order import Order
 from .passes import Pass, Token
@@ -29,6 +29,7 @@ from .randomness import preserved
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .samples import SampleMaker
+from .schedule import Schedule
 from .state import LoaderState, identity_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Loader:
         drop_last: True to drop the incomplete step at the end of an epoch. False to make smaller batches of it, which
             samples from the beginning of the epoch fill up so that they are equally large on all ranks.
         sampler: An order in place of `shuffle`: a `packtrain.Order`, of which each rank takes its part, or a torch
-            Sampler, which yields the rows of this rank.
+            Sampler, which yields the rows of this rank. Or a function that is called with the dataset and returns a
+            `packtrain.Order`; with a growing cache, it is called for each generation.
         num_workers: Number of processes that make batches. 0 makes them in this process, when they are asked for.
             ``"auto"`` takes as many as the cores that affinity and the cgroup allow, divided among the ranks on this
             machine.
@@ -112,6 +114,8 @@ class Loader:
             numpy and torch (but not a GPU's generator) are seeded for each batch.
         headspace: True to make only a few batches and hand them out again and again. `stats` then tells how fast
             training would be if data cost nothing. Not for training.
+        keep_generation: Seconds for which the filler of a growing cache keeps the generation that a `state_dict` names,
+            so that the epoch can be continued; 0: only as long as it is read.
         pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Not needed with a GPU as
             `device`.
         unknown: Not for use: refuses what a loader does not have, and says what it has instead.
@@ -132,7 +136,7 @@ class Loader:
         shuffle: bool | None = False,
         seed: int | None = None,
         drop_last: bool = False,
-        sampler: Order | Sampler[int] | Iterable[int] | None = None,
+        sampler: Order | Callable[[Any], Order] | Sampler[int] | Iterable[int] | None = None,
         num_workers: int | Literal["auto"] = "auto",
         prefetch_factor: int | None = 2,
         persistent_workers: bool = True,
@@ -152,13 +156,13 @@ class Loader:
         batch_transform: BatchTransform | None = None,
         pin_memory: bool = False,
         headspace: bool = False,
+        keep_generation: float = 3600,
         **unknown: Never,
     ) -> None:
         refuse(unknown, Loader.__init__.__annotations__)
         self.batch_size: Final = whole("batch_size", batch_size, 1)
         self.drop_last: Final = flag("drop_last", drop_last)
         self._sampler: Final = sampler
-        self._shuffle: Final = shuffle
         self.num_workers: Final = workers_of(num_workers)
         self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
         self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
@@ -182,6 +186,15 @@ class Loader:
         )
         headspace = flag("headspace", headspace)
         self.stats: Final = Meter(setup_of(self.num_workers, self._maker.samples.stores, headspace=headspace))
+        self._following = following_of(
+            self._dataset,
+            self._progress,
+            partial(order_of, sampler=sampler, shuffle=shuffle),
+            self._ranks,
+            self.stats,
+            keep=number("keep_generation", keep_generation, 0, _LONGEST, "a number of seconds, at least 0"),
+            reports=not headspace,
+        )
         self._options = PipelineOptions(
             self.num_workers,
             self.prefetch_factor,
@@ -251,7 +264,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch."""
-        return self._progress.schedule(self._ranks.now()).steps()
+        return self._schedule().steps()
 
     @property
     def epoch(self) -> int:
@@ -261,7 +274,7 @@ class Loader:
     @property
     def remaining(self) -> int:
         """Number of batches of the epoch that have not been handed out."""
-        return self._progress.schedule(self._ranks.now()).steps(self._progress.consumed)
+        return self._schedule().steps(self._progress.consumed)
 
     @property
     def remainder(self) -> int:
@@ -269,10 +282,9 @@ class Loader:
 
         0 if there is no such step; -1 if it is unknown, because a torch Sampler yields the rows of one rank only.
         """
-        progress = self._progress
-        if isinstance(progress.order, SamplerOrder):
+        if isinstance(self._progress.order, SamplerOrder):
             return -1
-        return progress.schedule(self._ranks.now()).remainder(progress.consumed)
+        return self._schedule().remainder(self._progress.consumed)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -293,6 +305,9 @@ class Loader:
         """
         if self._progress.under_way:
             self._move(self._progress.epoch + 1)
+        # Before the first batch is asked for, because frameworks take the length now.
+        self._pass = None
+        self._following.begin(self._dataset)
         self._pass = Token()
         return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
 
@@ -322,6 +337,8 @@ class Loader:
         next epoch. So a loop that continues in the epoch it was saved in finishes it, without any step. A loop that
         continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
+        self._following.fit(self._dataset)
+        self._following.promise()
         return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -334,7 +351,7 @@ class Loader:
             UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
                 with another number of ranks: only packtrain's own orders can be divided among other ranks.
         """
-        self._progress.load(LoaderState.from_dict(state))
+        self._following.load(self._dataset, LoaderState.from_dict(state))
         self._pass = None
 
     def sample(self, position: int) -> Any:
@@ -349,6 +366,8 @@ class Loader:
             PacktrainError: The sample cannot be made.
         """
         position = whole("position", position)
+        self._following.hold(self._dataset)
+        self._following.require(position)
         key, row = self._progress.sample(position)
         self._maker = self._maker.of(self._dataset)
         with preserved():
@@ -357,6 +376,7 @@ class Loader:
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
+        self._following.close()
         self._pipeline.close()
 
     def __enter__(self) -> Self:
@@ -377,6 +397,11 @@ class Loader:
         if epoch > progress.epoch and (begun or not progress.epoch):
             self.set_epoch(progress.epoch + 1 if begun else epoch)
 
+    def _schedule(self) -> Schedule:
+        """The steps of this rank through the epoch, as far as it is known which samples that will have."""
+        self._following.fit(self._dataset)
+        return self._progress.schedule(self._ranks.now())
+
     def _move(self, epoch: int) -> None:
         self._pass = None
         self._progress.move(epoch)
@@ -387,7 +412,6 @@ class Loader:
         try:
             place = self._ranks.now()
             self._require_present(this, place)
-            self._advance()
             progress.begin(place)
             run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):
@@ -398,6 +422,7 @@ class Loader:
                 if found:
                     yield found.pop(), consumed
                 self._require_present(this, place)
+            self._following.finish()
             self._move(progress.epoch + 1)
         except (GeneratorExit, DatasetError, UsageError):
             raise
@@ -408,12 +433,6 @@ class Loader:
         finally:
             if not self.persistent_workers and self._pass in (None, this):
                 self._pipeline.close()
-
-    def _advance(self) -> None:
-        """Moves a growing dataset to its newest generation as an epoch begins."""
-        if isinstance(self._dataset, GrowingDataset) and not self._progress.consumed:
-            self._dataset.advance()
-            self._progress.reorder(order_of(self._dataset, self._sampler, self._shuffle))
 
     def _require_present(self, this: Token, place: Place) -> None:
         this.require_own_process()
@@ -428,6 +447,7 @@ class Loader:
 
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
+        self._following.hold(self._dataset)
         self._maker = self._maker.of(self._dataset)
         self._options.postprocess.check(self._maker.samples.finishers)
         self.stats.describe(*self._maker.samples.unfused)
@@ -441,6 +461,7 @@ class Loader:
             warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
         self.stats.count(made.size, len(made.skipped))
+        self._following.take(made.size)
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"

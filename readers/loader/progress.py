@@ -16,7 +16,7 @@ from .randomness import mixed
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .schedule import Schedule
-from .state import LoaderState
+from .state import Chosen, LoaderState
 
 # The keys of an epoch's order and of its random numbers are mixed from seed, epoch and one of these.
 _ORDER, _SAMPLES = 0, 1
@@ -39,6 +39,7 @@ class Progress:
         epoch: Number of the present epoch.
         consumed: Number of its positions that all ranks together have handed out.
         under_way: True if the present pass has handed out a batch, so that the next one goes through the next epoch.
+        chosen: The generations that the epoch goes through; None if they are not chosen yet, or if there are none.
     """
 
     def __init__(
@@ -50,21 +51,39 @@ class Progress:
         self._ranks = ranks
         self._seed = seed
         self._dataset = dataset
+        self._grows = False
         self.epoch = 0
         self.consumed = 0
         self.under_way = False
+        self.chosen: Chosen | None = None
+        self._loaded = False
+        """True if the generations are those of a state."""
         self._drawn: tuple[int | None, int] | None = None
         """Seed and epoch of the last draw of a foreign sampler."""
         self._resumed: Mapping[str, Any] | None = None
         """State from which a foreign sampler is to draw its next epoch."""
 
+    @property
+    def fresh(self) -> bool:
+        """True if nothing has been handed out of the epoch, nor decided by a state."""
+        return not (self.consumed or self._loaded)
+
     def move(self, epoch: int) -> None:
         """Goes to the beginning of an epoch."""
         self.under_way = False
         self.epoch, self.consumed, self._resumed = epoch, 0, None
+        self.chosen, self._loaded = None, False
+
+    def follow(self, cache: str) -> None:
+        """From now on, each epoch goes through a generation of a growing cache, which `choose` or `load` names."""
+        self._dataset, self._grows = cache, True
+
+    def choose(self, order: Order, chosen: Chosen) -> None:
+        """Takes the generations of the present epoch and their order. Nothing of it may have been handed out."""
+        self.order, self.chosen = order, chosen
 
     def reorder(self, order: Order) -> None:
-        """Takes another order from the present epoch on, of which nothing has been handed out."""
+        """Takes another order, as long as no generations are chosen."""
         self.order = order
 
     def schedule(self, place: Place) -> Schedule:
@@ -121,35 +140,43 @@ class Progress:
         if seed is not None:
             self._draw(place)
         sampler = {**self.order.state(), **place._asdict()} if isinstance(self.order, SamplerOrder) else None
-        name, length = type(self.order).__name__, _length(self.order)
-        parameters = self.order.parameters
-        return LoaderState(seed, self.epoch, self.consumed, length, name, parameters, sampler, self._dataset)
+        name, length, parameters = _name(self.order), _length(self.order), self.order.parameters
+        dataset, generations = self._dataset, [] if self._grows else None
+        if self.chosen is not None:
+            dataset, generations = "+".join(self.chosen.caches), [list(pair) for pair in self.chosen.generations]
+        return LoaderState(seed, self.epoch, self.consumed, length, name, parameters, sampler, dataset, generations)
 
-    def load(self, state: LoaderState) -> None:
+    def load(self, state: LoaderState, order: Order | None = None, chosen: Chosen | None = None) -> None:
         """Goes to a state.
+
+        Args:
+            state: The state.
+            order: The order from now on; None: it stays.
+            chosen: The generations that the epoch goes through.
 
         Raises:
             UsageError: It belongs to another dataset, order, or number of ranks; see `Loader.load_state_dict`.
         """
         rank, world_size = self._ranks.now()
-        order = type(self.order).__name__
-        if state.order != order:
-            raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {order}")
+        order = self.order if order is None else order
+        name = _name(order)
+        if state.order != name:
+            raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {name}")
         if state.dataset is not None and self._dataset is not None and state.dataset != self._dataset:
             raise UsageError(
                 "the state was saved with another dataset, whose rows are other samples or in another order: samples "
                 "would be repeated or left out"
             )
         if state.sampler is None:
-            if state.length != len(self.order):
+            if state.length != len(order):
                 raise UsageError(
                     f"the state was saved by a loader with {state.length} positions in an epoch, this one has "
-                    f"{len(self.order)}: is it another dataset?"
+                    f"{len(order)}: is it another dataset?"
                 )
-            if state.parameters != self.order.parameters:
+            if state.parameters != order.parameters:
                 raise UsageError(
-                    f"the state was saved by a loader whose {order} has {_listed(state.parameters)}, this one has "
-                    f"{_listed(self.order.parameters)}, so rows would be repeated or left out"
+                    f"the state was saved by a loader whose {name} has {_listed(state.parameters)}, this one has "
+                    f"{_listed(order.parameters)}, so rows would be repeated or left out"
                 )
         elif state.sampler.get("world_size") != world_size:
             raise UsageError(
@@ -157,6 +184,7 @@ class Progress:
                 "only packtrain's own orders can continue with another number, a foreign sampler cannot"
             )
         self.move(state.epoch)
+        self.order, self.chosen, self._loaded = order, chosen, chosen is not None
         if state.seed is not None:
             self._seed.load(state.seed)
         self.consumed, self._resumed, self._drawn = state.consumed, state.sampler, None
@@ -192,6 +220,11 @@ def _rows(order: Order, key: int, positions: Any) -> Any:
         found = order.rows(key, first, last + 1)
         return found if apart == 1 else found[::apart]
     return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
+
+
+def _name(order: Order) -> str:
+    """What a state calls an order: a portion of one has the name of the whole."""
+    return type(getattr(order, "portioned", order)).__name__
 
 
 def _length(order: Order) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -51,6 +52,21 @@ class Ranks:
         if not (distributed.is_available() and distributed.is_initialized()):
             return Place(0, 1)
         return Place(distributed.get_rank(), distributed.get_world_size())
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        """These numbers of every rank, by rank. All ranks must call this together, each with equally many.
+
+        Args:
+            numbers: Numbers that fit 64 bits.
+        """
+        world_size = self.now().world_size
+        if world_size == 1:
+            return [list(map(int, numbers))]
+        assert not self.given, "ranks given by hand do not know each other"
+        own = torch.tensor(numbers, dtype=torch.int64, device=_device())
+        found = [torch.empty_like(own) for _ in range(world_size)]
+        torch.distributed.all_gather(found, own)
+        return [each.tolist() for each in found]
 
 
 class Seed:
@@ -122,11 +138,14 @@ class Seed:
 
 def _of_rank_0(seed: int) -> int:
     """The seed of rank 0, on every rank of torch.distributed; in [0, 2**64)."""
-    distributed = torch.distributed
-    # For example "cpu:gloo,cuda:nccl", or only "cuda:nccl".
-    kinds = [entry.split(":")[0] for entry in distributed.get_backend_config().split(",")]
-    device = "cpu" if "cpu" in kinds else torch.device(kinds[0], getattr(torch, kinds[0]).current_device())
     # The integers of a tensor are signed.
-    shared = torch.tensor(seed - (1 << 64) if seed >> 63 else seed, dtype=torch.int64, device=device)
-    distributed.broadcast(shared, 0)
+    shared = torch.tensor(seed - (1 << 64) if seed >> 63 else seed, dtype=torch.int64, device=_device())
+    torch.distributed.broadcast(shared, 0)
     return int(shared.item()) & _MASK64
+
+
+def _device() -> torch.device:
+    """The device of tensors that torch.distributed can send."""
+    # For example "cpu:gloo,cuda:nccl", or only "cuda:nccl".
+    kinds = [entry.split(":")[0] for entry in torch.distributed.get_backend_config().split(",")]
+    return torch.device("cpu") if "cpu" in kinds else torch.device(kinds[0], getattr(torch, kinds[0]).current_device())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from packtrain._core.errors import UsageError
 
@@ -14,6 +14,31 @@ if TYPE_CHECKING:
     from ..dataset.store import Store
 
 _VERSION = 1
+
+
+class Chosen(NamedTuple):
+    """The generations of growing caches that an epoch goes through.
+
+    Attributes:
+        caches: The caches, in the order of the lowest ranks that read them.
+        generations: The number of the generation of each, and the number of ranks that read it.
+    """
+
+    caches: tuple[str, ...]
+    generations: tuple[tuple[int, int], ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that chose them."""
+        return sum(ranks for _, ranks in self.generations)
+
+    def number_of(self, cache: str) -> int:
+        """The number of a cache's generation."""
+        return self.generations[self.caches.index(cache)][0]
+
+    def ranks_of(self, cache: str, world_size: int) -> int:
+        """Number of ranks that read a cache, of which there are `world_size` now."""
+        return world_size if len(self.caches) == 1 else self.generations[self.caches.index(cache)][1]
 
 
 @dataclass(frozen=True)
@@ -30,7 +55,9 @@ class LoaderState:
         sampler: What a foreign sampler needs to draw the epoch again, and the world size, which it cannot change; None
             for packtrain's own orders.
         dataset: Which samples the rows are, see `Manifest.identity`; None for a foreign dataset, or if it was not
-            recorded.
+            recorded. Several caches are joined by ``+``.
+        generations: For growing caches, the number of the generation of each that the epoch goes through, and the
+            number of ranks that read it; empty as long as none is chosen. None for other datasets.
     """
 
     seed: int | None
@@ -41,6 +68,7 @@ class LoaderState:
     parameters: Mapping[str, int] = field(default_factory=dict)
     sampler: Mapping[str, Any] | None = None
     dataset: str | None = None
+    generations: Sequence[Sequence[int]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain numbers and strings, except for what a foreign sampler's own state holds."""
@@ -81,10 +109,19 @@ class LoaderState:
             raise _no_state(f"parameters is {self.parameters!r}")
         if not isinstance(self.dataset, str | None):
             raise _no_state(f"dataset is {self.dataset!r}")
+        if self.generations is not None and not self._names_generations(self.generations):
+            raise _no_state(f"generations is {self.generations!r}")
         if isinstance(self.sampler, Mapping) != (self.order == SamplerOrder.__name__):
             raise _no_state(f"order is {self.order!r}, sampler is {self.sampler!r}")
         if self.consumed > self.length:
             raise _no_state(f"{self.consumed} of {self.length} positions are consumed")
+
+    def _names_generations(self, found: Any) -> bool:
+        """True if these are pairs of numbers, one pair for each cache or none at all."""
+        if not isinstance(found, (list, tuple)) or len(found) not in (0, str(self.dataset).count("+") + 1):
+            return False
+        pairs = all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in found)
+        return pairs and all(type(number) is int and number >= 0 for pair in found for number in pair)
 
 
 def _no_state(why: str) -> UsageError:

@@ -46,6 +46,15 @@ def bottleneck_of(figures: Figures) -> str:
     return f"data-bound: {figures.wait_share:.0%} of wall time waiting; {_where(figures)}; {helps}".replace("%", " %")
 
 
+def growth_of(figures: Figures) -> str:
+    """Which generation of a growing cache is read, in a few words; empty for other datasets."""
+    growth = figures.growth
+    if growth is None:
+        return ""
+    samples = f"{growth.samples:,} samples, {growth.new_samples:,} of them new"
+    return f"generation {growth.generation}: {samples}, reuse {growth.reuse:.1f}"
+
+
 def advice(figures: Figures) -> Iterator[str]:
     """What would help a consumer that waits, most helpful first.
 
@@ -96,6 +105,9 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
     yield "samples", f"{figures.samples:,}", f"{figures.samples_per_second:,.0f} per second"
     if figures.skipped:
         yield "  left out", f"{figures.skipped:,}", "damaged"
+    if (growth := figures.growth) is not None:
+        yield "generation", f"{growth.generation}", f"{growth.samples:,} samples, {growth.new_samples:,} of them new"
+        yield "  reuse", f"{growth.reuse:.1f}", f"times each of {growth.published:,} samples on average"
     if figures.copied:
         yield "  batches copied", f"{figures.copied:,}", "because the consumer keeps so many"
     if setup.headspace:

@@ -56,6 +56,32 @@ def _pixels(store: Store) -> str | None:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """Which generation of a growing cache a pass goes through.
+
+    Attributes:
+        generation: Its number.
+        samples: Number of its samples.
+        new_samples: Number of those that were written after all generations that the loader had before.
+        published: Number of samples in all generations that the loader has had.
+        ranks: Number of ranks that read the cache.
+        handed_out: Number of samples that this rank has handed out since the loader was made.
+    """
+
+    generation: int
+    samples: int
+    new_samples: int
+    published: int
+    ranks: int = 1
+    handed_out: int = 0
+
+    @property
+    def reuse(self) -> float:
+        """How often a sample was handed out on average, by all ranks together; 0 without samples."""
+        return _ratio(self.ranks * self.handed_out, self.published)
+
+
+@dataclass(frozen=True)
 class Figures:
     """What was counted and timed in one pass, or in several.
 
@@ -83,6 +109,7 @@ class Figures:
         read_bytes: Bytes of the records that were read, as they are stored.
         disk_bytes: Bytes that had to be read from a disk, as far as the file system tells.
         disk_faults: Number of page faults that had to wait for a disk.
+        growth: Which generation of a growing cache was read last; None for other datasets.
     """
 
     setup: Setup
@@ -102,6 +129,7 @@ class Figures:
     read_bytes: int
     disk_bytes: int
     disk_faults: int
+    growth: Growth | None = None
 
     @property
     def wall_seconds(self) -> float:
@@ -138,6 +166,10 @@ class Figures:
         """All figures and ratios, for JSON."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found |= {"setup": vars(self.setup).copy(), "stage_seconds": dict(self.stage_seconds)}
+        if self.growth is None:
+            del found["growth"]
+        else:
+            found["growth"] = {**vars(self.growth), "reuse": self.growth.reuse}
         return found | {
             name: getattr(self, name)
             for name in ("wall_seconds", "wait_share", "samples_per_second", "bytes_per_second", "busy_share")

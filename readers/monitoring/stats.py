@@ -30,7 +30,7 @@ from .counters import (
     blank,
     totals,
 )
-from .figures import Figures, Setup
+from .figures import Figures, Growth, Setup
 
 T = TypeVar("T")
 _SECONDS: Final = 1e-9
@@ -54,7 +54,7 @@ class Stats(Figures):
         return bottleneck.report(self)
 
     def __str__(self) -> str:
-        return bottleneck.bottleneck_of(self)
+        return "; ".join(filter(None, (bottleneck.bottleneck_of(self), bottleneck.growth_of(self))))
 
     def write(self, writer: ScalarWriter, step: int) -> None:
         """Adds a point to each of the curves ``packtrain/...``.
@@ -67,6 +67,9 @@ class Stats(Figures):
         if not self.setup.foreign:
             curves |= {"bytes_per_second": self.bytes_per_second, "worker_busy_share": self.busy_share}
             curves |= {f"stage/{name}": share for name, share in self.stage_shares.items()}
+        if (growth := self.growth) is not None:
+            curves |= {"generation": growth.generation, "generation_samples": growth.samples}
+            curves |= {"new_samples": growth.new_samples, "reuse": growth.reuse}
         for name, value in curves.items():
             writer.add_scalar(f"packtrain/{name}", value, step)
 
@@ -74,7 +77,8 @@ class Stats(Figures):
 class Meter:
     """Measures a loader.
 
-    ``print(loader.stats)`` says in one line whether training waits for data and what would help, and
+    ``print(loader.stats)`` says in one line whether training waits for data and what would help, with a growing cache
+    also which generation it reads and how often each sample was handed out, and
     ``loader.stats.report()`` shows the figures behind it. Both are about the present pass or, between two passes, the
     last one.
 
@@ -97,6 +101,7 @@ class Meter:
         """The sum of all counters at the last `reset`, and at the beginning of the pass, int64 [WORDS]."""
         self._pass: object | None = None
         """Stands for the present pass."""
+        self._growth: Growth | None = None
 
     def __reduce__(self) -> tuple[type[Meter], tuple[Setup, Clock]]:
         # What was measured stays in the process that it was measured in.
@@ -105,12 +110,12 @@ class Meter:
     @property
     def present(self) -> Stats:
         """The figures of the present pass or, between two passes, of the last one."""
-        return _stats(self._setup, self._total() - self._begun)
+        return self._stats(self._begun)
 
     @property
     def total(self) -> Stats:
         """The figures of all passes since the loader was made, or since `reset`."""
-        return _stats(self._setup, self._total() - self._start)
+        return self._stats(self._start)
 
     def reset(self) -> None:
         """Starts `total` and `present` again from zero."""
@@ -134,6 +139,10 @@ class Meter:
     def describe(self, unfused: tuple[str, ...], remedy: str) -> None:
         """Says which transforms of the following passes are not fused, and what would be faster."""
         self._setup = replace(self._setup, unfused=unfused, remedy=remedy)
+
+    def grow(self, growth: Growth) -> None:
+        """Says which generation of a growing cache is read from now on."""
+        self._growth = growth
 
     def attach(self, rows: Words) -> None:
         """Adds the processes that make batches from now on.
@@ -203,12 +212,18 @@ class Meter:
                     counters.add(COLLECTING, clock() - before)
             yield found.pop()
 
+    def _stats(self, before: Words) -> Stats:
+        growth = self._growth
+        if growth is not None:
+            growth = replace(growth, handed_out=int(self._own[SAMPLES]))
+        return _stats(self._setup, self._total() - before, growth)
+
     def _total(self) -> Words:
         now = self._clock()
         return self._before + totals(self._rows, now) + totals(self._own[np.newaxis], now)
 
 
-def _stats(setup: Setup, counts: Words) -> Stats:
+def _stats(setup: Setup, counts: Words, growth: Growth | None) -> Stats:
     values = counts.tolist()
     busy = values[Count.BUSY] * _SECONDS
     return Stats(
@@ -229,6 +244,7 @@ def _stats(setup: Setup, counts: Words) -> Stats:
         read_bytes=values[Count.BYTES],
         disk_bytes=values[Count.DISK],
         disk_faults=values[Count.FAULTS],
+        growth=growth,
     )
 
 
