@@ -239,7 +239,7 @@ class FollowingGenerations(Following):
             promise(self._store.path, self._store.generation.number, time.time() + self._keep)
         except OSError as error:
             self._promises = False
-            self._warn("states cannot keep the generation that they name", error)
+            self._warn("states cannot keep the generation that they name", error, stacklevel=4)
 
     @override
     def take(self, samples: int) -> None:
@@ -284,14 +284,18 @@ class FollowingGenerations(Following):
         """The order of this rank, and the generations of all, once every rank has opened its own."""
         own = _words(self._cache)
         told = self._ranks.gather([*own, *((_NONE, 0) if order is None else (dataset.generation, len(order)))])
-        if order is None:
-            assert problem is not None or self._ranks.now().world_size > 1
-            raise problem or _failed(self._ranks.now().rank)
+        if problem is not None:
+            raise problem
         ranks: dict[str, list[int]] = {}
         for rank, (*cache, number, _) in enumerate(told):
             if number == _NONE:
-                raise _failed(rank)
+                # The lowest one that could not: others may only have missed what it should have chosen.
+                raise LoaderError(
+                    f"rank {rank} cannot open the generation of its cache that was chosen for this epoch, so no rank "
+                    "begins the epoch: the error of that rank says why"
+                )
             ranks.setdefault(_hexadecimal(cache), []).append(rank)
+        assert order is not None
         numbers = tuple((told[which[0]][2], len(which)) for which in ranks.values())
         if len(ranks) > 1:
             turns = min(told[which[0]][3] // len(which) for which in ranks.values())
@@ -306,13 +310,13 @@ class FollowingGenerations(Following):
                 self._report = ReaderReport(self._store.path)
             except OSError as error:
                 self._reports = False
-                self._warn("its filler will not know what this loader takes", error)
+                self._warn("its filler will not know what this loader takes", error, stacklevel=5)
         if self._report is not None:
             self._report.begin(generation)
 
-    def _warn(self, what: str, error: OSError) -> None:
+    def _warn(self, what: str, error: OSError, stacklevel: int) -> None:
         message = f"{self._store.path} cannot be written to ({error.strerror}): {what}"
-        warnings.warn(message, RuntimeWarning, stacklevel=5)
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 
 def following_of(
@@ -339,10 +343,3 @@ def _words(cache: str) -> list[int]:
 
 def _hexadecimal(words: Sequence[int]) -> str:
     return np.array(words, "<i8").tobytes().hex()
-
-
-def _failed(rank: int) -> LoaderError:
-    return LoaderError(
-        f"rank {rank} cannot open the generation of its cache that was chosen for this epoch, so no rank begins the "
-        "epoch: the error of that rank says why"
-    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import shutil
 import warnings
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ import pytest
 from helpers.batching import through_json
 from helpers.following import grow, last, loader_of, numbers, of, opened
 
-from packtrain import Loader, Sequential, Shuffled, Weighted
-from packtrain._core.errors import DatasetError, GenerationGone, UsageError
+from packtrain import Loader, Sequential, Weighted
+from packtrain._core.errors import DatasetError, UsageError
 from packtrain._core.generations import generation_numbers
 from packtrain._core.reader_reports import reports
 
@@ -34,7 +35,9 @@ def turn_over(root: Path) -> None:
     assert last(root).first_sample >= 170
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.complete)])
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.complete)]
+)
 def test_each_epoch_is_the_newest_generation_once(root: Path, workers: int, method: str | None) -> None:
     dataset = opened(root)
     with loader_of(dataset, num_workers=workers, multiprocessing_context=method) as loader:
@@ -284,17 +287,30 @@ def test_no_reports_of_batches_that_are_handed_out_again(root: Path) -> None:
     assert list(reports(root)) == []
 
 
-def test_a_cache_that_cannot_be_written_to_is_read(root: Path) -> None:
+def refuse(*arguments: Any) -> None:
+    """Fails as a call that writes does on a file system that is mounted read-only."""
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_cache_that_cannot_be_written_to_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = opened(root)
     shutil.rmtree(root / "readers")
     (root / "readers").touch()
     loader = loader_of(dataset)
     with pytest.warns(RuntimeWarning, match="will not know what this loader takes") as caught:
-        assert len(numbers(loader)) == 70
-    assert len(caught) == 1 and caught[0].filename == __file__
+        batches = iter(loader)
+    assert len(caught) == 1 and caught[0].filename == __file__ and len(numbers(batches)) == 70
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(numbers(loader)) == 70
+    monkeypatch.setattr(os, "utime", refuse)
+    next(iter(loader))
+    with pytest.warns(RuntimeWarning, match="Read-only file system.*cannot keep the generation") as caught:
+        loader.state_dict()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.state_dict()
 
 
 def test_stats_say_which_generation_and_how_often(root: Path) -> None:
@@ -324,6 +340,8 @@ def test_a_cache_that_somebody_deletes_is_an_error_that_says_so(root: Path) -> N
     batches = iter(loader)
     next(batches)
     shutil.rmtree(root)
-    with pytest.raises(DatasetError):
-        loader.close()
-        list(iter(loader))
+    # What is open stays open.
+    next(batches)
+    with pytest.raises(DatasetError, match="has no generation") as error:
+        iter(loader)
+    assert str(root) in str(error.value)
