@@ -77,6 +77,22 @@ class Lock:
         self.close()
 
 
+def lock_holders(status: os.stat_result, locks: Path = Path("/proc/locks")) -> tuple[int, ...]:
+    """Ids of the processes that took a lock on the file of this status, as far as the kernel tells.
+
+    Forked processes that share a lock are not listed.
+    """
+    try:
+        lines = locks.read_text().splitlines()
+    except OSError:
+        return ()
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    rows = (line.split() for line in lines)
+    # "1: FLOCK ADVISORY READ 4711 00:1b:42 0 EOF"; a waiting process has an arrow in the second field.
+    found = {int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == wanted}
+    return tuple(sorted(pid for pid in found if pid > 0))
+
+
 def _close_own() -> None:
     for lock in list(_own):
         lock.close()

@@ -2,25 +2,37 @@
 
 Each reader has a file of its own in ``readers/``, of four 64-bit numbers, little-endian, which it writes through a
 mapping: that takes no system call. It holds a lock on the file as long as it lives, so a filler can tell which readers
-have ended.
+have ended. What those have said, the filler adds to a total, ``readers/ended.json``, and removes their files.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from .document import dump_document, load_document, parse_document
+from .errors import CorruptFile
+from .files import write_file
 from .generations import READERS
 from .locks import Lock
+from .manifest import Count
+from .opening import open_regular, read_regular
 
+ENDED: Final = "ended.json"
+_VERSION: Final = 1
 _WORDS: Final = 4
+_BYTES: Final = 8 * _WORDS
 _TAKEN, _SEEN, _GENERATION, _PROCESS = range(_WORDS)
+_NAME: Final = re.compile("[0-9a-f]{32}")
 
 
 class Report(NamedTuple):
@@ -54,10 +66,8 @@ class ReaderReport:
     """
 
     def __init__(self, root: Path) -> None:
-        path = root / READERS / secrets.token_hex(16)
-        self._lock = Lock(path, shared=True, inherited=False, flags=os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        os.ftruncate(self._lock.fileno(), 8 * _WORDS)
-        self._words = np.frombuffer(mmap.mmap(self._lock.fileno(), 8 * _WORDS), "<u8")
+        self._lock = _new_file(root / READERS)
+        self._words = np.frombuffer(mmap.mmap(self._lock.fileno(), _BYTES), "<u8")
         self._words[_PROCESS] = os.getpid()
 
     def take(self, count: int) -> None:
@@ -80,17 +90,100 @@ class ReaderReport:
 def reports(root: Path) -> Iterator[Report]:
     """The reports of all readers, also of those that have ended and whose files nobody has removed yet."""
     for path in sorted((root / READERS).iterdir()):
-        try:
-            words = np.frombuffer(path.read_bytes().ljust(8 * _WORDS, b"\0"), "<u8").tolist()
-            alive = _is_locked(path)
-        except FileNotFoundError:
+        if not is_report(path.name):
             continue
+        try:
+            # In this order: a reader that has ended says nothing more.
+            alive = _is_locked(path)
+            data = read_regular(path, _BYTES)
+        except OSError:
+            # It has just been removed, or is not a report.
+            continue
+        words = np.frombuffer(data.ljust(_BYTES, b"\0"), "<u8").tolist()
         yield Report(path, words[_TAKEN], words[_SEEN], words[_GENERATION], words[_PROCESS], alive)
+
+
+def is_report(name: str) -> bool:
+    """True for the name of a reader's file."""
+    return _NAME.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class EndedReaders:
+    """What readers that have ended took and saw, and what else a filler must not forget. Only the filler writes it.
+
+    Attributes:
+        taken: Number of samples that they handed out.
+        seen: The furthest that one of them has gone through a whole generation, see `Report.seen`.
+        started: Number of samples that had been written when readers began to count; None if they have not yet.
+        folded: Names of the reports that are part of this. Their files are removed after this was written.
+    """
+
+    taken: Count = 0
+    seen: Count = 0
+    started: Count | None = None
+    folded: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, root: Path) -> Self:
+        """Reads the total, and removes the reports that are part of it.
+
+        Raises:
+            CorruptFile: It is damaged; the message says what to do.
+        """
+        path = root / READERS / ENDED
+        try:
+            found = parse_document(cls, load_document(path, newest=_VERSION), path)
+        except FileNotFoundError:
+            return cls()
+        except CorruptFile as error:
+            raise CorruptFile(
+                f"{error}. Remove this file to count what readers take from zero", file=path.name
+            ) from error
+        for name in filter(is_report, found.folded):
+            (root / READERS / name).unlink(missing_ok=True)
+        return found
+
+    def save(self, root: Path) -> None:
+        """Writes the total, durably and atomically."""
+        write_file(root / READERS / ENDED, [dump_document({"version": _VERSION, **asdict(self)})])
+
+    def with_ended(self, root: Path, found: list[Report]) -> EndedReaders:
+        """Adds the reports of readers that have ended, and removes their files."""
+        ended = [report for report in found if not report.alive]
+        if not ended:
+            return self
+        taken = self.taken + sum(report.taken for report in ended)
+        seen = max(self.seen, *(report.seen for report in ended))
+        total = replace(self, taken=taken, seen=seen, folded=tuple(report.path.name for report in ended))
+        # A crash between these two steps must not count them twice: `load` finds their names.
+        total.save(root)
+        for report in ended:
+            report.path.unlink(missing_ok=True)
+        return total
+
+
+def _new_file(folder: Path) -> Lock:
+    while True:
+        path = folder / secrets.token_hex(16)
+        lock = Lock(path, shared=True, inherited=False, flags=os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            # Written, not only made so long: a hole that cannot be filled would end this process when it is touched.
+            os.write(lock.fileno(), bytes(_BYTES))
+        except BaseException:
+            with suppress(FileNotFoundError):
+                path.unlink()
+            lock.close()
+            raise
+        if os.fstat(lock.fileno()).st_nlink:
+            return lock
+        # The filler looked between opening and locking, and took it for one that has ended.
+        lock.close()
 
 
 def _is_locked(path: Path) -> bool:
     try:
-        Lock(path, wait=False, flags=os.O_RDONLY).close()
+        Lock(path, wait=False, opener=lambda path, flags, mode: open_regular(path)).close()
     except BlockingIOError:
         return True
     return False

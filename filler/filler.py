@@ -2,101 +2,368 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from packtrain._core.errors import NotADataset, UsageError
+from packtrain._core.files import file_errors
 from packtrain._core.generations import FILLER_LOCK, CacheInfo
+from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import FieldInfo
+from packtrain._core.sizes import size
 from packtrain._packer.sources import Refused
-from packtrain._staging.folder import Folder
-from packtrain._staging.notes import allocated_bytes
 
 from .encoding import EncodedSample, Form, Sample, SampleEncoder
 from .figures import FillFigures
 from .generations import Generations
 from .options import FillOptions
-from .shard import GrowingShard
+from .pacing import Pacing
+from .recovery import check_folder, stray_warning
+from .shard import FinishedShard, GrowingShard
+from .space import Space
 
 Source = Callable[[], Iterator[Sample]]
 """Called without arguments, returns an iterator of samples; it is called again when that ends or fails."""
+OnProgress = Callable[[FillFigures], None]
 _LOOK: Final = 0.05
-"""Seconds between two looks whether there is room."""
+"""Seconds between two looks whether a wait is over."""
+_PROGRESS: Final = 0.1
+"""Seconds between two calls of `on_progress`."""
+_REPORTS: Final = 0.5
+"""Seconds between two looks at what readers say and at who is in the way."""
+_FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT])
+_SHORTEST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 30.0
 
 
-def fill(
-    root: Path, source: Source, options: FillOptions, on_progress: Callable[[FillFigures], None] | None = None
-) -> FillFigures:
+def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgress | None = None) -> FillFigures:
     """Fills a cache from a source, until that ends.
+
+    However it ends, samples that are in no shard yet are published as a last, smaller shard; only a sample that was
+    being written at that moment takes its shard with it. A process that is killed loses the shard that it was writing,
+    and nothing else.
 
     Args:
         root: The cache's folder; made if it is missing.
         source: Yields the samples.
         options: How.
-        on_progress: Called about ten times a second from the calling thread, also while the filler waits.
+        on_progress: Called about ten times a second from the calling thread, also while the filler waits. What it
+            raises ends the filling.
 
     Raises:
-        UsageError: Another filler works there.
+        UsageError: Another filler works there, the cache has another format or other fields, or the budget is too small
+            for shards of this size.
+        OutputConflict: The folder holds something else.
+        CorruptFile: The cache is damaged; the message says what to do.
+        PackError: A file cannot be written, for another reason than a full disk, which is waited for.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    figures = FillFigures()
+    with file_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        check_folder(root)
+        lock = filler_lock(root)
+    with lock, file_errors(root):
+        samples = source()
+        first = next(samples)
+        info = _info(root, options, first)
+        encoder = SampleEncoder(info.schema, bare=info.bare)
+        with Filler(root, info, options, figures, on_progress) as filler:
+            for sample in _encoded(encoder, first, samples):
+                filler.add(sample)
+    return figures
+
+
+def filler_lock(root: Path) -> Lock:
+    """The lock that a filler holds on a cache.
+
+    Raises:
+        UsageError: Another filler holds it.
+    """
     try:
-        lock = Lock(root / FILLER_LOCK, wait=False)
+        return Lock(root / FILLER_LOCK, wait=False)
     except BlockingIOError as error:
         raise UsageError(f"another filler works in {root}: stop it, or choose another folder") from error
-    with lock:
-        return _Filler(root, options, on_progress or (lambda _: None)).run(source())
 
 
-class _Filler:
-    def __init__(self, root: Path, options: FillOptions, on_progress: Callable[[FillFigures], None]) -> None:
-        self.figures = FillFigures()
-        self._on_progress = on_progress
-        self._root = root
-        self._options = options
-        self._folder = Folder.open(root)
+class Filler:
+    """Writes samples into a cache. A context manager: its end publishes what is left.
 
-    def run(self, samples: Iterator[Sample]) -> FillFigures:
-        first = next(samples)
-        info = self._info(first)
-        generations = Generations(self._root, info, int(self._options.budget_bytes * (1 - self._options.headroom)))
-        encoder = SampleEncoder(info.schema, bare=info.bare)
-        shard: GrowingShard | None = None
-        for sample in self._encoded(encoder, first, samples):
-            if shard is None:
-                self._wait_for_room(generations)
-                last = generations.newest
-                shard = GrowingShard(self._root, info, last.end_shard, last.end_sample)
-            shard.add(sample)
-            if shard.bytes >= self._options.shard_bytes:
-                generations.publish(shard.finish())
-                generations.evict()
-                shard = None
+    Args:
+        root: The cache's folder. The caller holds `filler_lock`.
+        info: What the cache holds.
+        options: How it is filled.
+        figures: Counts what is done.
+        on_progress: See `fill`.
+
+    Raises:
+        UsageError: The budget is too small for shards of this size.
+        CorruptFile: The cache is damaged; the message says what to do.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        info: CacheInfo,
+        options: FillOptions,
+        figures: FillFigures,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.figures: Final = figures
+        self._on_progress = on_progress or (lambda _: None)
+        self._root: Final = root
+        self._info: Final = info
+        self._options: Final = options
+        self._generations: Final = Generations(root, info)
+        self._pacing: Final = Pacing(root, options.samples_per_insert)
+        self._space: Final = Space(root, info, options.budget_bytes)
+        self._shard: GrowingShard | None = None
+        self._number = self._generations.newest.end_sample
+        self._spent = 0
+        self._pause = _SHORTEST_PAUSE
+        self._next_progress = self._next_reports = 0.0
+        self._check_budget()
+        if warning := stray_warning(root):
+            figures.problem = warning
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
+        self._evict()
+        self._look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, sample: EncodedSample) -> None:
+        """Writes a sample, once there is room for it, and publishes the shard before if that is full.
+
+        A sample that is larger than a shard is refused. If the disk is full, the samples of the present shard are lost.
+        """
+        cost = self._space.cost.sample(sample)
+        if cost > self._options.shard_bytes:
+            self._refuse(cost)
+            return
+        if self._spent + cost > self._options.shard_bytes:
+            self.publish()
+        if self._number >= self._pacing.limit:
+            self._wait(self._ahead_of_readers)
+        try:
+            if self._shard is None:
+                self._wait(self._lack_of_room)
+                self._shard = GrowingShard(self._root, self._info, self._generations.newest.end_shard, self._number)
+            self._shard.add(sample)
+        except OSError as error:
+            self._abandon(error)
+            return
+        self._number += 1
+        self._spent += cost
+        self.figures.samples += 1
+        self.figures.sample_bytes += sample.bytes
+        if time.monotonic() >= self._next_progress:
+            self.idle()
+
+    def idle(self) -> None:
+        """Reports on progress, when it is time. To be called while there is no sample."""
+        now = time.monotonic()
+        if now >= self._next_reports:
+            self._next_reports = now + _REPORTS
+            self._look()
+        if now >= self._next_progress:
+            self._next_progress = now + _PROGRESS
+            self._on_progress(self.figures)
+
+    def publish(self) -> None:
+        """Publishes the samples that were added since the last time, if there are any."""
+        shard, self._shard = self._shard, None
+        if shard is None:
+            return
+        finished: FinishedShard | None = None
+        try:
+            with postponed_ctrl_c():
+                finished = shard.finish()
+                self._publish(finished)
+        except OSError as error:
+            self._shard = shard
+            if finished is None or self._generations.withdraw(finished):
+                self._abandon(error)
+                return
+            self._shard = None
+        self._spent = 0
+        self._pause = _SHORTEST_PAUSE
+        self._evict()
+        self._look()
+
+    def close(self) -> None:
+        """Publishes what is left, or removes it if a sample was being written when something went wrong."""
+        if self._shard is not None and not self._shard.whole:
+            shard, self._shard = self._shard, None
+            self._forget(shard)
+        self.publish()
+        self._on_progress(self.figures)
+
+    def _publish(self, finished: FinishedShard) -> None:
+        taken = self._generations.publish(finished, self._most(), self._spared)
+        self.figures.shards += 1
+        self.figures.written_bytes += taken
+
+    @property
+    def _need(self) -> int:
+        """Bytes to reserve before a shard is begun."""
+        return self._space.need(self._options.shard_bytes, len(self._generations.newest.records) + 1)
+
+    @property
+    def _spared(self) -> int | None:
+        """The number of the sample after which no shard may be left out; None if any may."""
+        return self._pacing.seen if self._options.keep_unseen else None
+
+    def _most(self) -> int:
+        """The most bytes of shards that a generation may have."""
+        others = max(0, self._space.used - self._generations.allocated)
+        return min(self._options.generation_bytes, self._options.budget_bytes - others - self._need)
+
+    def _check_budget(self) -> None:
+        shard = self._options.shard_bytes
+        others = max(0, self._space.used - self._generations.allocated)
+        least = max(
+            (self._need + others) / self._options.headroom,
+            (self._space.cost.peak(shard) + others) / (1 - self._options.headroom),
+        )
+        if least > self._options.budget_bytes:
+            raise UsageError(
+                f"budget={size(self._options.budget_bytes)} is too small: with shards of {size(shard)} in "
+                f"{self._info.format}, a headroom of {self._options.headroom:.0%} has to hold {size(self._need)} while "
+                f"a shard is written. Give at least {size(least)}, a smaller shard_size, or a larger headroom"
+            )
+
+    def _refuse(self, cost: int) -> None:
+        shard = self._options.shard_bytes
+        self.figures.refused += 1
+        self.figures.problem = (
+            f"a sample that takes up to {size(cost)} does not fit into a shard of {size(shard)}: give a shard_size of "
+            f"at least {size(cost)}, and a budget to match"
+        )
+
+    def _abandon(self, error: OSError) -> None:
+        """Gives the present shard up because of an error, and waits a while if that was a full disk."""
+        shard, self._shard = self._shard, None
         if shard is not None:
-            generations.publish(shard.finish())
-            generations.evict()
-        return self.figures
+            self._forget(shard)
+        if error.errno not in _FULL:
+            raise error
+        end = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        text = f"{self._root}: {error.strerror}. The shard that was being written is given up: make room there"
+        self.figures.problem = text
+        self._wait(lambda: text if time.monotonic() < end else "")
 
-    def _info(self, first: Sample) -> CacheInfo:
-        with suppress(NotADataset):
-            return CacheInfo.load(self._root)
-        form = Form.of([first])
-        fields = tuple(map(FieldInfo.of, form.fields))
-        info = CacheInfo(secrets.token_hex(16), self._options.format, fields, form.labels)
-        info.save(self._root)
-        return info
+    def _forget(self, shard: GrowingShard) -> None:
+        shard.abandon()
+        self.figures.samples -= len(shard)
+        self.figures.sample_bytes -= shard.bytes
+        self._number = self._generations.newest.end_sample
+        self._spent = 0
 
-    def _encoded(self, encoder: SampleEncoder, first: Sample, rest: Iterator[Sample]) -> Iterator[EncodedSample]:
-        yield encoder.encode(first)
-        for sample in rest:
-            with suppress(Refused):
-                yield encoder.encode(sample)
+    def _evict(self) -> None:
+        evicted = self._generations.evict()
+        self.figures.evicted_shards += evicted.shards
+        self.figures.evicted_bytes += evicted.bytes
 
-    def _wait_for_room(self, generations: Generations) -> None:
-        while allocated_bytes(self._folder) + 2 * self._options.shard_bytes > self._options.budget_bytes:
-            if not generations.evict():
+    def _look(self) -> None:
+        """Brings the figures up to date."""
+        newest, figures = self._generations.newest, self.figures
+        self._pacing.look(newest.end_sample, full=newest.first_sample > 0)
+        figures.taken = self._pacing.taken
+        if figures.generation != newest.number:
+            figures.generation = newest.number
+            figures.first_sample, figures.end_sample = newest.first_sample, newest.end_sample
+            figures.oldest_ns = self._generations.oldest_ns
+            figures.used_bytes = self._space.used
+
+    def _wait(self, reason: Callable[[], str]) -> None:
+        """Waits until there is no reason to do so any more."""
+        if not (text := reason()):
+            return
+        start = time.monotonic()
+        waited = self.figures.waited_seconds
+        next_text = start + _REPORTS
+        try:
+            while True:
+                self.figures.waiting = text
+                self.figures.waited_seconds = waited + time.monotonic() - start
+                self.idle()
                 time.sleep(_LOOK)
+                found = reason()
+                if not found:
+                    return
+                if time.monotonic() >= next_text:
+                    text, next_text = found, time.monotonic() + _REPORTS
+        finally:
+            self.figures.waiting = ""
+            self.figures.waited_seconds = waited + time.monotonic() - start
+
+    def _ahead_of_readers(self) -> str:
+        self._pacing.look(self._generations.newest.end_sample)
+        if self._number < self._pacing.limit:
+            return ""
+        return (
+            f"readers are to take {self._pacing.lacking(self._number):,} more samples before the next one is written "
+            f"(samples_per_insert={self._options.samples_per_insert:g})"
+        )
+
+    def _lack_of_room(self) -> str:
+        """Why a shard cannot be begun; empty if it can."""
+        self._evict()
+        need, budget, used = self._need, self._options.budget_bytes, self._space.used
+        self.figures.used_bytes = used
+        if (seen := self._spared) is not None:
+            self._pacing.look(self._generations.newest.end_sample)
+            if not self._generations.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
+                return "the cache is full of samples that no reader has gone through (keep_unseen)"
+        if used + need <= budget:
+            return self._space.shortage(need)
+        if not self._generations.holds_older and self._generations.shrink(self._most(), seen):
+            return self._lack_of_room()
+        held = self._generations.holders() or "the newest generation, and files that are not part of the cache"
+        return f"{size(used)} of {size(budget)} are used, and a shard takes up to {size(need)}: {held}"
+
+
+def _info(root: Path, options: FillOptions, first: Sample) -> CacheInfo:
+    """What the cache holds; a new one holds samples like the first.
+
+    Raises:
+        UsageError: The cache has another format than was asked for, or other fields than the first sample.
+    """
+    with suppress(NotADataset):
+        info = CacheInfo.load(root)
+        if options.format not in (None, info.format):
+            raise UsageError(
+                f"{root} holds shards in {info.format}, not in {options.format}: leave out the format, or choose "
+                "another folder"
+            )
+        try:
+            SampleEncoder(info.schema, bare=info.bare).encode(first)
+        except Refused as error:
+            raise UsageError(
+                f"{root} holds other samples than this source yields: {error}. Choose another folder, or delete this "
+                "one"
+            ) from error
+        return info
+    form = Form.of([first])
+    fields = tuple(map(FieldInfo.of, form.fields))
+    info = CacheInfo(secrets.token_hex(16), options.format or "tar", fields, form.labels)
+    info.save(root)
+    return info
+
+
+def _encoded(encoder: SampleEncoder, first: Sample, rest: Iterator[Sample]) -> Iterator[EncodedSample]:
+    yield encoder.encode(first)
+    for sample in rest:
+        with suppress(Refused):
+            yield encoder.encode(sample)

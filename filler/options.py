@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from packtrain._core.arguments import choice, flag, number, whole
 from packtrain._core.errors import UsageError
@@ -26,8 +26,10 @@ class FillOptions:
             in allocated blocks.
         headroom: Part of the budget that the newest generation leaves free, so that there is room for new samples as
             soon as no reader needs an older one.
-        shard_size: Size of a shard, as in ``"256MiB"``; None: a fourth of the headroom, at most 256 MiB.
-        format: Container format of the shards: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
+        shard_size: The most bytes that the samples of a shard take, with the container's and the index's share of each,
+            as in ``"256MiB"``; None: a fourth of the headroom, at most 256 MiB.
+        format: Container format of the shards: ``"tar"``, ``"hdf5"`` or ``"lmdb"``; None: that which the cache has,
+            tar for a new one.
         rate: The most bytes to write per second, as in ``"600MB"``; None: as fast as it goes.
         samples_per_insert: The least number of samples that readers take for each one that is written; None: no limit.
         keep_unseen: True to keep each sample until a reader has gone through a generation that holds it.
@@ -39,14 +41,15 @@ class FillOptions:
     budget: int | str
     headroom: float = 0.2
     shard_size: int | str | None = None
-    format: str = "tar"
+    format: Literal["tar", "hdf5", "lmdb"] | None = None
     rate: int | str | None = None
     samples_per_insert: float | None = None
     keep_unseen: bool = False
 
     def __post_init__(self) -> None:
         set_to = object.__setattr__
-        choice("format", self.format, FORMATS)
+        if self.format is not None:
+            choice("format", self.format, FORMATS)
         set_to(self, "keep_unseen", flag("keep_unseen", self.keep_unseen))
         set_to(self, "headroom", number("headroom", self.headroom, 0.01, 0.9, "a part of the budget, 0.01 to 0.9"))
         if self.samples_per_insert is not None:
@@ -71,6 +74,11 @@ class FillOptions:
         """`budget` in bytes."""
         assert isinstance(self.budget, int)
         return self.budget
+
+    @property
+    def generation_bytes(self) -> int:
+        """The most bytes of shards that a generation may have."""
+        return int(self.budget_bytes * (1 - self.headroom))
 
     @property
     def shard_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ from packtrain._readers.formats import container
 
 from .encoding import EncodedSample
 
+_SIDECARS: Final = (".idx",)
+
 
 class FinishedShard(NamedTuple):
     """A shard that is on the medium under its name, and in no generation yet.
@@ -30,7 +32,7 @@ class FinishedShard(NamedTuple):
     Attributes:
         number: Its number.
         records: Number of its samples.
-        bytes: Its size.
+        bytes: Size of the container.
         index_crc32c: Checksum of its index file.
     """
 
@@ -48,6 +50,13 @@ class GrowingShard:
         info: What the cache holds.
         number: Number of the shard.
         first: Number of its first sample.
+
+    Attributes:
+        bytes: Size of the records so far.
+        whole: False while a sample is being written, and for good if that failed.
+
+    Raises:
+        OSError: It cannot be made; nothing is left of it.
     """
 
     def __init__(self, root: Path, info: CacheInfo, number: int, first: int) -> None:
@@ -59,9 +68,14 @@ class GrowingShard:
         self._final = shard_path(root, container(info.format).SUFFIX, number)
         self._path = root / TEMPORARY / self._final.name
         self._path.unlink(missing_ok=True)
-        self._writer = shard_writer(info.format)(self._path, self._schema)
-        self._rows: list[tuple[Any, list[tuple[int, int]]]] = []
+        try:
+            self._writer = shard_writer(info.format)(self._path, self._schema)
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
+        self._rows: list[tuple[Any, list[tuple[int, int, tuple[int, ...]]]]] = []
         self.bytes = 0
+        self.whole = True
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -69,19 +83,24 @@ class GrowingShard:
 
     def add(self, sample: EncodedSample) -> None:
         """Appends a sample."""
+        self.whole = False
         self._writer.add(sample.numbered(self._first + len(self._rows)))
-        places = [(-1, 0) if record is None else (len(record.payload), record.crc32c) for record in sample.records]
+        places = [
+            (-1, 0, ()) if record is None else (len(record.payload), record.crc32c, record.shape)
+            for record in sample.records
+        ]
         self._rows.append((sample.label, places))
         self.bytes += sample.bytes
+        self.whole = True
 
     def finish(self) -> FinishedShard:
         """Completes the shard and its index, durably, under their final names."""
+        self.whole = False
         written = self._writer.finish()
         self._writer.close()
-        table = self._table(written.offsets)
+        data = index_bytes(self._table(written.offsets))
         fsync_file(self._path)
         size = self._path.stat().st_size
-        data = index_bytes(table)
         write_file(index_path(self._root, self._number), [data])
         for suffix, content in written.sidecars.items():
             write_file(self._final.with_suffix(suffix), [content])
@@ -89,9 +108,12 @@ class GrowingShard:
         return FinishedShard(self._number, len(self._rows), size, crc32c(data))
 
     def abandon(self) -> None:
-        """Gives the shard up."""
-        self._writer.close()
-        self._path.unlink(missing_ok=True)
+        """Gives the shard up, and removes all of it: no generation has it."""
+        # What the writer still wants to write at its end may fail as well.
+        with suppress(OSError):
+            self._writer.close()
+        for path in (self._path, *shard_files(self._root, self._info, self._number)):
+            path.unlink(missing_ok=True)
 
     def _table(self, offsets: list[tuple[int, ...]]) -> Any:
         table = np.zeros(len(self._rows), index_dtype(self._schema))
@@ -102,11 +124,22 @@ class GrowingShard:
             table[field.prefix + "offset"] = [row[at] for row in offsets]
             table[field.prefix + "length"] = [places[at][0] for _, places in self._rows]
             table[field.prefix + "crc32c"] = [places[at][1] for _, places in self._rows]
+            if field.has_pixels:
+                sizes = [(places[at][2] or (0, 0))[:2] for _, places in self._rows]
+                table[field.prefix + "height"], table[field.prefix + "width"] = zip(*sizes, strict=True)
         return table
 
 
-def remove_shard(root: Path, info: CacheInfo, number: int) -> None:
-    """Deletes a shard, its index and its sidecars."""
+def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:
+    """The files of a shard, whether they are there or not: the container, its index, and sidecars."""
     final = shard_path(root, container(info.format).SUFFIX, number)
-    for path in final.parent.glob(f"{final.stem}.*"):
-        os.unlink(path)
+    sidecars = (final.with_suffix(suffix) for suffix in _SIDECARS)
+    return final, index_path(root, number), *sidecars
+
+
+def allocated(path: Path) -> int:
+    """Bytes that a file takes on its file system; 0 if there is none."""
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0

@@ -15,7 +15,7 @@ from typing import Literal
 
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
-from packtrain._core.locks import Lock
+from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.paths import local_path
 
 from .root import Root, entry_key
@@ -114,17 +114,7 @@ def holders(root: Root, key: str, what: What, locks: Path = Path("/proc/locks"))
     Forked processes that share a lock are not listed.
     """
     status = root.locks.status(f"{key}.{what}")
-    try:
-        lines = locks.read_text().splitlines()
-    except OSError:
-        return ()
-    if status is None:
-        return ()
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    rows = (line.split() for line in lines)
-    # "1: FLOCK ADVISORY READ 4711 00:1b:42 0 EOF"; a waiting process has an arrow in the second field.
-    found = {int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == wanted}
-    return tuple(sorted(pid for pid in found if pid > 0))
+    return () if status is None else lock_holders(status, locks)
 
 
 def extend(root: Root, key: str, until: float) -> None:

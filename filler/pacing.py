@@ -1,0 +1,66 @@
+"""Lets the readers decide how fast samples are written: so many taken per new one, and none lost that nobody saw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.reader_reports import EndedReaders, reports
+
+
+class Pacing:
+    """How many samples readers have taken, and how many may be written.
+
+    With `samples_per_insert`, sample number n is written only when readers have taken at least
+    ``samples_per_insert * (n - started)`` samples. `started` is the number of samples that had been written when the
+    first one was taken, or when the cache was full for the first time, whichever came first. Until then there is no
+    limit. This is the rule of Reverb's ``SampleToInsertRatio``, with `started` as its ``min_size_to_sample``.
+
+    Args:
+        root: The cache's folder.
+        samples_per_insert: Samples taken for each one that is written; None or 0: no limit.
+
+    Attributes:
+        taken: Samples that all readers have taken, also those that have ended.
+        seen: Some reader has gone through a whole generation that ended before the sample of this number.
+
+    Raises:
+        CorruptFile: What is known about readers that have ended is damaged.
+    """
+
+    def __init__(self, root: Path, samples_per_insert: float | None) -> None:
+        self._root: Final = root
+        self._ratio: Final = samples_per_insert or 0.0
+        self._ended = EndedReaders.load(root)
+        self.taken = self._ended.taken
+        self.seen = self._ended.seen
+
+    def look(self, written: int, *, full: bool = False) -> None:
+        """Reads what readers say.
+
+        Args:
+            written: Number of samples that have been published, ever.
+            full: True if the newest generation has left out samples.
+        """
+        found = list(reports(self._root))
+        self._ended = self._ended.with_ended(self._root, found)
+        alive = [report for report in found if report.alive]
+        self.taken = self._ended.taken + sum(report.taken for report in alive)
+        self.seen = max([self._ended.seen, *(report.seen for report in alive)])
+        if self._ended.started is None and (self.taken or full):
+            self._ended = replace(self._ended, started=written)
+            self._ended.save(self._root)
+
+    @property
+    def limit(self) -> float:
+        """The number of the first sample that must not be written yet."""
+        if self._ended.started is None or not self._ratio:
+            return math.inf
+        return self._ended.started + math.floor(self.taken / self._ratio) + 1
+
+    def lacking(self, number: int) -> int:
+        """How many samples are to be taken before the sample of this number may be written."""
+        started = self._ended.started or 0
+        return max(0, math.ceil(self._ratio * (number - started)) - self.taken)
