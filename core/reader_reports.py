@@ -67,7 +67,10 @@ class ReaderReport:
 
     def __init__(self, root: Path) -> None:
         self._lock = _new_file(root / READERS)
-        self._words = np.frombuffer(mmap.mmap(self._lock.fileno(), _BYTES), "<u8")
+        # Mapped through a descriptor of its own: Python keeps a copy of it, in forked processes, too, and a copy of the
+        # one that is locked would keep the lock.
+        with self._lock.path.open("r+b") as file:
+            self._words = np.frombuffer(mmap.mmap(file.fileno(), _BYTES), "<u8")
         self._words[_PROCESS] = os.getpid()
 
     def take(self, count: int) -> None:

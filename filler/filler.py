@@ -32,6 +32,8 @@ from .space import Space
 Source = Callable[[], Iterator[Sample]]
 """Called without arguments, returns an iterator of samples; it is called again when that ends or fails."""
 OnProgress = Callable[[FillFigures], None]
+Obstacle = Callable[[], str] | None
+"""Says what is in the way. It is called only now and then, because finding out who that is takes a while."""
 _LOOK: Final = 0.05
 """Seconds between two looks whether a wait is over."""
 _PROGRESS: Final = 0.1
@@ -153,7 +155,7 @@ class Filler:
         if self._spent + cost > self._options.shard_bytes:
             self.publish()
         if self._number >= self._pacing.limit:
-            self._wait(self._ahead_of_readers)
+            self._wait(self._readers_behind)
         try:
             if self._shard is None:
                 self._wait(self._lack_of_room)
@@ -261,7 +263,7 @@ class Filler:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         text = f"{self._root}: {error.strerror}. The shard that was being written is given up: make room there"
         self.figures.problem = text
-        self._wait(lambda: text if time.monotonic() < end else "")
+        self._wait(lambda: (lambda: text) if time.monotonic() < end else None)
 
     def _forget(self, shard: GrowingShard) -> None:
         shard.abandon()
@@ -286,52 +288,51 @@ class Filler:
             figures.oldest_ns = self._generations.oldest_ns
             figures.used_bytes = self._space.used
 
-    def _wait(self, reason: Callable[[], str]) -> None:
-        """Waits until there is no reason to do so any more."""
-        if not (text := reason()):
+    def _wait(self, obstacle: Callable[[], Obstacle]) -> None:
+        """Waits until there is no obstacle any more."""
+        if (found := obstacle()) is None:
             return
-        start = time.monotonic()
+        start = now = told = time.monotonic()
         waited = self.figures.waited_seconds
-        next_text = start + _REPORTS
+        self.figures.waiting = found()
         try:
-            while True:
-                self.figures.waiting = text
-                self.figures.waited_seconds = waited + time.monotonic() - start
+            while found is not None:
+                if now >= told + _REPORTS:
+                    self.figures.waiting, told = found(), now
+                self.figures.waited_seconds = waited + now - start
                 self.idle()
                 time.sleep(_LOOK)
-                found = reason()
-                if not found:
-                    return
-                if time.monotonic() >= next_text:
-                    text, next_text = found, time.monotonic() + _REPORTS
+                found, now = obstacle(), time.monotonic()
         finally:
             self.figures.waiting = ""
             self.figures.waited_seconds = waited + time.monotonic() - start
 
-    def _ahead_of_readers(self) -> str:
+    def _readers_behind(self) -> Obstacle:
         self._pacing.look(self._generations.newest.end_sample)
         if self._number < self._pacing.limit:
-            return ""
-        return (
+            return None
+        return lambda: (
             f"readers are to take {self._pacing.lacking(self._number):,} more samples before the next one is written "
             f"(samples_per_insert={self._options.samples_per_insert:g})"
         )
 
-    def _lack_of_room(self) -> str:
-        """Why a shard cannot be begun; empty if it can."""
+    def _lack_of_room(self) -> Obstacle:
         self._evict()
-        need, budget, used = self._need, self._options.budget_bytes, self._space.used
+        need, budget, used, generations = self._need, self._options.budget_bytes, self._space.used, self._generations
         self.figures.used_bytes = used
         if (seen := self._spared) is not None:
-            self._pacing.look(self._generations.newest.end_sample)
-            if not self._generations.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
-                return "the cache is full of samples that no reader has gone through (keep_unseen)"
+            self._pacing.look(generations.newest.end_sample)
+            if not generations.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
+                return lambda: "the cache is full of samples that no reader has gone through (keep_unseen)"
         if used + need <= budget:
-            return self._space.shortage(need)
-        if not self._generations.holds_older and self._generations.shrink(self._most(), seen):
+            shortage = self._space.shortage(need)
+            return (lambda: shortage) if shortage else None
+        if not generations.holds_older and generations.shrink(self._most(), seen):
             return self._lack_of_room()
-        held = self._generations.holders() or "the newest generation, and files that are not part of the cache"
-        return f"{size(used)} of {size(budget)} are used, and a shard takes up to {size(need)}: {held}"
+        return lambda: (
+            f"{size(used)} of {size(budget)} are used, and a shard takes up to {size(need)}: "
+            f"{generations.holders() or 'the newest generation, and files that are not part of the cache'}"
+        )
 
 
 def _info(root: Path, options: FillOptions, first: Sample) -> CacheInfo:

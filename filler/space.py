@@ -51,7 +51,6 @@ class ShardCost:
         label = values * _DIGITS
         columns = index_dtype(schema)
         self._format: Final = format
-        self._optional: Final = any(field.optional for field in schema.fields)
         # HDF5 keeps all fields but the image in files without a name until it copies them into the shard.
         self._times: Final = ahead * (2 if format == "hdf5" and schema.others else 1)
         spools = len(schema.others) if format == "hdf5" else 0

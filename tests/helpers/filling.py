@@ -1,0 +1,114 @@
+"""Growing caches for tests: samples that say which they are, what a cache holds, and what its folder takes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from packtrain._core.errors import GenerationGone
+from packtrain._core.generations import generation_numbers
+from packtrain._readers.dataset.growing import CacheFiles, GenerationStore
+
+FIELDS = ("who", "data", "text")
+SIZES = (0, 1, 700, 3000, 5000)
+
+
+def numbered_sample(who: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
+    """A sample that can be told from all others, of one of some sizes."""
+    data = np.random.default_rng(who).bytes(sizes[who % len(sizes)])
+    return {"who": np.array(who, np.int64), "data": data, "text": f"sample {who}", "label": who % 7}
+
+
+def stored_sample(store: GenerationStore, row: int) -> dict[str, Any]:
+    """The sample in a row of a generation; each byte is compared with its checksum."""
+    values = {name: store.field(name).value(row) for name in FIELDS}
+    return {**values, "label": store.label(row)}
+
+
+def assert_same_sample(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """All fields agree."""
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert np.array_equal(found[name], value), (name, wanted["who"])
+
+
+def assert_sound(
+    store: GenerationStore, published: dict[int, int] | None = None, sizes: tuple[int, ...] = SIZES
+) -> None:
+    """Each sample of a generation is what was yielded, under the number that it was published with.
+
+    Args:
+        store: The generation.
+        published: Which sample each number was published with; numbers that are missing are added.
+        sizes: Sizes of the samples, see `numbered_sample`.
+    """
+    for row in range(len(store)):
+        found = stored_sample(store, row)
+        assert_same_sample(found, numbered_sample(int(found["who"]), sizes))
+        if published is not None:
+            assert published.setdefault(store.line(row), int(found["who"])) == found["who"]
+
+
+def newest_store(root: Path) -> GenerationStore:
+    """The newest generation, with a lease on it."""
+    while True:
+        with suppress(GenerationGone):
+            return GenerationStore.open(CacheFiles(root), generation_numbers(root)[-1])
+
+
+def blocks(root: Path) -> int:
+    """Bytes that a cache takes at this moment, in allocated blocks.
+
+    Files that are renamed during the walk count once. What this process has open there without a name counts, too.
+    """
+    found: dict[int, int] = {}
+    for folder, _, names in os.walk(root):
+        for name in (".", *names):
+            with suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(folder, name))
+                found[status.st_ino] = status.st_blocks * 512
+    return sum((found | dict(_nameless(root))).values())
+
+
+def _nameless(root: Path) -> Iterator[tuple[int, int]]:
+    folder = os.path.realpath(root)
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{number}")
+            if target.startswith(folder) and target.endswith(" (deleted)"):
+                status = os.fstat(int(number))
+                yield status.st_ino, status.st_blocks * 512
+
+
+class Scales:
+    """Weighs a cache again and again while a block of code runs. A context manager.
+
+    Attributes:
+        most: The most bytes that were seen.
+        looks: How often it looked.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.most = self.looks = 0
+        self._root = root
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(0.001):
+            self.most = max(self.most, blocks(self._root))
+            self.looks += 1
