@@ -18,6 +18,8 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._filler.sources.records import RandomRecords as RandomRecords
+    from packtrain._filler.sources.slices import RandomSlices as RandomSlices
     from packtrain._packer.convert import ConvertOptions as ConvertOptions
     from packtrain._packer.convert import convert as convert
     from packtrain._packer.foreign.indexer import IndexedField as IndexedField
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
+    "_filler.sources.records": ("RandomRecords",),
+    "_filler.sources.slices": ("RandomSlices",),
     "_packer.convert": ("ConvertOptions", "convert"),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),

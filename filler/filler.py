@@ -6,7 +6,7 @@ import errno
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -18,19 +18,17 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import size
-from packtrain._packer.sources import Refused
 
-from .encoding import EncodedSample, Form, Sample, SampleEncoder
+from .encoding import EncodedSample, SampleEncoder
 from .figures import FillFigures
 from .generations import Generations
+from .intake import Intake, Source
 from .options import FillOptions
 from .pacing import Pacing
 from .recovery import check_folder, stray_warning
 from .shard import FinishedShard, GrowingShard
 from .space import Space
 
-Source = Callable[[], Iterator[Sample]]
-"""Called without arguments, returns an iterator of samples; it is called again when that ends or fails."""
 OnProgress = Callable[[FillFigures], None]
 Obstacle = Callable[[], str] | None
 """Says what is in the way. It is called only now and then, because finding out who that is takes a while."""
@@ -71,13 +69,11 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
         root.mkdir(parents=True, exist_ok=True)
         check_folder(root)
         lock = filler_lock(root)
-    with lock, file_errors(root):
-        samples = source()
-        first = next(samples)
-        info = _info(root, options, first)
-        encoder = SampleEncoder(info.schema, bare=info.bare)
+    with lock, file_errors(root), Intake(source, options, figures) as intake:
+        info = _info(root, options, intake, lambda: on_progress(figures) if on_progress else None)
+        encoder = SampleEncoder(info.schema, bare=info.bare, most=options.shard_bytes)
         with Filler(root, info, options, figures, on_progress) as filler:
-            for sample in _encoded(encoder, first, samples):
+            for sample in intake.samples(encoder, filler.idle):
                 filler.add(sample)
     return figures
 
@@ -335,11 +331,11 @@ class Filler:
         )
 
 
-def _info(root: Path, options: FillOptions, first: Sample) -> CacheInfo:
-    """What the cache holds; a new one holds samples like the first.
+def _info(root: Path, options: FillOptions, intake: Intake, idle: Callable[[], None]) -> CacheInfo:
+    """What the cache holds; a new one holds samples like the first ones.
 
     Raises:
-        UsageError: The cache has another format than was asked for, or other fields than the first sample.
+        UsageError: The cache has another format than was asked for, or other fields than the source says.
     """
     with suppress(NotADataset):
         info = CacheInfo.load(root)
@@ -348,23 +344,10 @@ def _info(root: Path, options: FillOptions, first: Sample) -> CacheInfo:
                 f"{root} holds shards in {info.format}, not in {options.format}: leave out the format, or choose "
                 "another folder"
             )
-        try:
-            SampleEncoder(info.schema, bare=info.bare).encode(first)
-        except Refused as error:
-            raise UsageError(
-                f"{root} holds other samples than this source yields: {error}. Choose another folder, or delete this "
-                "one"
-            ) from error
+        intake.form(info, idle)
         return info
-    form = Form.of([first])
+    form = intake.form(None, idle)
     fields = tuple(map(FieldInfo.of, form.fields))
     info = CacheInfo(secrets.token_hex(16), options.format or "tar", fields, form.labels)
     info.save(root)
     return info
-
-
-def _encoded(encoder: SampleEncoder, first: Sample, rest: Iterator[Sample]) -> Iterator[EncodedSample]:
-    yield encoder.encode(first)
-    for sample in rest:
-        with suppress(Refused):
-            yield encoder.encode(sample)

@@ -69,11 +69,11 @@ class GrowingShard:
         self._path = root / TEMPORARY / self._final.name
         self._path.unlink(missing_ok=True)
         try:
-            self._writer = shard_writer(info.format)(self._path, self._schema)
+            self._writer = shard_writer(info.format)(self._path, self._schema, checksum=False)
         except BaseException:
             self._path.unlink(missing_ok=True)
             raise
-        self._rows: list[tuple[Any, list[tuple[int, int, tuple[int, ...]]]]] = []
+        self._rows: list[tuple[Any, tuple[tuple[int, ...], ...]]] = []
         self.bytes = 0
         self.whole = True
 
@@ -85,11 +85,7 @@ class GrowingShard:
         """Appends a sample."""
         self.whole = False
         self._writer.add(sample.numbered(self._first + len(self._rows)))
-        places = [
-            (-1, 0, ()) if record is None else (len(record.payload), record.crc32c, record.shape)
-            for record in sample.records
-        ]
-        self._rows.append((sample.label, places))
+        self._rows.append((sample.label, sample.columns))
         self.bytes += sample.bytes
         self.whole = True
 
@@ -122,11 +118,8 @@ class GrowingShard:
             table["label"] = [label for label, _ in self._rows]
         for at, field in enumerate(self._schema.fields):
             table[field.prefix + "offset"] = [row[at] for row in offsets]
-            table[field.prefix + "length"] = [places[at][0] for _, places in self._rows]
-            table[field.prefix + "crc32c"] = [places[at][1] for _, places in self._rows]
-            if field.has_pixels:
-                sizes = [(places[at][2] or (0, 0))[:2] for _, places in self._rows]
-                table[field.prefix + "height"], table[field.prefix + "width"] = zip(*sizes, strict=True)
+            for place, name in enumerate(list(field.columns())[1:]):
+                table[name] = [columns[at][place] for _, columns in self._rows]
         return table
 
 

@@ -134,7 +134,11 @@ class StoredRecords:
 
     def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
         """See `Source`."""
-        row, frame = self._row(sample), Frame()
+        return self.row(schema, self._row(sample))
+
+    def row(self, schema: Schema, row: int) -> tuple[Encoded | None, ...]:
+        """The records of a row, in the order of the schema; raises what `encode` raises."""
+        frame = Frame()
         records: list[Encoded | None] = []
         for field in schema.fields:
             if field.name == IMAGE:

@@ -9,12 +9,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._readers.formats import StoredLabel
 
+from .formats import NewRecord
 from .options import Columns
 
 
@@ -76,18 +78,18 @@ class Encoded(NamedTuple):
         remarks: What the user should know about this record.
     """
 
-    payload: bytes
+    payload: bytes | memoryview
     extension: str
     shape: tuple[int, ...] = ()
     dtype: str | None = None
     frame: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def stored(self, *, bare: bool) -> bytes:
-        """The bytes in a container that holds `bare` values, or `.npy` files."""
-        if bare or self.dtype is None:
-            return self.payload
-        return npy_header(self.dtype, self.shape) + self.payload
+    def record(self, *, bare: bool) -> NewRecord:
+        """The record in a container that holds `bare` values, or `.npy` files."""
+        header = b"" if bare or self.dtype is None else npy_header(self.dtype, self.shape)
+        checksum = crc32c(self.payload, crc32c(header)) if header else crc32c(self.payload)
+        return NewRecord(self.payload, self.extension, checksum, self.shape, header)
 
 
 class Source(Protocol):

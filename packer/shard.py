@@ -141,10 +141,9 @@ class _Written(NamedTuple):
                 records.append(None)
                 values.append(None)
                 continue
-            payload = record.stored(bare=bare)
-            checksum = crc32c(payload)
-            records.append(NewRecord(payload, record.extension, checksum, record.shape))
-            values.append((len(payload), checksum, *record.frame))
+            stored = record.record(bare=bare)
+            records.append(stored)
+            values.append((stored.size, stored.crc32c, *record.frame))
             if record.remarks:
                 self.remarks.update(record.remarks)
         self.lines.append(entry.line)

@@ -15,16 +15,30 @@ class NewRecord(NamedTuple):
     """One field of a sample, to be written to a shard.
 
     Attributes:
-        payload: Bytes of the record.
+        payload: Bytes of the record, apart from its header. Nobody keeps a reference to them when `ShardWriter.add`
+            has returned, so they may be a view of a buffer that changes then.
         extension: File extension that names the encoding, without the dot: ``"jpg"``, ``"npy"``, ...
-        crc32c: crc32c of `payload`.
+        crc32c: crc32c of header and payload.
         shape: Shape of the values, or height, width and channels of the image; () where it means nothing, as for text.
+        header: Bytes in front of `payload`; apart, so that large values need not be copied behind them.
     """
 
-    payload: bytes
+    payload: bytes | memoryview
     extension: str
     crc32c: int
     shape: tuple[int, ...]
+    header: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Size of the whole record in bytes."""
+        return len(self.header) + len(self.payload)
+
+    def joined(self) -> bytes:
+        """The whole record; a copy, unless it is bytes without a header."""
+        if not self.header:
+            return bytes(self.payload)
+        return b"".join((self.header, self.payload))
 
 
 class NewSample(NamedTuple):
@@ -63,8 +77,11 @@ class ShardWriter(Protocol):
     bare: bool
     """True if the payload of arrays, raw masks and raw images is their values alone, False if it is an `.npy` file."""
 
-    def __init__(self, path: Path, schema: Schema) -> None:
-        """Creates the file at `path`, which must not exist yet, for samples of this schema."""
+    def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
+        """Creates the file at `path`, which must not exist yet, for samples of this schema.
+
+        Without `checksum`, that of the whole file is not computed: `WrittenShard.crc32c` is None.
+        """
 
     def add(self, sample: NewSample) -> None:
         """Appends a sample."""

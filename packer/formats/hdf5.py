@@ -10,6 +10,7 @@ writes to the disk itself, because it crashes if the disk is full while it close
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from array import array
@@ -27,6 +28,9 @@ from . import NewRecord, NewSample, WrittenShard
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
 _PIECE_BYTES: Final = MiB
+_MOST_SENT: Final = 1024 * MiB
+_LARGE_BYTES: Final = MiB // 16
+"""From here on, copying a record costs more than a system call."""
 
 
 class Writer:
@@ -34,7 +38,7 @@ class Writer:
 
     bare: Final = True
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._labels_spec = schema.labels
         self._lines = array("q")
         self._labels: list[Any] = []
@@ -106,7 +110,7 @@ class Writer:
 class _Sink(Protocol):
     """Where the records of a field are written, one after the other."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Appends bytes."""
 
     def copy(self, descriptor: int, start: int) -> None:
@@ -124,7 +128,7 @@ class _Stream:
         self._start = start
         os.lseek(descriptor, start, os.SEEK_SET)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Appends bytes."""
         write_all(self._descriptor, [data])
 
@@ -146,11 +150,13 @@ class _Spool:
         os.unlink(name)
         self._waiting = bytearray()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Appends bytes."""
-        self._waiting += data
-        if len(self._waiting) >= _PIECE_BYTES:
-            self._flush()
+        if len(data) < _LARGE_BYTES:
+            self._waiting += data
+            data = b""
+        if data or len(self._waiting) >= _PIECE_BYTES:
+            self._flush(data)
 
     def copy(self, descriptor: int, start: int) -> None:
         """Copies everything to offset `start` of another file."""
@@ -158,8 +164,15 @@ class _Spool:
         self._flush()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         os.lseek(descriptor, start, os.SEEK_SET)
-        while piece := os.read(self._descriptor, _PIECE_BYTES):
-            write_all(descriptor, [piece])
+        try:
+            while os.sendfile(descriptor, self._descriptor, None, _MOST_SENT):
+                pass
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            # Not all file systems can; both files are where the last call has left them.
+            while piece := os.read(self._descriptor, _PIECE_BYTES):
+                write_all(descriptor, [piece])
 
     def close(self) -> None:
         """Closes the file, which ends it."""
@@ -167,9 +180,9 @@ class _Spool:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _flush(self) -> None:
+    def _flush(self, data: bytes | memoryview = b"") -> None:
         assert self._descriptor is not None, "the writer is closed"
-        write_all(self._descriptor, [bytes(self._waiting)])
+        write_all(self._descriptor, [bytes(self._waiting), data])
         self._waiting.clear()
 
 
@@ -200,6 +213,8 @@ class _Records:
             entries, crc32c, shape = 0, 0, self._no_shape
         else:
             entries, crc32c, shape = self._entries(record), record.crc32c, record.shape
+            if record.header:
+                self.sink.write(record.header)
             self.sink.write(record.payload)
         self._ends.append(self._ends[-1] + entries)
         self.crc32c.append(crc32c)
@@ -208,7 +223,7 @@ class _Records:
             self._shapes.extend(shape[: len(self._no_shape)])
 
     def _entries(self, record: NewRecord) -> int:
-        layout, size = self._layout, len(record.payload)
+        layout, size = self._layout, record.size
         if not (layout.single or self._array):
             return size
         entries = 1 if layout.single else record.shape[0]

@@ -6,12 +6,13 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
 from packtrain._core.files import FULL, MiB
 from packtrain._core.schema import Schema
+from packtrain._readers.formats import StoredLabel
 from packtrain._readers.formats.lmdb import LABELS, database, databases, places
 
 from . import NewSample, WrittenShard
@@ -23,12 +24,20 @@ _SAMPLE_BYTES: Final = 1024
 _LEAST_ROOM: Final = MiB // 16
 
 
+class _Waiting(NamedTuple):
+    """A sample that waits for its batch, with the value of each field."""
+
+    line: int
+    label: StoredLabel
+    values: tuple[bytes | None, ...]
+
+
 class Writer:
     """Writes samples to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
 
     bare: Final = False
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._path = path
         self._schema = schema
         try:
@@ -47,18 +56,17 @@ class Writer:
         except lmdb.Error as error:
             raise _as_os_error(error, path, _LEAST_ROOM) from error
         self._map_bytes = _FIRST_MAP_BYTES
-        self._batch: list[NewSample] = []
+        self._batch: list[_Waiting] = []
         self._batch_bytes = 0
         self._lines: list[int] = []
 
     def add(self, sample: NewSample) -> None:
         """Appends a sample; it is written together with its batch."""
-        self._batch.append(sample)
+        values = tuple(None if record is None else record.joined() for record in sample.records)
+        self._batch.append(_Waiting(sample.line, sample.label, values))
         # Where there is an image, the batches are those of version 1: LMDB's pages depend on them.
         self._batch_bytes += 0 if self._schema.image is not None else _SAMPLE_BYTES
-        for record in sample.records:
-            if record is not None:
-                self._batch_bytes += len(record.payload)
+        self._batch_bytes += sum(len(value) for value in values if value is not None)
         self._lines.append(sample.line)
         if self._batch_bytes >= _BATCH_BYTES:
             self._write_batch()
@@ -80,9 +88,9 @@ class Writer:
                 with self._environment.begin(write=True) as transaction:
                     for sample in self._batch:
                         key = sample.line.to_bytes(8, "big")
-                        for database, record in zip(self._fields, sample.records, strict=True):
-                            if record is not None:
-                                transaction.put(key, record.payload, db=database)
+                        for database, value in zip(self._fields, sample.values, strict=True):
+                            if value is not None:
+                                transaction.put(key, value, db=database)
                         if self._labels is not None:
                             transaction.put(key, json.dumps(sample.label).encode(), db=self._labels)
                 break

@@ -30,6 +30,7 @@ _TEMPLATE: Final = (
     + b"ustar\x0000"
 ).ljust(BLOCK, b"\0")
 _TEMPLATE_SUM: Final = sum(_TEMPLATE)
+Buffer = bytes | memoryview
 _MOST_BUFFERS: Final = 1024
 """The most buffers that one system call writes (IOV_MAX of Linux)."""
 
@@ -39,21 +40,21 @@ class Writer:
 
     bare: Final = False
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._label_suffix = label_extension(schema.labels)
         self._prefixes = tuple("" if field.name == IMAGE else f"{field.name}." for field in schema.fields)
         labelled = schema.labels.kind != "none"
         self._label_place = (0 if schema.image is None else 1) if labelled else -1
         self._position = 0
-        self._crc32c = 0
+        self._crc32c = 0 if checksum else None
         self._offsets: list[tuple[int, ...]] = []
         self._lines: list[str] = []
 
     def add(self, sample: NewSample) -> None:
         """Appends the members of the sample."""
         key = f"{sample.line:0{KEY_DIGITS}d}."
-        buffers: list[bytes] = []
+        buffers: list[Buffer] = []
         entries: list[str] = []
         offsets: list[int] = []
         for place, record in enumerate(sample.records):
@@ -63,7 +64,7 @@ class Writer:
                 offsets.append(0)
             else:
                 suffix = self._prefixes[place] + record.extension
-                offsets.append(self._append(key, suffix, record.payload, buffers, entries))
+                offsets.append(self._append(key, suffix, record.header, record.payload, buffers, entries))
         if self._label_place == len(sample.records):
             self._append_label(sample, key, buffers, entries)
         self._offsets.append(tuple(offsets))
@@ -71,14 +72,16 @@ class Writer:
             self._lines.append(" ".join(entries))
             self._write(buffers)
 
-    def _append_label(self, sample: NewSample, key: str, buffers: list[bytes], entries: list[str]) -> None:
-        self._append(key, self._label_suffix, json.dumps(sample.label).encode(), buffers, entries)
+    def _append_label(self, sample: NewSample, key: str, buffers: list[Buffer], entries: list[str]) -> None:
+        self._append(key, self._label_suffix, b"", json.dumps(sample.label).encode(), buffers, entries)
 
-    def _append(self, key: str, suffix: str, payload: bytes, buffers: list[bytes], entries: list[str]) -> int:
+    def _append(
+        self, key: str, suffix: str, header: bytes, payload: Buffer, buffers: list[Buffer], entries: list[str]
+    ) -> int:
         """Appends a member to `buffers`, and what the index says about it to `entries`. Returns its offset."""
-        name, size, offset = key + suffix, len(payload), self._position + BLOCK
+        name, size, offset = key + suffix, len(header) + len(payload), self._position + BLOCK
         padding = -size % BLOCK
-        buffers += (ustar_header(name, size), payload, bytes(padding))
+        buffers += (ustar_header(name, size) + header, payload, bytes(padding))
         entries.append(f"{suffix} {offset} {size} {name}")
         self._position = offset + size + padding
         return offset
@@ -96,12 +99,13 @@ class Writer:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _write(self, buffers: list[bytes]) -> None:
+    def _write(self, buffers: list[Buffer]) -> None:
         assert self._descriptor is not None, "the writer is closed"
         for first in range(0, len(buffers), _MOST_BUFFERS):
             write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
-        for buffer in buffers:
-            self._crc32c = crc32c(buffer, self._crc32c)
+        if self._crc32c is not None:
+            for buffer in buffers:
+                self._crc32c = crc32c(buffer, self._crc32c)
 
 
 def ustar_header(name: str, size: int) -> bytes:

@@ -1,0 +1,99 @@
+"""Random records of a dataset."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any
+
+from packtrain._core.arguments import items, path_of, whole
+from packtrain._core.errors import UsageError
+from packtrain._core.permutation import Permutation
+from packtrain._core.schema import LABEL, Schema
+from packtrain._packer.dataset_rows import StoredRecords
+from packtrain._readers.dataset.store import RecordStore
+
+from ..forms import Form
+
+
+@dataclass(frozen=True)
+class RandomRecords:
+    """The records of a packed dataset in random order, for ever: a source of a growing cache.
+
+    Each round goes through all rows once, in an order of its own. Records are copied as they are stored; each is
+    compared with its checksum. The dataset may lie on a slow file system.
+
+    Attributes:
+        path: Folder of the dataset.
+        fields: Names of the fields to copy, ``"label"`` among them if the labels are to be; None: everything.
+        seed: Decides the orders; None: other ones whenever the source is called.
+
+    Raises:
+        UsageError: A value is not what it should be.
+    """
+
+    path: str | PathLike[str]
+    fields: Sequence[str] | None = None
+    seed: int | None = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", fspath(path_of("path", self.path)))
+        if self.fields is not None:
+            names = tuple(items("fields", self.fields, "the names of fields, such as ('x', 'label')"))
+            object.__setattr__(self, "fields", names)
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed))
+
+    def sample_form(self) -> Form:
+        """What the records are.
+
+        Raises:
+            UsageError: The dataset has no such field.
+            DatasetError: It cannot be opened.
+        """
+        with RecordStore(self.path, io="pread") as store:
+            schema = self._schema(store)
+        return Form(schema.fields, schema.labels)
+
+    def __call__(self) -> Iterator[dict[str, Any]]:
+        """Yields the records.
+
+        Raises:
+            UsageError: The dataset has no such field, or no row.
+            DatasetError: It cannot be opened, or is damaged.
+        """
+        # With system calls, so that a failing disk is an error and not a SIGBUS.
+        with RecordStore(self.path, io="pread") as store:
+            schema, labelled = self._schema(store), self._schema(store).labels.kind != "none"
+            if not len(store):
+                raise UsageError(f"{self.path} has no row")
+            seed = secrets.randbits(64) if self.seed is None else self.seed
+            stored = StoredRecords(store)
+            for row in _rounds(len(store), seed):
+                sample: dict[str, Any] = dict(zip(schema.names, stored.row(schema, row), strict=True))
+                if labelled:
+                    sample[LABEL] = store.label(row)
+                yield sample
+
+    def _schema(self, store: RecordStore) -> Schema:
+        """What is copied of a dataset."""
+        schema = store.schema
+        if self.fields is None:
+            return schema
+        wanted = [schema[name] for name in self.fields if name != LABEL]
+        if LABEL in self.fields and schema.labels.kind == "none":
+            raise UsageError(f"{self.path} has no labels: leave out {LABEL!r}")
+        wanted.sort(key=schema.fields.index)
+        labels = schema.labels if LABEL in self.fields else type(schema.labels)("none")
+        return Schema(tuple(wanted), labels)
+
+
+def _rounds(count: int, seed: int) -> Iterator[int]:
+    """Yields the numbers below `count`, each once in a round."""
+    keys = Permutation(1 << 60, seed)
+    for turn in range(1 << 60):
+        order = Permutation(count, keys[turn])
+        for at in range(count):
+            yield order[at]
