@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkable
@@ -353,4 +354,4 @@ def _told(error: BaseException) -> str:
 
 def _ago(seconds: float) -> str:
     """The time of day so many seconds ago."""
-    return time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    return f"{datetime.now() - timedelta(seconds=seconds):%H:%M:%S}"
