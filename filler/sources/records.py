@@ -44,7 +44,7 @@ class RandomRecords:
             names = tuple(items("fields", self.fields, "the names of fields, such as ('x', 'label')"))
             object.__setattr__(self, "fields", names)
         if self.seed is not None:
-            object.__setattr__(self, "seed", whole("seed", self.seed))
+            object.__setattr__(self, "seed", whole("seed", self.seed, 0))
 
     def sample_form(self) -> Form:
         """What the records are.

@@ -58,7 +58,7 @@ class RandomSlices:
         if check_name(self.field) == _START:
             raise UsageError(f"field={_START!r} holds the place of each window: choose another name")
         if self.seed is not None:
-            set_to(self, "seed", whole("seed", self.seed))
+            set_to(self, "seed", whole("seed", self.seed, 0))
 
     def __call__(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yields the windows.
