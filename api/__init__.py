@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from packtrain._core.options import StoreOptions as StoreOptions
     from packtrain._filler.sources.records import RandomRecords as RandomRecords
     from packtrain._filler.sources.slices import RandomSlices as RandomSlices
+    from packtrain._filler.cache import GrowingCache as GrowingCache
+    from packtrain._filler.status import FillStatus as FillStatus
     from packtrain._packer.convert import ConvertOptions as ConvertOptions
     from packtrain._packer.convert import convert as convert
     from packtrain._packer.foreign.indexer import IndexedField as IndexedField
@@ -68,6 +70,8 @@ _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
     "_filler.sources.records": ("RandomRecords",),
     "_filler.sources.slices": ("RandomSlices",),
+    "_filler.cache": ("GrowingCache",),
+    "_filler.status": ("FillStatus",),
     "_packer.convert": ("ConvertOptions", "convert"),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),

@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "info": "Show what is in a dataset.",
     "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",
     "staged": "Manage staged copies: list, evict, pin, unpin, repair.",
+    "fill": "Fill a growing cache from a slow source, while training reads it.",
     "doctor": "Show what would make reading faster on this machine.",
     "tune": "Find the fastest loader setting for a dataset on this machine.",
 }

@@ -22,7 +22,7 @@ import click
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
 
-_LOG_SECONDS: Final = 10.0
+LOG_SECONDS: Final = 10.0
 # All control characters except tab and line feed, marks that change the direction of writing, and halves of surrogates.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -78,7 +78,7 @@ class _Lines:
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
         now = time.monotonic()
-        if now - self._last < _LOG_SECONDS:
+        if now - self._last < LOG_SECONDS:
             return
         self._last = now
         rate = (done - resumed) / (now - self._start)

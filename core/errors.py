@@ -12,6 +12,7 @@
     ├── StagingError            a dataset cannot be staged, or a staged copy cannot be used
     │   ├── NoRoom              it does not fit: budget, file system, memory or cgroup
     │   └── Leased              the entry that is to be evicted is in use
+    ├── FillError               a growing cache gets no samples: its filler failed, or there is none
     ├── LoaderError             a loader cannot continue: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
@@ -75,6 +76,10 @@ class NoRoom(StagingError):
 
 class Leased(StagingError):
     """An entry that is to be evicted is in use."""
+
+
+class FillError(PacktrainError):
+    """A growing cache gets no samples: its filler failed, was killed or says nothing, or there is none."""
 
 
 class LoaderError(PacktrainError):

@@ -8,6 +8,7 @@
       readers/<id>                      what a reader has handed out, see `packtrain._core.reader_reports`
       status.json                       figures of the filler
       filler.lock                       held by the filler
+      filler.log                        what a filler says that outlives the process that started it
       tmp/                              the shard that is being written
 
 Shards are numbered in the order in which they were written, and samples, too. A generation is a range of both, so it
@@ -50,6 +51,7 @@ STATUS: Final = "status.json"
 FILLER_LOCK: Final = "filler.lock"
 REMEDY: Final = "A growing cache cannot be repaired: delete its folder, and let it fill again"
 """What to do about damage."""
+LOG: Final = "filler.log"
 _VERSION: Final = 1
 _STEM: Final = "cache"
 _INDEX: Final = ".index.npy"

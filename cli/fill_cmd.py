@@ -1,0 +1,185 @@
+"""`packtrain fill`."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from packtrain._core.arguments import unexpected
+from packtrain._core.errors import NotADataset, UsageError
+from packtrain._core.options import FORMATS
+from packtrain._core.sizes import size
+
+from .output import LOG_SECONDS, one_line, print_json, say
+from .paths import PATH
+
+if TYPE_CHECKING:
+    from packtrain._filler.status import FillStatus
+
+_SOURCE: Final = "MODULE:FUNCTION"
+_ERASE: Final = "\r\x1b[K"
+
+
+@click.command("fill", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("words", nargs=-1, metavar=f"[{_SOURCE}] CACHE")
+@click.option("--budget", metavar="SIZE", help="The most that CACHE may take: 500GiB. Needed to fill.")
+@click.option("--rate", metavar="SIZE", help="The most to write per second: 600MB.  [default: no limit]")
+@click.option("--shard-size", metavar="SIZE", help="Size of a shard.  [default: 1/4 of the headroom, up to 256MiB]")
+@click.option("--headroom", type=float, default=0.2, help="Part of the budget that is kept free for new samples.")
+@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of a new cache.  [default: tar]")
+@click.option("--samples-per-insert", type=float, metavar="N", help="Write a sample for every N that readers take.")
+@click.option("--keep-unseen", is_flag=True, help="Evict no sample before a reader has seen it.")
+@click.option("--records", type=PATH, metavar="DATASET", help="Fill with random records of a packed dataset.")
+@click.option("--slices", metavar="FILE[:NAME]", help="Fill with random slices of an array: .npy, HDF5 or Zarr.")
+@click.option("--shape", metavar="SIZES", help="Shape of a slice: 64,64.")
+@click.option("--seed", type=click.IntRange(0), help="Which of them are drawn.  [default: others each time]")
+@click.option("--status", "show_status", is_flag=True, help="Show what the filler of CACHE does, and end.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: print a JSON document.")
+def command(
+    words: tuple[str, ...],
+    budget: str | None,
+    rate: str | None,
+    shard_size: str | None,
+    headroom: float,
+    format_name: str | None,
+    samples_per_insert: float | None,
+    keep_unseen: bool,
+    records: Path | None,
+    slices: str | None,
+    shape: str | None,
+    seed: int | None,
+    show_status: bool,
+    as_json: bool,
+) -> int:
+    """Fill CACHE with the samples that MODULE:FUNCTION yields, until it ends. Train on it meanwhile.
+
+    FUNCTION takes no arguments and returns an iterator of samples: dicts of a field's name and its value, which is
+    bytes, a text or a numpy array. `packtrain.GrowingCache(CACHE).dataset()` reads them. When the budget is used up,
+    the oldest samples make room.
+
+    SIGTERM and Ctrl-C end it; the same command continues. With --status, exit code 1 means that the filler has failed,
+    or was killed.
+    """
+    if show_status:
+        (cache,) = _named(words, "CACHE")
+        return _show_status(Path(cache), as_json=as_json)
+    if as_json:
+        raise UsageError("--json goes with --status")
+    source, cache = _source(words, records, slices, shape, seed)
+    if budget is None:
+        raise UsageError("--budget is missing: say how much the cache may take, as in --budget 500GiB")
+
+    from packtrain._filler.options import FillOptions
+    from packtrain._filler.process import run
+
+    options = FillOptions(
+        budget=budget,
+        headroom=headroom,
+        shard_size=shard_size,
+        rate=rate,
+        samples_per_insert=samples_per_insert,
+        keep_unseen=keep_unseen,
+        **({} if format_name is None else {"format": format_name}),
+    )
+    with _shown() as show:
+        status = run(Path(cache), source, options, show)
+    say(f"fill: {live_line(status)}", err=True)
+    return 0
+
+
+def _source(
+    words: Sequence[str], records: Path | None, slices: str | None, shape: str | None, seed: int | None
+) -> tuple[Any, str]:
+    """The source that the command line names, and the cache."""
+    if records is not None and slices is not None:
+        raise UsageError("--records and --slices cannot be combined: a cache has one source")
+    if (shape is None) != (slices is None):
+        raise UsageError("--slices FILE and --shape SIZES go together")
+    if records is None and slices is None:
+        name, cache = _named(words, _SOURCE, "CACHE")
+        return name, cache
+    (cache,) = _named(words, "CACHE")
+    seed = secrets.randbits(32) if seed is None else seed
+
+    from packtrain._filler.sources import RandomRecords, RandomSlices
+
+    if records is not None:
+        return RandomRecords(records, seed=seed), cache
+    assert slices is not None and shape is not None
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", shape):
+        raise unexpected("--shape", shape, "sizes such as 64,64")
+    path, separator, name = (slices, "", "") if os.path.exists(slices) else slices.rpartition(":")
+    sizes = tuple(map(int, shape.split(",")))
+    return RandomSlices(path if separator else slices, sizes, name=name if separator else None, seed=seed), cache
+
+
+def _named(words: Sequence[str], *names: str) -> Sequence[str]:
+    """The arguments, of which there must be as many as names."""
+    if len(words) != len(names) or not all(words):
+        raise click.UsageError(f"expected {' '.join(names)}, found {shlex.join(words) or 'nothing'}")
+    return words
+
+
+def _show_status(cache: Path, *, as_json: bool) -> int:
+    from packtrain._filler.status import read_status
+
+    status = read_status(cache)
+    if status.state == "none":
+        raise NotADataset(f"{cache} is not a growing cache, or nothing has filled it yet")
+    if as_json:
+        print_json(status)
+    else:
+        say(str(status))
+    return 1 if status.state in ("failed", "killed") else 0
+
+
+def live_line(status: FillStatus) -> str:
+    """What a filler does, in one line."""
+    from packtrain._filler.status import duration, wear
+
+    figures = status.figures
+    age = "" if status.oldest_seconds is None else f", the oldest {duration(status.oldest_seconds)} old"
+    parts = [
+        f"{figures.samples:,} samples",
+        f"{status.bytes_per_second / 1e6:,.0f} MB/s in",
+        f"{figures.evicted_shards:,} shards evicted{age}",
+        f"{size(figures.used_bytes)} of {size(status.budget_bytes)}",
+        wear(status),
+    ]
+    doing = "" if status.state == "filling" else f"; {status.doing}"
+    problem = f"; {figures.problem}" if figures.problem else ""
+    return one_line(", ".join(parts) + doing + problem)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[FillStatus], None]]:
+    """Shows a status on standard error: on a terminal as a line that changes, elsewhere as one every ten seconds."""
+    terminal = sys.stderr.isatty()
+    last = time.monotonic()
+
+    def show(status: FillStatus) -> None:
+        nonlocal last
+        text = f"fill: {live_line(status)}"
+        if terminal:
+            # One that is broken in two could not be overwritten.
+            click.echo(_ERASE + text[: shutil.get_terminal_size().columns - 1], err=True, nl=False)
+        elif time.monotonic() - last >= LOG_SECONDS:
+            last = time.monotonic()
+            say(text, err=True)
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            click.echo(_ERASE, err=True, nl=False)
