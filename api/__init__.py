@@ -18,9 +18,9 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._filler.cache import GrowingCache as GrowingCache
     from packtrain._filler.sources.records import RandomRecords as RandomRecords
     from packtrain._filler.sources.slices import RandomSlices as RandomSlices
-    from packtrain._filler.cache import GrowingCache as GrowingCache
     from packtrain._filler.status import FillStatus as FillStatus
     from packtrain._packer.convert import ConvertOptions as ConvertOptions
     from packtrain._packer.convert import convert as convert

@@ -16,7 +16,7 @@ from packtrain._core.errors import FillError, UsageError
 from packtrain._core.generations import generation_numbers
 from packtrain._core.schema import IMAGE, LABEL, Schema
 
-from .encoding import Sample
+from .forms import Sample
 from .options import FillOptions
 from .process import FillerProcess, start
 from .status import FillStatus, read_status
@@ -84,7 +84,7 @@ class GrowingCache:
                 rate=rate,
                 samples_per_insert=samples_per_insert,
                 keep_unseen=keep_unseen,
-                **({} if format is None else {"format": format}),
+                format=format,
             )
         self._made_ns = time.time_ns()
         self._filler: FillerProcess | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from packtrain._core.arguments import choice, flag, number, whole
 from packtrain._core.errors import UsageError
@@ -41,7 +41,7 @@ class FillOptions:
     budget: int | str
     headroom: float = 0.2
     shard_size: int | str | None = None
-    format: Literal["tar", "hdf5", "lmdb"] | None = None
+    format: str | None = None
     rate: int | str | None = None
     samples_per_insert: float | None = None
     keep_unseen: bool = False
