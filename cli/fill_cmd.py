@@ -112,7 +112,8 @@ def _source(
     (cache,) = _named(words, "CACHE")
     seed = secrets.randbits(32) if seed is None else seed
 
-    from packtrain._filler.sources import RandomRecords, RandomSlices
+    from packtrain._filler.sources.records import RandomRecords
+    from packtrain._filler.sources.slices import RandomSlices
 
     if records is not None:
         return RandomRecords(records, seed=seed), cache

@@ -30,13 +30,12 @@ from packtrain._core.lifeline import Lifeline, depend_on
 from packtrain._core.problems import reason
 from packtrain._core.signals import signal_name
 
-from .encoding import Sample
 from .figures import FillFigures
 from .filler import fill
+from .intake import Source
 from .options import FillOptions
 from .status import FillStatus, StatusFile, is_filled, read_status
 
-Source = Callable[[], Iterator[Sample]]
 _MOST_LOG: Final = 32 << 10
 _NICE: Final = 5
 _GRACE: Final = 5.0

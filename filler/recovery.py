@@ -10,7 +10,6 @@ from typing import Final
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import fsync_folder, is_temporary
 from packtrain._core.generations import (
-    CACHE,
     FILLER_LOCK,
     GENERATIONS,
     READERS,
@@ -18,6 +17,7 @@ from packtrain._core.generations import (
     STATUS,
     TEMPORARY,
 )
+from packtrain._core.manifest import CACHE
 from packtrain._core.reader_reports import ENDED, is_report
 
 _FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.generations import CACHE, CacheInfo, index_dtype
-from packtrain._core.manifest import Format
+from packtrain._core.generations import CacheInfo, index_dtype
+from packtrain._core.manifest import CACHE, Format
 from packtrain._core.mounts import file_system
 from packtrain._core.schema import Schema
 from packtrain._core.sizes import size

@@ -33,7 +33,6 @@ from packtrain._core.errors import (
     UnsupportedVersion,
 )
 from packtrain._core.generations import (
-    CACHE,
     GENERATIONS,
     REMEDY,
     CacheInfo,
@@ -47,7 +46,7 @@ from packtrain._core.generations import (
     promise,
     retire,
 )
-from packtrain._core.manifest import FieldInfo
+from packtrain._core.manifest import CACHE, FieldInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._core.typed import MOST

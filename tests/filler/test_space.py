@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo
 from packtrain._core.manifest import FieldInfo
-from packtrain._filler.encoding import Form, SampleEncoder
+from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import fill
+from packtrain._filler.forms import Form
 from packtrain._filler.options import FillOptions
 from packtrain._filler.recovery import clear_up
 from packtrain._filler.shard import GrowingShard
@@ -34,7 +35,7 @@ def _sample(sizes: tuple[int, ...], label: float | None) -> dict[str, Any]:
 
 
 def _begun(root: Path, format: str, first: dict[str, Any]) -> tuple[CacheInfo, Space]:
-    form = Form.of([first, {**first, "array": np.zeros(len(first["array"]) + 1, np.uint8)}])
+    form = Form.of(first).joined(Form.of({**first, "array": np.zeros(len(first["array"]) + 1, np.uint8)}))
     info = CacheInfo("0" * 32, format, tuple(map(FieldInfo.of, form.fields)), form.labels)
     info.save(root)
     clear_up(root, 0)

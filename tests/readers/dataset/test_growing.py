@@ -35,7 +35,6 @@ from torch.utils.data import DataLoader
 from packtrain import Loader, concat, open_dataset
 from packtrain._core.document import dump_document
 from packtrain._core.generations import (
-    CACHE,
     GENERATIONS,
     REMEDY,
     SHARDS,
@@ -46,6 +45,7 @@ from packtrain._core.generations import (
     retire,
     shard_path,
 )
+from packtrain._core.manifest import CACHE
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.growing import CacheFiles, GenerationStore, GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples
