@@ -31,6 +31,7 @@ BENCHMARKS: Final = (
     "webdataset",
     "indexing",
     "staging",
+    "growing",
     "floors",
     "peers-open",
 )
