@@ -21,11 +21,9 @@ def draw(measured: dict[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from packtrain._core.sizes import parse_bytes
-
     rows = measured["figures"]
     seconds = [row["seconds"] for row in rows]
-    budget = parse_bytes(measured["options"]["budget"]) / 1e6
+    budget = measured["budget_bytes"] / 1e6
     figure = Figure(figsize=(9, 5.4), dpi=120)
     figure.patch.set_alpha(0)
     FigureCanvasAgg(figure)
@@ -37,7 +35,9 @@ def draw(measured: dict[str, Any], path: Path) -> None:
     _panel(cache, "size of the cache, MB")
     cache.plot(seconds, column("used_bytes", 1e-6), color=BEST)
     cache.axhline(budget, color=INK, lw=0.8, ls="--")
-    cache.annotate("budget", (seconds[-1], budget), (0, -10), textcoords="offset points", ha="right", fontsize=8)
+    cache.annotate(
+        "budget", (seconds[-1], budget), (0, -10), textcoords="offset points", ha="right", fontsize=8, color=INK
+    )
     _panel(evicted, "shards that made room")
     evicted.plot(seconds, column("evicted_shards"), color=BEST)
     _panel(waited, "share of the time that training waited, %")

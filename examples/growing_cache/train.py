@@ -207,10 +207,11 @@ def main() -> None:
                     f" loss {each.loss:.3f}, with the first samples only {each.loss_of_first:.3f}",
                     flush=True,
                 )
+            budget = cache.status().budget_bytes
     except PacktrainError as error:
         sys.exit(f"error: {error}")
     if path is not None:
-        path.write_text(json.dumps({"options": asdict(options), "figures": figures}, indent=1) + "\n")
+        path.write_text(json.dumps({"budget_bytes": budget, "figures": figures}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
