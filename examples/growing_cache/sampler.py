@@ -16,7 +16,7 @@ import numpy as np
 SHAPE: Final = (1, 32, 32)
 COUNT: Final = 1_000_000
 """Number of samples in the store."""
-VALIDATION: Final = 500
+VALIDATION: Final = 300
 """The first so many samples are not for training."""
 
 
