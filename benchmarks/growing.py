@@ -336,8 +336,8 @@ def _change(folder: Path, shards: int, changes: int) -> dict[str, Any]:
     """Times from the last batch of an epoch to the first of the next, with and without a new generation."""
     from packtrain import Loader
 
-    # Shards, their indexes and sidecars; half is free for those that older generations still need.
-    options = {"budget": 3 * shards * (SHARD_BYTES + (16 << 10)), "headroom": 0.5, "shard_size": SHARD_BYTES}
+    # Half is free for shards that older generations still need; a shard takes some more with index and sidecar.
+    options = {"budget": int(2.3 * shards * (SHARD_BYTES + (4 << 10))), "headroom": 0.5, "shard_size": SHARD_BYTES}
     add = partial(_add, folder, options)
     add(shards)
     dataset = _opened(folder)
