@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -185,13 +186,9 @@ def _filler(
 
 def _opened(folder: Path) -> GrowingDataset:
     """The newest generation, as soon as there is one."""
-    from packtrain._core.generations import generation_numbers
-    from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
-    from packtrain._readers.dataset.samples import PackedSamples
+    from packtrain import GrowingCache
 
-    while not generation_numbers(folder):
-        time.sleep(0.01)
-    return GrowingDataset(PackedSamples(newest(CacheFiles(folder)), fields=("x",)))
+    return GrowingCache(folder).dataset(fields=("x",), timeout=60)
 
 
 def _train(folder: Path, budget: str, seconds: float) -> dict[str, float]:
@@ -240,9 +237,14 @@ def _flow(loader: Any, dataset: GrowingDataset, filler: int, seconds: float) -> 
 
 def _written(dataset: GrowingDataset) -> int:
     """Samples that the filler has published so far."""
-    from packtrain._readers.dataset.growing import newest
+    from packtrain._core.errors import GenerationGone
+    from packtrain._core.generations import Generation, generation_numbers
 
-    return newest(dataset.store.opened, dataset.store).generation.end_sample
+    while True:
+        # It may be replaced before it is read.
+        with suppress(GenerationGone):
+            root = dataset.store.path
+            return Generation.load(root, generation_numbers(root)[-1]).end_sample
 
 
 def _children(process: int) -> list[int]:
