@@ -67,8 +67,11 @@ CASES: Final = {
         lambda functional, image: functional.gaussian_blur(image, [23, 23], [1.1, 1.1]),
     ),
     "Pillow's Gaussian blur": _pillow(PillowBlur(1.1)),
+    "Pillow's Gaussian blur, radius 12": _pillow(PillowBlur(12.0)),
+    "Pillow's Gaussian blur, radius 40": _pillow(PillowBlur(40.0)),
     **{f"shear, {name}": _pillow(Affine(_SHEARED, number)) for name, number in _FILTERS.items()},
     **{f"rotation, {name}": _pillow(Rotate(17.0, number)) for name, number in _FILTERS.items()},
+    **{f"rotation by {angle}": _pillow(Rotate(float(angle))) for angle in (0, 90, 180, 270)},
     **{f"perspective, {name}": _pillow(Perspective(_TILTED, number)) for name, number in _FILTERS.items()},
 }
 

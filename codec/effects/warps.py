@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ Fill = tuple[int, ...]
 """A value for each channel, or a single one for all of them."""
 NEAREST, BILINEAR, BICUBIC = 0, 2, 3
 """Filters, as in `PIL.Image.Resampling`."""
+_UNMOVED: Final = (1, 0, 0, 0, 1, 0)
 
 
 class Way(NamedTuple):
@@ -50,9 +51,12 @@ class Warp(PixelOperation):
     @override
     def change(self, pixels: Pixels, style: int) -> Pixels:
         height, width, channels = pixels.shape
+        way = self.way(width, height)
+        if way == (width, height, _UNMOVED, NEAREST):
+            return pixels
         colour = colour_of(self.fill, channels)
         ink = bytes(min(max(value, 0), 255) for value in (colour if isinstance(colour, tuple) else (colour,)))
-        return _warped(pixels, self.way(width, height), ink)
+        return _warped(pixels, way, ink)
 
     @override
     def size_after(self, width: int, height: int) -> tuple[int, int]:
@@ -141,7 +145,7 @@ class Rotate(Warp):
         angle = self.angle % 360.0
         if not self.center:
             if angle == 0:
-                return Way(width, height, (1, 0, 0, 0, 1, 0), NEAREST)
+                return Way(width, height, _UNMOVED, NEAREST)
             if angle == 180:
                 return Way(width, height, (-1, 0, width, 0, -1, height), NEAREST)
             if angle in (90, 270) and (self.expand or width == height):

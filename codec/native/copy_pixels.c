@@ -51,11 +51,15 @@ static void copy_past_caches(unsigned char *out, const unsigned char *in, size_t
     memcpy(out, in, size);
 }
 
+void mirror_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels) {
+    (channels == 3 ? FASTEST_SSSE3(mirror_rgb) : mirror_grey)(out, in, pixels);
+}
+
 void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels, bool mirrored,
               bool past_caches, unsigned char *spare) {
     size_t size = pixels * channels;
     if (mirrored) {
-        (channels == 3 ? FASTEST_SSSE3(mirror_rgb) : mirror_grey)(spare, in, pixels);
+        mirror_row(spare, in, pixels, channels);
         in = spare;
     }
     if (past_caches) {

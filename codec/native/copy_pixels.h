@@ -12,6 +12,9 @@
 void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels, bool mirrored,
               bool past_caches, unsigned char *spare);
 
+/* Copies a row of pixels, left and right exchanged; `channels` must be one or three. Touches no byte beyond them. */
+void mirror_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t channels);
+
 /* Makes rows that were written past the caches visible to other cores. */
 void past_caches_done(void);
 

@@ -8,6 +8,7 @@
 
 #include "functions.h"
 
+#include "copy_pixels.h"
 #include "errors.h"
 #include "image_pair.h"
 #include "simd.h"
@@ -140,9 +141,10 @@ static bool scaled(const Warp *warp) {
             last = x + 1;
         }
     }
-    bool adjacent = true;
+    bool adjacent = true, mirrored = warp->channels < 4;
     for (int x = first + 1; x < last; x++) {
         adjacent &= places[x] == places[x - 1] + channels;
+        mirrored &= places[x] + channels == places[x - 1];
     }
     for (int y = 0; y < warp->out_height; y++, down += warp->a[4]) {
         unsigned char *out = row_of(warp, y);
@@ -155,6 +157,8 @@ static bool scaled(const Warp *warp) {
         fill_pixels(warp, out, 0, first);
         if (adjacent) {
             memcpy(out + (size_t)first * channels, in + places[first], (size_t)(last - first) * channels);
+        } else if (mirrored) {
+            mirror_row(out + (size_t)first * channels, in + places[last - 1], (size_t)(last - first), channels);
         } else {
             copy_at(warp, in, places + first, last - first, out + (size_t)first * channels);
         }
@@ -279,7 +283,9 @@ static bool warp_nearest(const Warp *warp) {
     } else if (a[1] == 0 && a[3] == 0) {
         return scaled(warp);
     } else if (is_near(a, 0, 0) && is_near(a, width, height) && is_near(a, 0, height) && is_near(a, width, 0)) {
-        in_strips(warp);
+        if (!warp_turned(warp)) {
+            in_strips(warp);
+        }
     } else {
         in_sums(warp);
     }

@@ -31,4 +31,11 @@ static inline void warp_copy(unsigned char *out, const unsigned char *in, int ch
    bicubic filters, only for one or three channels. */
 void warp_interpolated(const Warp *warp, int taps);
 
+/* The nearest pixels of an affine map whose coordinates stay below 32768, if it is a quarter turn, perhaps mirrored, that
+   stays inside the image; false for any other map. */
+bool warp_turned(const Warp *warp);
+
+/* Exchanges rows and columns of an image; `out` has `width` rows of `height` pixels. */
+void transpose(const unsigned char *in, unsigned char *out, int width, int height, int channels);
+
 #endif

@@ -100,6 +100,16 @@ def test_pillow_blur(radius: float, size: tuple[int, int]) -> None:
         np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
 
 
+@pytest.mark.parametrize("radius", [2.5, 2.7, 3.0, 36.5, 36.8, 37.3, 80.0])
+def test_pillow_blur_of_the_brightest_images(radius: float) -> None:
+    """The largest sums, on both sides of the radii from which on they are made in another way."""
+    for edge in (0, 50, 100):
+        pixels, effect = np.full((90, 140, 3), 255, np.uint8), PillowBlur(radius)
+        pixels[:edge, :edge] = 0
+        found = effect.change(pixels.copy(), 0)
+        np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
+
+
 @pytest.mark.parametrize("radius", [0.3, 1.2, 30.0])
 def test_a_single_row_or_column_is_blurred_like_many_equal_ones(radius: float) -> None:
     line, effect = noise(1, 40), PillowBlur(radius)

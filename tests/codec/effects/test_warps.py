@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from helpers.effects import EFFECTS, images, noise
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of, style_of
 from packtrain._codec.effects.warps import BICUBIC, BILINEAR, NEAREST, Affine, Perspective, Rotate
@@ -69,9 +71,28 @@ def test_coordinates_that_overflow(pixels: Pixels, numbers: Any, resample: int) 
 @pytest.mark.parametrize("angle", [0, 90, 180, 270, 360, -90, 450])
 @pytest.mark.parametrize("center", [None, (0.0, 0.0), (3.5, 2.0)])
 def test_quarter_turns(angle: float, expand: bool, resample: int, center: Any) -> None:
-    for size in [(7, 7), (5, 8), (1, 6), (70, 3)]:
+    for size in [(7, 7), (5, 8), (1, 6), (70, 3), (38, 67), (64, 64)]:
         assert_as_pillow(Rotate(angle, resample, expand, center, (5,)), noise(*size))
         assert_as_pillow(Rotate(angle, resample, expand, center, (5,)), noise(*size, 1))
+
+
+@pytest.mark.parametrize("height", [1, 3, 4, 33, 64, 70])
+@pytest.mark.parametrize("width", [1, 3, 4, 33, 64, 70])
+def test_axes_exchanged_and_turned_round(width: int, height: int) -> None:
+    """All eight ways to lay an image on a grid of its own size, and some that leave it by a pixel."""
+    for pixels in (noise(height, width), noise(height, width, 1)):
+        out_height, out_width, channels = width, height, pixels.shape[2]
+        for x_step, y_step, beside in product((1, -1), (1, -1), (0, 1)):
+            left, top = (width if x_step < 0 else 0) + beside, height if y_step < 0 else 0
+            out = np.empty((out_height, out_width, channels), np.uint8)
+            _extension.warp(pixels, (0.0, x_step, left, y_step, 0.0, top), NEAREST, b"789"[:channels], out)
+            image = image_of(pixels).transform(
+                (out_width, out_height),
+                Image.Transform.AFFINE,
+                (0.0, x_step, left, y_step, 0.0, top),
+                fillcolor=tuple(b"789")[:channels] if channels > 1 else ord("7"),
+            )
+            np.testing.assert_array_equal(out, pixels_of(image))
 
 
 @pytest.mark.parametrize("fill", [(-5,), (300,), (-1, 128, 256)])
