@@ -22,6 +22,7 @@ from benchmarks.torchvision_import import import_torchvision
 from benchmarks.workloads import file_paths
 from packtrain._codec.effects.colour import Brightness, Contrast, Grey, Hue, Saturation
 from packtrain._codec.effects.filters import GaussianBlur, PillowBlur, Sharpness
+from packtrain._codec.effects.mixing import Mix, Overlay
 from packtrain._codec.effects.operation import PixelOperation, pixels_of, style_of
 from packtrain._codec.effects.tones import AutoContrast, Equalize, Invert, Posterize, Solarize, SolarizeAdd
 from packtrain._codec.effects.warps import Affine, Perspective, Rotate
@@ -34,6 +35,7 @@ THEIRS: Final = "Pillow"
 _FILTERS: Final = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 _SHEARED: Final = (1.0, 0.3, -33.5, 0.0, 1.0, 0.0)
 _TILTED: Final = (0.9, 0.1, 4.5, -0.05, 1.1, 2.25, 0.0005, -0.0003)
+_CHAINS: Final = ((Invert(),), (Solarize(128.0), Posterize(4)), (Brightness(0.7),))
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ CASES: Final = {
     "grey": Case(Grey(), lambda functional, image: functional.rgb_to_grayscale(image, 3)),
     "posterize": Case(Posterize(4), lambda functional, image: functional.posterize(image, 4)),
     "solarize": Case(Solarize(128.0), lambda functional, image: functional.solarize(image, 128.0)),
+    "AugMix": _pillow(Mix(_CHAINS, (0.2, 0.5, 0.3), 0.6)),
+    "AugMix, one blend after the other": _pillow(Overlay(_CHAINS, (0.2, 0.5, 0.3))),
     "solarize and add": _pillow(SolarizeAdd(64)),
     "invert": Case(Invert(), lambda functional, image: functional.invert(image)),
     "autocontrast": Case(AutoContrast(), lambda functional, image: functional.autocontrast(image)),

@@ -362,6 +362,32 @@ class Extension(Protocol):
             MemoryError: There is not enough memory.
         """
 
+    def mean_of_images(
+        self, images: npt.NDArray[np.uint8], weights: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], /
+    ) -> None:
+        """Adds up images, each times its weight, in float32 and in their order.
+
+        Args:
+            images: The images, uint8 [images, ...], contiguous.
+            weights: float32 [images], contiguous.
+            out: The sums without their fractions, at most 255: uint8 [...], writable and contiguous.
+
+        Raises:
+            ValueError: `images`, `weights` or `out` has a different size, or they overlap.
+        """
+
+    def blend_images(self, pixels: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], share: float, /) -> None:
+        """Blends an image with another one, as `PIL.Image.blend` does.
+
+        Args:
+            pixels: The image, uint8 [height, width, 1 or 3], writable and contiguous. It is changed in place.
+            other: The other one, uint8 of the same shape, contiguous.
+            share: 0 is the image, 1 the other one.
+
+        Raises:
+            ValueError: `pixels` or `other` has a different shape, or they overlap.
+        """
+
     def warp(
         self,
         image: npt.NDArray[np.uint8],

@@ -25,6 +25,8 @@ PyObject *equalize_values(PyObject *module, PyObject *array);
 PyObject *box_blur(PyObject *module, PyObject *args);
 PyObject *gaussian_blur(PyObject *module, PyObject *args);
 PyObject *sharpness(PyObject *module, PyObject *args);
+PyObject *mean_of_images(PyObject *module, PyObject *args);
+PyObject *blend_images(PyObject *module, PyObject *args);
 PyObject *warp(PyObject *module, PyObject *args);
 
 /* Prepares the tables of copy_records; call it once, before the first copy_records. */

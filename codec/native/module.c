@@ -29,6 +29,8 @@ static PyMethodDef methods[] = {
     {"box_blur", box_blur, METH_VARARGS, NULL},
     {"gaussian_blur", gaussian_blur, METH_VARARGS, NULL},
     {"sharpness", sharpness, METH_VARARGS, NULL},
+    {"mean_of_images", mean_of_images, METH_VARARGS, NULL},
+    {"blend_images", blend_images, METH_VARARGS, NULL},
     {"warp", warp, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

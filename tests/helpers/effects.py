@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from packtrain._codec.effects.colour import Brightness, Contrast, Grey, Hue, Saturation
 from packtrain._codec.effects.filters import GaussianBlur, PillowBlur, Sharpness
+from packtrain._codec.effects.mixing import Mix, Overlay
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.effects.tones import AutoContrast, Equalize, Invert, Posterize, Solarize, SolarizeAdd
 from packtrain._codec.effects.warps import Affine, Perspective, Rotate
@@ -56,6 +57,23 @@ EFFECTS: dict[type[PixelOperation], st.SearchStrategy[Any]] = {
     ),
 }
 """For each kind of effect, effects with random parameters."""
+
+_PARTS = st.one_of(
+    *(EFFECTS[kind] for kind in (Brightness, Saturation, Solarize, Equalize, Sharpness)),
+    st.builds(Affine, st.tuples(NUMBERS, NUMBERS, OFFSETS, NUMBERS, NUMBERS, OFFSETS), RESAMPLES),
+)
+_CHAINS = st.lists(st.lists(_PARTS, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple)
+_SHARES = st.floats(0, 1, width=32)
+
+
+@st.composite
+def _mixtures(draw: st.DrawFn, kind: type[Mix | Overlay]) -> Mix | Overlay:
+    chains = draw(_CHAINS)
+    shares = draw(st.tuples(*[_SHARES] * len(chains)))
+    return Mix(chains, shares, draw(_SHARES)) if kind is Mix else Overlay(chains, shares)
+
+
+EFFECTS |= {kind: _mixtures(kind) for kind in (Mix, Overlay)}
 
 
 def noise(height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:

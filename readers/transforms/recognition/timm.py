@@ -15,6 +15,7 @@ from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
 from ..tensor_steps import FinishingStep
 from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAutoAugment, TimmRandAugment
+from ..timm_augmix import TimmAugMix
 from ..timm_geometry import (
     CenterCropOrPad,
     RandomCropOrPad,
@@ -82,6 +83,14 @@ def _auto_augment(found: Any) -> Sequence[Transform] | None:
     if not known or list(map(len, known)) != list(map(len, policy)):
         return None
     return (TimmAutoAugment(known),)
+
+
+def _augmix(found: Any) -> Sequence[Transform] | None:
+    operations = [_operation(each) for each in found.ops]
+    known = [each for each in operations if each is not None]
+    if len(known) < len(operations) or not known or found.alpha != 1 or found.width < 1:
+        return None
+    return (TimmAugMix(known, int(found.width), max(int(found.depth), 0), bool(found.blended)),)
 
 
 def _operation(found: Any) -> AugmentOperation | None:
@@ -167,6 +176,7 @@ def _as_torchvision(name: str) -> Maker:
 
 
 MAKERS: Final[Makers] = {
+    (_AUGMENT, "AugMixAugment"): _versioned(_augmix),
     (_AUGMENT, "AutoAugment"): _versioned(_auto_augment),
     (_AUGMENT, "RandAugment"): _versioned(_rand_augment),
     ("timm.data.random_erasing", "RandomErasing"): _versioned(_erasing),

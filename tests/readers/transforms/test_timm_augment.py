@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import random as python_random
 from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -20,10 +19,9 @@ import pytest
 from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
 from helpers.effects import images
 from helpers.pixels import assert_same, noise
-from helpers.scripted import Scripted
+from helpers.timm_augment import ScriptedOperation, posterize_without_bits
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
 
 from packtrain._codec.effects.operation import image_of
 from packtrain._codec.effects.warps import Affine, Rotate
@@ -54,32 +52,7 @@ STRINGS = (
     "3a",
 )
 
-
-@pytest.fixture(autouse=True, scope="module")
-def posterize_without_bits() -> Iterator[None]:
-    """Pillow 13 refuses to keep no bits of a value, which used to give a black image, and timm asks for it."""
-    posterize = ImageOps.posterize
-
-    def complete(image: Image.Image, bits: int) -> Image.Image:
-        return posterize(image, bits) if bits > 0 else Image.new(image.mode, image.size)
-
-    with mock.patch.object(ImageOps, "posterize", complete):
-        yield
-
-
-class ScriptedOperation(Scripted):
-    """The random numbers of one operation: whether it is applied, its magnitude, its sign, its filter or radius."""
-
-    def __init__(self, p: float, random: Sequence[float]) -> None:
-        applied, self._strength, sign, choice = random
-        super().__init__((*[applied] * (p < 1), sign), chosen=choice)
-
-    def gauss(self, mean: float, deviation: float) -> float:
-        return NormalDist(mean, deviation).inv_cdf(self._strength)
-
-    def uniform(self, low: float, high: float) -> float:
-        # Only a radius has a lower bound.
-        return low + (high - low) * (self._chosen if low else self._strength)
+pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)
 
 
 def only(found: object) -> AugmentSequence:

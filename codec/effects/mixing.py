@@ -1,0 +1,141 @@
+"""AugMix: images that are mixed of what several chains of operations make of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from packtrain._core.errors import UsageError
+
+from ..native import Extension, extension
+from ..pillow import require_pillow
+from .colour import Brightness
+from .operation import PixelOperation, Pixels, image_of, pixels_of
+from .tones import Invert
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Chain = tuple[PixelOperation, ...]
+"""Operations one after the other, none of which changes the size of an image."""
+
+
+class _Mixture(PixelOperation):
+    """Base of what mixes the results of `chains`, each of which begins with the image itself."""
+
+    chains: tuple[Chain, ...]
+    moves: ClassVar[bool] = True
+
+    @override
+    def change(self, pixels: Pixels, style: int) -> Pixels:
+        assert extension is not None
+        # An operation may overwrite its image.
+        results = (_run(chain, pixels.copy()) for chain in self.chains)
+        return self.mixed(extension, pixels, results)
+
+    @abstractmethod
+    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
+        """The image that is made of `results`, of which each is made when it is asked for, of `pixels` as they are."""
+
+    @override
+    def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The mask itself.
+
+        Raises:
+            UsageError: An operation moves pixels.
+        """
+        if any(operation.moves for chain in self.chains for operation in chain):
+            raise UsageError(
+                "AugMix beside a mask: it mixes images whose pixels were moved in different ways, and no mask fits "
+                "such a mixture: leave AugMix or the mask out"
+            )
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Mix(_Mixture):
+    """Blends the image with the weighted mean of what several chains make of it, as timm's AugMix.
+
+    Attributes:
+        chains: The chains.
+        weights: Weight of each result in the mean, rounded to float32.
+        share: How much of the mean the result has, from 0 to 1, rounded to float32.
+    """
+
+    chains: tuple[Chain, ...]
+    weights: tuple[float, ...]
+    share: float
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[Self]:
+        chains: tuple[Chain, ...] = ((Invert(),), (), (Brightness(0.4), Invert()))
+        return [cls(chains, weights, share) for weights in ((0.2, 0.5, 0.3), (0.7, 0.1, 0.25)) for share in (0.37, 0.9)]
+
+    @override
+    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
+        images = np.empty((len(self.chains), *pixels.shape), np.uint8)
+        for image, result in zip(images, results, strict=True):
+            image[...] = result
+        mean = np.empty_like(pixels)
+        extension.mean_of_images(images, np.array(self.weights, np.float32), mean)
+        extension.blend_images(pixels, mean, self.share)
+        return pixels
+
+    @override
+    def through_pillow(self, image: Image) -> Image:
+        mean = np.zeros(pixels_of(image).shape, np.float32)
+        for chain, weight in zip(self.chains, self.weights, strict=True):
+            mean += np.float32(weight) * pixels_of(_run_through_pillow(chain, image)).astype(np.float32)
+        blended: Image = require_pillow().blend(image, image_of(mean.clip(0, 255).astype(np.uint8)), self.share)
+        return blended
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay(_Mixture):
+    """Blends the image with what a chain makes of it, then with what the next one does, as timm's AugMix with ``b1``.
+
+    Attributes:
+        chains: The chains.
+        shares: How much of each result the image then has, rounded to float32.
+    """
+
+    chains: tuple[Chain, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[Self]:
+        return [cls(((Invert(),), (), (Brightness(0.4),)), (0.2, 0.1, 0.4))]
+
+    @override
+    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
+        mixed = pixels.copy()
+        for result, share in zip(results, self.shares, strict=True):
+            extension.blend_images(mixed, result, share)
+        return mixed
+
+    @override
+    def through_pillow(self, image: Image) -> Image:
+        mixed = image
+        for chain, share in zip(self.chains, self.shares, strict=True):
+            mixed = require_pillow().blend(mixed, _run_through_pillow(chain, image), share)
+        return mixed
+
+
+def _run(chain: Chain, pixels: Pixels) -> Pixels:
+    for operation in chain:
+        pixels = operation.on_pixels(pixels)
+    return pixels
+
+
+def _run_through_pillow(chain: Chain, image: Image) -> Image:
+    for operation in chain:
+        image = operation.through_pillow(image)
+    return image
