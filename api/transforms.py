@@ -2,6 +2,7 @@
 
 from packtrain._readers.transforms.choices import RandomApply, RandomChoice, RandomOrder
 from packtrain._readers.transforms.colour import (
+    RGB,
     ColorJitter,
     GaussianBlur,
     Grayscale,
@@ -39,6 +40,7 @@ from packtrain._readers.transforms.views import Views
 from packtrain._readers.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "RGB",
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",

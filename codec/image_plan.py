@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from .effects.channels import Channels
 from .geometry import Box, Crop, Flip, Operation, Scale, needed
 
 MIRROR: Final = Flip(horizontal=True)
+COLOURED: Final = Channels(3)
+"""Makes a grey image one of three equal channels; changes no other one."""
 
 
 class ImagePlan(NamedTuple):
@@ -74,7 +77,7 @@ def plan_image(operations: tuple[Operation, ...], width: int, height: int) -> Im
     left = top = done = 0
     box: Box | None = None
     resize: Scale | None = None
-    mirrored = False
+    mirrored = coloured = False
     for operation in operations:
         if isinstance(operation, Crop):
             x, y, crop_width, crop_height = operation.box
@@ -90,10 +93,15 @@ def plan_image(operations: tuple[Operation, ...], width: int, height: int) -> Im
             width, height, _ = operation
         elif isinstance(operation, Flip) and operation.horizontal:
             mirrored = not mirrored
+        elif operation == COLOURED:
+            # Crops and resizes do the same to each channel, so that it can be done after them.
+            coloured = True
         else:
             break
         done += 1
     rest = operations[done:]
+    if coloured:
+        rest = (COLOURED, *rest)
     if box is None or resize is None:
         return ImagePlan(Box(left, top, width, height), None, None, mirrored, rest)
     whole = width == resize.width and height == resize.height

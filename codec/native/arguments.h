@@ -36,6 +36,10 @@ static inline bool overlaps(const Py_buffer *image, const Py_buffer *out) {
    and contiguous. For anything else false, with a Python exception. */
 static inline bool take_pixels(PyObject *array, Py_buffer *view) {
     if (PyObject_GetBuffer(array, view, PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
+        if (PyErr_ExceptionMatches(PyExc_BufferError)) {
+            PyErr_Clear();
+            set_error(INPUT_ERROR, "the image is not contiguous and writable");
+        }
         return false;
     }
     if (view->ndim == 3 && strcmp(view->format, "B") == 0 && is_side(view->shape[0]) && is_side(view->shape[1]) &&

@@ -91,10 +91,11 @@ class ImageDataset(Dataset[Any]):
 
     @property
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform of the images: a `Compose` of several, otherwise as it was given.
+        """The transform of the images: one of packtrain's as it was given, otherwise a `Compose`.
 
-        ``print(dataset.transform)`` shows for each of several what becomes of it: *fused* runs on the stored record,
-        *on tensors* once the pixels are there, and *through PIL* takes a PIL image, with all that follows it.
+        ``print(dataset.transform)`` shows for each transform of a `Compose` what becomes of it: *fused* runs on the
+        stored record, *on tensors* once the pixels are there, and *through PIL* takes a PIL image, with all that
+        follows it.
 
         Another one takes effect with the next row, and with the next pass of a loader over this dataset. Subsets and
         concatenations that were made before keep theirs.

@@ -18,6 +18,7 @@ from packtrain._core.arguments import function
 from packtrain._core.errors import DatasetError, UsageError
 from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
+from ..transforms.base import Transform
 from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
 from ..transforms.executors import Into
@@ -110,7 +111,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        """The transform of the images: a `Compose` of several, otherwise as it was given.
+        """The transform of the images: one of packtrain's as it was given, otherwise a `Compose`.
 
         Raises:
             UsageError: There are several.
@@ -225,9 +226,8 @@ class PackedSamples(Samples):
 
     def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
         self.compose: Compose | Views | None = None if transform is None else composed(transform)
-        # A list does not say what becomes of its parts.
-        alone = isinstance(self.compose, Compose) and self.compose.given == (transform,)
-        self._transform = transform if alone else self.compose
+        # Neither a list nor somebody else's transform says what becomes of it.
+        self._transform = transform if isinstance(transform, Transform) else self.compose
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:

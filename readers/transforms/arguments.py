@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from packtrain._codec.geometry import FILTERS, PadMode
 from packtrain._core.arguments import choice, items, number, unexpected, whole
 from packtrain._core.errors import UsageError
 
+FLOAT32: Final = 3.4028234663852886e38
+"""The largest number of single precision, in which images are blended."""
 Version = Literal[1, 2]
 """Whose arithmetic: that of ``torchvision.transforms`` (1) or ``torchvision.transforms.v2`` (2)."""
 
@@ -63,7 +65,7 @@ def jitter(name: str, value: float | Sequence[float] | None, centre: float, most
         spread = number(name, value, 0, math.inf, expected)
         low, high = centre - spread, centre + spread
         low = max(low, 0.0) if centre else low
-    if not least <= low <= high <= most or high == math.inf:
+    if not least <= low <= high <= most:
         raise unexpected(name, value, expected)
     return None if low == high == centre else (low, high)
 

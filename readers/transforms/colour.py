@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,12 +11,16 @@ from packtrain._codec.effects import colour, filters, tones
 from packtrain._codec.effects.channels import Channels
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.geometry import Operation
+from packtrain._codec.image_plan import COLOURED
 from packtrain._core.arguments import number, unexpected, whole
 from packtrain._core.errors import UsageError
 
 from . import arguments
 from .base import Transform, uniform
 from .choices import permutation
+
+# Standard deviations whose weights float32 can hold.
+_SIGMAS: Final = (1e-9, 1e9)
 
 
 class ColourTransform(Transform):
@@ -48,9 +51,9 @@ class ColorJitter(ColourTransform):
         saturation: float | Sequence[float] | None = 0,
         hue: float | Sequence[float] | None = 0,
     ) -> None:
-        self.brightness: Final = arguments.jitter("brightness", brightness, 1, math.inf)
-        self.contrast: Final = arguments.jitter("contrast", contrast, 1, math.inf)
-        self.saturation: Final = arguments.jitter("saturation", saturation, 1, math.inf)
+        self.brightness: Final = arguments.jitter("brightness", brightness, 1, arguments.FLOAT32)
+        self.contrast: Final = arguments.jitter("contrast", contrast, 1, arguments.FLOAT32)
+        self.saturation: Final = arguments.jitter("saturation", saturation, 1, arguments.FLOAT32)
         self.hue: Final = arguments.jitter("hue", hue, 0, 0.5)
 
     @override
@@ -98,6 +101,19 @@ class Grayscale(ColourTransform):
         return f"{type(self).__name__}(num_output_channels={self.num_output_channels})"
 
 
+class RGB(ColourTransform):
+    """Makes a grey image one of three equal channels, and changes no other one."""
+
+    draws: Final = 0
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        return (COLOURED,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
 class GaussianBlur(ColourTransform):
     """Blurs the image. The values are within one of torchvision's, which computes them with torch in float32.
 
@@ -120,6 +136,8 @@ class GaussianBlur(ColourTransform):
         self.kernel_size: Final = (sides[0], sides[-1])
         both = sigma if isinstance(sigma, Sequence) else (sigma, sigma)
         self.sigma: Final = arguments.bounds("sigma", both, zero=False)
+        if not (_SIGMAS[0] <= self.sigma[0] and self.sigma[1] <= _SIGMAS[1]):
+            raise unexpected("sigma", sigma, f"pixels, from {_SIGMAS[0]:g} to {_SIGMAS[1]:g}")
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -212,7 +230,8 @@ class RandomAdjustSharpness(_Sometimes):
     """
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
-        self.sharpness_factor: Final = number("sharpness_factor", sharpness_factor, 0, 1e300, "a number, 0 or more")
+        expected = f"a number from 0 to {arguments.FLOAT32:g}"
+        self.sharpness_factor: Final = number("sharpness_factor", sharpness_factor, 0, arguments.FLOAT32, expected)
         super().__init__(p, filters.Sharpness(self.sharpness_factor), f"sharpness_factor={self.sharpness_factor},")
 
 

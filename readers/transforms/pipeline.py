@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from packtrain._codec.decode import EncodedImage, RecordDecoder
-from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.image_plan import COLOURED, ImagePlan
 from packtrain._codec.stages import OnStage, untimed
 
 from .compose import Compose
@@ -42,6 +42,7 @@ class Pipeline:
         elif isinstance(compose.foreign[0], OnArray):
             executors = (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
         self._executors: Final = executors
+        self._in_colour: Final = records.store.channels == 3
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
         """What the transform makes of an image of `width` x `height` pixels.
@@ -63,6 +64,8 @@ class Pipeline:
             ValueError: The record does not hold an image of this size.
             Exception: Whatever Pillow raises on an encoded record that it refuses.
         """
+        if self._in_colour and plan.rest and plan.rest[0] is COLOURED:
+            plan = plan._replace(rest=plan.rest[1:])
         for executor in self._executors:
             decoded = executor.decode(image, plan, on_stage)
             if decoded is not None:

@@ -17,6 +17,8 @@ from . import arguments
 from .base import uniform
 from .geometric import GeometricTransform
 
+# In pixels. Farther away, the size of a rotated image would be lost in the rounding.
+_FARTHEST: Final = 1e9
 Matrix = tuple[float, float, float, float, float, float]
 
 
@@ -246,7 +248,13 @@ def perspective(corners: Sequence[tuple[int, int]], width: int, height: int) -> 
 
 
 def _center(value: Sequence[float] | None) -> tuple[float, float] | None:
-    return None if value is None else arguments.pair("center", value, "(x, y) in pixels")
+    if value is None:
+        return None
+    expected = f"(x, y) in pixels, each from {-_FARTHEST:g} to {_FARTHEST:g}"
+    center = arguments.pair("center", value, expected)
+    if max(map(abs, center)) > _FARTHEST:
+        raise unexpected("center", value, expected)
+    return center
 
 
 def _shares(value: Sequence[float]) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from packtrain._core.errors import UsageError
 from ..base import Transform
 from ..choices import Chain, RandomApply, RandomChoice, RandomOrder
 from ..colour import (
+    RGB,
     ColorJitter,
     GaussianBlur,
     Grayscale,
@@ -99,6 +100,11 @@ def _order(given: Any, recognise: Recognise) -> Recognised:
 
 def _nothing(given: Any, recognise: Recognise) -> Recognised:
     return ()
+
+
+def _unchanged(given: Any, recognise: Recognise) -> Recognised:
+    # Unlike `_nothing`, it does something to tensors, and so must not follow the steps that make them.
+    return (Chain(()),)
 
 
 def _random_crop_2(given: Any, recognise: Recognise) -> Recognised:
@@ -188,9 +194,11 @@ MAKERS: Final[Makers] = {
     (V1, "ConvertImageDtype"): _same(ConvertImageDtype, "dtype"),
     (V2, "ConvertImageDtype"): _same(ToDtype, "dtype", scale=True),
     (V2, "Identity"): _nothing,
+    (V2, "RGB"): _same(RGB),
     (V2, "RandomCrop"): _random_crop_2,
     (V2, "ToDtype"): _to_dtype,
     (V2, "ToImage"): _same(ToImage),
+    (V2, "ToPILImage"): _unchanged,
     (V2, "ToPureTensor"): _same(ToPureTensor),
     ("torch.nn.modules.linear", "Identity"): _nothing,
 }

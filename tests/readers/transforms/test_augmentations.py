@@ -417,6 +417,8 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: ours_all.ColorJitter(contrast=(2, 1)), r"contrast=\(2, 1\)"),
     (lambda: ours_all.ColorJitter(contrast=(1, 2, 3)), r"contrast=\(1, 2, 3\)"),
     (lambda: ours_all.ColorJitter(saturation=math.inf), "saturation=inf"),
+    (lambda: ours_all.ColorJitter(1e39), r"brightness=1e\+39: expected .* from 0 to 3.40282e\+38"),
+    (lambda: ours_all.ColorJitter(contrast=(0, 1e39)), r"contrast=\(0, 1e\+39\)"),
     (lambda: ours_all.ColorJitter(saturation="0.1"), "saturation='0.1'"),  # type: ignore[arg-type]
     (lambda: ours_all.ColorJitter(hue=0.6), "hue=0.6: .* from -0.5 to 0.5"),
     (lambda: ours_all.Grayscale(2), "num_output_channels=2: expected 1 or 3"),
@@ -424,14 +426,18 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: ours_all.RandomPosterize(9), "bits=9: expected a whole number from 1 to 8"),
     (lambda: ours_all.RandomSolarize(math.nan), "threshold=nan"),
     (lambda: ours_all.RandomAdjustSharpness(-0.1), "sharpness_factor=-0.1"),
+    (lambda: ours_all.RandomAdjustSharpness(1e39), r"sharpness_factor=1e\+39: expected a number from 0 to 3.40"),
     (lambda: ours_all.GaussianBlur(4), "kernel_size=4: expected odd"),
     (lambda: ours_all.GaussianBlur(3, 0), "sigma="),
     (lambda: ours_all.GaussianBlur(3, (2, 1)), "sigma="),
+    (lambda: ours_all.GaussianBlur(3, 1e39), r"sigma=1e\+39: expected pixels, from 1e-09 to 1e\+09"),
+    (lambda: ours_all.GaussianBlur(3, (1e-46, 1)), "sigma="),
     (lambda: ours_all.RandomRotation(-1), "degrees=-1: expected an angle in degrees, 0 or more"),
     (lambda: ours_all.RandomRotation((3, 1)), r"degrees=\(3, 1\)"),
     (lambda: ours_all.RandomRotation((1, 2, 3, 4)), "degrees="),
     (lambda: ours_all.RandomRotation(1, "lanczos"), "interpolation='lanczos': expected nearest, bilinear or bicubic"),
     (lambda: ours_all.RandomRotation(1, center=(1,)), "center="),
+    (lambda: ours_all.RandomRotation(1, center=(0, 1e10)), r"center=\(0, .*\(x, y\) in pixels, each from -1e\+09"),
     (lambda: ours_all.RandomRotation(1, expand=1), "expand=1"),  # type: ignore[arg-type]
     (lambda: ours_all.RandomRotation(1, fill=(1, 2)), r"fill=\(1, 2\)"),
     (lambda: ours_all.RandomRotation(1, fill=256), "fill=256"),
@@ -454,6 +460,27 @@ def test_bad_parameters_are_named(number: int) -> None:
     make, message = BAD[number]
     with pytest.raises(UsageError, match=message):
         make()
+
+
+EXTREME: list[Callable[[], Transform]] = [
+    lambda: ours_all.ColorJitter(*[(3.4e38, 3.4028234e38)] * 3),
+    lambda: ours_all.ColorJitter(*[(0, 1e-300)] * 3),
+    lambda: ours_all.RandomAdjustSharpness(3.4028234e38, 1),
+    lambda: ours_all.GaussianBlur(5, 1e-9),
+    lambda: ours_all.GaussianBlur(5, 1e9),
+    lambda: ours_all.RandomSolarize(-1e300, 1),
+    lambda: ours_all.RandomRotation(1e300, expand=True),
+    lambda: ours_all.RandomRotation(180, "bilinear", True, (1e9, -1e9)),
+    lambda: ours_all.RandomAffine(1e300, (1, 1), (1e-300, 1e300), 90, center=(1e9, 1e9)),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", range(len(EXTREME)))
+def test_the_most_extreme_parameters_work_on_every_image(number: int) -> None:
+    transform, image = EXTREME[number](), noise(1, 9, 7)
+    for random in np.random.default_rng(4).random((30, transform.draws)).tolist():
+        apply(image, transform.operations(*image.size, random))
 
 
 EVERY_KIND: list[Transform] = [

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import packtrain.transforms as ours_all
-from packtrain import Loader, open_dataset
+from packtrain import Loader, StoreOptions, open_dataset
 from packtrain._codec.geometry import apply
 from packtrain._codec.masks import map_mask
 from packtrain._readers.transforms.compose import compose
@@ -220,6 +220,58 @@ def test_recognised_pipelines_travel_to_workers(torchvision: Any, dataset_folder
     for here, there in zip(batches[0], batches[2], strict=True):
         assert [view.shape for view in here] == [(4, 3, 24, 24), (4, 3, 9, 8)]
         assert all(map(torch.equal, here, there))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("store", ["crop-ready", "raw"])
+def test_conversions_to_rgb_are_fused(torchvision: Any, tmp_path: Path, store: str, mode: str) -> None:
+    """They change nothing if the stored images have colours, and what stands behind them is planned all the same."""
+    from torchvision.transforms import v2
+
+    listing = image_set(tmp_path / "images", 6)
+    folder = packed(listing, tmp_path / "out", "tar", store=StoreOptions(store, mode=mode))
+    plain = open_dataset(folder)
+    for steps in (
+        [v2.RGB(), v2.Resize(19), v2.CenterCrop(13), v2.RandomHorizontalFlip(1.0)],
+        [v2.ToPILImage(), v2.CenterCrop(13), v2.RGB(), v2.RandomInvert(1.0)],
+        [v2.CenterCrop(13), v2.Grayscale(1), v2.RGB(), v2.RGB()],
+        [v2.RandomChoice([v2.RGB()]), v2.RandomRotation((90, 90)), v2.Resize((13, 13))],
+    ):
+        dataset = open_dataset(folder, steps)
+        assert str(dataset.transform).count("\n    fused ") == len(steps)
+        for row in range(len(dataset)):
+            expected = v2.Compose([*steps, v2.PILToTensor()])(plain[row][0])
+            assert torch.equal(dataset[row][0], expected)
+    plan = compose([v2.RGB(), v2.Resize(19), v2.CenterCrop(13)]).plan(400, 200, [])
+    assert plan.resize is not None and plan.window is not None
+
+
+def test_conversions_behind_tensors_are_called(torchvision: Any) -> None:
+    """There they do something else."""
+    from torchvision.transforms import v2
+
+    for later in (v2.ToPILImage(), v2.RGB()):
+        made = compose([v2.CenterCrop(9), v2.ToImage(), later])
+        assert len(made.fused) == 1 and len(made.foreign) == 2
+
+
+def test_a_single_transform_says_what_becomes_of_it(package: Any, dataset_folder: Path) -> None:
+    class Mine:
+        def __call__(self, image: Any) -> Any:
+            return image
+
+        def __repr__(self) -> str:
+            return "Mine()"
+
+    crop = ours_all.CenterCrop(9)
+    for transform, line in (
+        (Mine(), "through PIL  Mine()"),
+        (package.ElasticTransform(), "through PIL  ElasticTransform("),
+        (package.CenterCrop(9), "fused        CenterCrop("),
+        ([crop], "fused        CenterCrop("),
+    ):
+        assert str(open_dataset(dataset_folder, transform).transform).startswith(f"Compose(\n    {line}")
+    assert open_dataset(dataset_folder, crop).transform is crop
 
 
 def test_what_is_shown_is_what_runs(package: Any, dataset_folder: Path) -> None:
