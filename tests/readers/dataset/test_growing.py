@@ -371,14 +371,14 @@ def test_a_generation_whose_index_would_be_endless_is_refused(cache: TinyCache) 
 
 MANY_SHARDS = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import numpy as np
 from packtrain._readers.dataset.growing import CacheFiles, newest
 
 store = newest(CacheFiles(sys.argv[1], sys.argv[2]))
 first = store.record(0, "name")
 copy = bytes(first)
-for row in np.random.default_rng(0).integers(0, len(store), 1000).tolist():
+for row in np.random.default_rng(0).integers(0, len(store), 300).tolist():
     assert bytes(store.record(row, "name")) == b"sample %d" % row
 store.all_labels()
 assert first == copy, "a view changed when its shard was let go"
@@ -388,15 +388,15 @@ print(len(store.generation.records))
 
 @IOS
 def test_more_shards_than_descriptors_are_read(memory_path: Path, io: str) -> None:
-    TinyCache(memory_path / "cache").grow(*[2] * 300)
-    assert output_of(sys.executable, "-c", MANY_SHARDS, memory_path / "cache", io) == "300\n"
+    TinyCache(memory_path / "cache").grow(*[2] * 100)
+    assert output_of(sys.executable, "-c", MANY_SHARDS, memory_path / "cache", io) == "100\n"
 
 
 @pytest.mark.stress
 @IOS
 def test_two_thousand_shards_are_read_with_1024_descriptors(memory_path: Path, io: str) -> None:
     TinyCache(memory_path / "cache").grow(*[1] * 2000)
-    script = MANY_SHARDS.replace("(128, 128)", "(1024, 1024)").replace("1000)", "20_000)")
+    script = MANY_SHARDS.replace("(64, 64)", "(1024, 1024)").replace("300)", "20_000)")
     assert output_of(sys.executable, "-c", script, memory_path / "cache", io) == "2000\n"
 
 
