@@ -47,6 +47,7 @@ from packtrain._core.generations import (
     retire,
 )
 from packtrain._core.manifest import CACHE, FieldInfo
+from packtrain._core.opening import open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._core.typed import MOST
@@ -117,7 +118,8 @@ def test_numpy_reads_an_index_and_its_columns_are_aligned(schema: Schema, rows: 
     assert start % 64 == 0
     for name in dtype.names or ():
         assert found[name].tobytes() == table[name].tobytes()
-        kind, offset = (dtype.fields or {})[name][:2]
+        assert dtype.fields is not None
+        kind, offset = dtype.fields[name][:2]
         assert (start + offset) % kind.base.itemsize == 0, name
         # How readers get plain numbers.
         if rows and not kind.subdtype and table[name].dtype.isnative:
@@ -316,7 +318,7 @@ def test_a_generation_stays_while_it_is_leased_or_promised(root: Path) -> None:
 def test_a_generation_that_goes_while_it_is_leased_is_gone(
     root: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    opened = generations.open_regular
+    opened = open_regular
 
     def removed(path: Path, **options: Any) -> int:
         monkeypatch.undo()

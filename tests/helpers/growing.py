@@ -84,12 +84,14 @@ class TinyCache:
             drop: Number of oldest shards that the generation leaves out.
         """
         encoder = SampleEncoder(self.info.schema, bare=self.info.bare)
-        shards = []
+        shards: list[tuple[int, int, int]] = []
+        first = self.newest.end_sample
         for size in sizes:
-            number, first = self.newest.end_shard + len(shards), self.newest.end_sample + sum(sizes[: len(shards)])
+            number = self.newest.end_shard + len(shards)
             shard = GrowingShard(self.root, self.info, number, first)
             for place in range(first, first + size):
                 shard.add(encoder.encode(sample(place)))
+            first += size
             done = shard.finish()
             shards.append((done.records, done.bytes, done.index_crc32c))
         return self.publish(shards, drop)
@@ -190,7 +192,7 @@ def _copied(packed: PackedDataset, row: int) -> tuple[NewSample, list[list[int]]
         shape = (*stored.size(row)[::-1], 3) if field.has_pixels else np.shape(packed.value(row, field.name))
         extension = "npy" if field.encoding == "raw" else EXTENSIONS.get(field.kind, "npy")
         records.append(NewRecord(bytes(data), extension, crc32c(data), shape))
-    label = packed.store.label(row) if packed.schema.labels.kind != "none" else None
+    label: Any = packed.store.label(row) if packed.schema.labels.kind != "none" else None
     return NewSample(0, label, tuple(records)), entries
 
 

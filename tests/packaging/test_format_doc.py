@@ -14,7 +14,7 @@ from helpers.support import FORMATS
 from packtrain._core import generations
 from packtrain._core.generations import CacheInfo, Generation, index_bytes, index_dtype
 from packtrain._core.index import ROW_COLUMNS
-from packtrain._core.manifest import VERSION, FieldInfo, Link, Manifest
+from packtrain._core.manifest import CACHE, VERSION, FieldInfo, Link, Manifest
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._packer.plan import Plan
@@ -42,7 +42,7 @@ CACHES = TEXT[TEXT.index("## Growing caches") : TEXT.index("## Containers")]
 
 def test_every_file_and_key_of_a_cache_is_specified() -> None:
     names = (generations.SHARDS, generations.GENERATIONS, generations.READERS, generations.TEMPORARY)
-    for name in (*(f"\n{name}/" for name in names), generations.CACHE, generations.STATUS, generations.FILLER_LOCK):
+    for name in (*(f"\n{name}/" for name in names), CACHE, generations.STATUS, generations.FILLER_LOCK):
         assert name in CACHES, name
     for kind in (CacheInfo, Generation):
         table = CACHES[CACHES.index("| key of cache" if kind is CacheInfo else "| key of a generation") :]
@@ -64,7 +64,7 @@ def test_the_index_of_a_shard_is_specified() -> None:
         assert list(dtype.names or ()) == sorted(order, key=lambda name: -dtype[name].base.itemsize)
         at = 0
         for name in dtype.names or ():
-            assert (dtype.fields or {})[name][1] == at
+            assert dtype.fields is not None and dtype.fields[name][1] == at
             at += dtype[name].itemsize
         assert dtype.itemsize == -(-at // 8) * 8
         if labels.startswith("float"):
