@@ -42,7 +42,13 @@ CACHES = TEXT[TEXT.index("## Growing caches") : TEXT.index("## Containers")]
 
 def test_every_file_and_key_of_a_cache_is_specified() -> None:
     names = (generations.SHARDS, generations.GENERATIONS, generations.READERS, generations.TEMPORARY)
-    for name in (*(f"\n{name}/" for name in names), CACHE, generations.STATUS, generations.FILLER_LOCK):
+    for name in (
+        *(f"\n{name}/" for name in names),
+        CACHE,
+        generations.STATUS,
+        generations.FILLER_LOCK,
+        generations.LOG,
+    ):
         assert name in CACHES, name
     for kind in (CacheInfo, Generation):
         table = CACHES[CACHES.index("| key of cache" if kind is CacheInfo else "| key of a generation") :]
