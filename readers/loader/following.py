@@ -48,7 +48,7 @@ class Following:
         self._progress: Final = progress
 
     def begin(self, dataset: Any) -> None:
-        """Chooses what a pass goes through, if it begins an epoch. All ranks must call this together."""
+        """Chooses what an epoch goes through, as its first pass begins. All ranks must call this together."""
 
     def hold(self, dataset: Any) -> None:
         """Lets the dataset have what the present epoch goes through."""
@@ -133,6 +133,7 @@ class FollowingGenerations(Following):
         """The generation that the order is for. It stays there even if another loader moves the dataset."""
         self._moved = dataset.generation
         """Where this loader put the dataset last."""
+        self._announced: Chosen | None = None
         self._published = self._end = 0
         """Number of samples in all generations up to now, and one past the number of the last of them."""
         self._report: ReaderReport | None = None
@@ -145,15 +146,21 @@ class FollowingGenerations(Following):
 
     @override
     def begin(self, dataset: GrowingDataset) -> None:
-        if self._progress.fresh:
+        if self._progress.chosen is None:
             self._choose(dataset)
+        if self._announced is not self._progress.chosen:
+            self._announce()
+        self._begin_report(self._store.generation.number)
+
+    def _announce(self) -> None:
+        """Shows the generation in the figures, once in each epoch."""
+        self._announced = self._progress.chosen
         generation = self._store.generation
         new = max(0, generation.end_sample - max(self._end, generation.first_sample))
         self._published, self._end = self._published + new, max(self._end, generation.end_sample)
-        assert self._progress.chosen is not None
-        ranks = self._progress.chosen.ranks_of(self._cache, self._ranks.now().world_size)
+        assert self._announced is not None
+        ranks = self._announced.ranks_of(self._cache, self._ranks.now().world_size)
         self._meter.grow(Growth(generation.number, len(self._store), new, self._published, ranks))
-        self._begin_report(generation.number)
 
     @override
     def hold(self, dataset: GrowingDataset) -> None:

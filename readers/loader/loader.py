@@ -318,10 +318,10 @@ class Loader:
         """
         epoch = whole("epoch", epoch, 0)
         if epoch != self._progress.epoch or self._progress.under_way:
-            present = None if self._progress.under_way else self._pass
-            self._move(epoch)
+            if self._progress.under_way:
+                self._pass = None
             # Lightning calls `iter` first, and then says which epoch that is.
-            self._pass = present
+            (self._progress.move if self._progress.consumed else self._progress.rename)(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader between two steps. The state of any one rank can be loaded on all ranks.
@@ -412,6 +412,8 @@ class Loader:
         try:
             place = self._ranks.now()
             self._require_present(this, place)
+            # Once more: the pass may have been moved since.
+            self._following.begin(self._dataset)
             progress.begin(place)
             run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):

@@ -56,23 +56,20 @@ class Progress:
         self.consumed = 0
         self.under_way = False
         self.chosen: Chosen | None = None
-        self._loaded = False
-        """True if the generations are those of a state."""
         self._drawn: tuple[int | None, int] | None = None
         """Seed and epoch of the last draw of a foreign sampler."""
         self._resumed: Mapping[str, Any] | None = None
         """State from which a foreign sampler is to draw its next epoch."""
 
-    @property
-    def fresh(self) -> bool:
-        """True if nothing has been handed out of the epoch, nor decided by a state."""
-        return not (self.consumed or self._loaded)
-
     def move(self, epoch: int) -> None:
         """Goes to the beginning of an epoch."""
+        self.chosen = None
+        self.rename(epoch)
+
+    def rename(self, epoch: int) -> None:
+        """The same, but with the generations of the present epoch."""
         self.under_way = False
         self.epoch, self.consumed, self._resumed = epoch, 0, None
-        self.chosen, self._loaded = None, False
 
     def follow(self, cache: str) -> None:
         """From now on, each epoch goes through a generation of a growing cache, which `choose` or `load` names."""
@@ -141,9 +138,11 @@ class Progress:
             self._draw(place)
         sampler = {**self.order.state(), **place._asdict()} if isinstance(self.order, SamplerOrder) else None
         name, length, parameters = _name(self.order), _length(self.order), self.order.parameters
-        dataset, generations = self._dataset, [] if self._grows else None
-        if self.chosen is not None:
-            dataset, generations = "+".join(self.chosen.caches), [list(pair) for pair in self.chosen.generations]
+        dataset, generations = self._dataset, None
+        if self._grows:
+            # A state without any has the name, too, as for the seed.
+            chosen = self.chosen or Chosen((self._dataset or "",), ())
+            dataset, generations = "+".join(chosen.caches), [list(pair) for pair in chosen.generations]
         return LoaderState(seed, self.epoch, self.consumed, length, name, parameters, sampler, dataset, generations)
 
     def load(self, state: LoaderState, order: Order | None = None, chosen: Chosen | None = None) -> None:
@@ -184,7 +183,7 @@ class Progress:
                 "only packtrain's own orders can continue with another number, a foreign sampler cannot"
             )
         self.move(state.epoch)
-        self.order, self.chosen, self._loaded = order, chosen, chosen is not None
+        self.order, self.chosen = order, chosen
         if state.seed is not None:
             self._seed.load(state.seed)
         self.consumed, self._resumed, self._drawn = state.consumed, state.sampler, None

@@ -69,15 +69,42 @@ def test_the_length_is_known_before_the_first_batch(root: Path) -> None:
     assert length == loader.remaining == len(list(batches)) == -(-170 // 8)
 
 
-def test_a_pass_that_hands_out_nothing_does_not_choose(root: Path) -> None:
+def test_another_pass_of_an_epoch_that_has_handed_out_nothing_has_its_length(root: Path) -> None:
     loader = loader_of(opened(root))
+    grow(root, 30)
     iter(loader)
     grow(root, 50)
+    # Lightning takes the length between two calls of `iter`.
+    assert len(loader) == 13
+    assert len(numbers(loader)) == 100
+    assert sorted(numbers(loader)) == of(last(root))
+
+
+def test_an_epoch_that_is_named_after_its_pass_was_begun(root: Path) -> None:
+    loader = loader_of(opened(root))
     batches = iter(loader)
-    # Lightning calls `iter` first, and then says which epoch that is.
+    # As Lightning does.
     loader.set_epoch(4)
-    grow(root, 50)
-    assert len(numbers(batches)) == 120 and loader.epoch == 5
+    grow(root, 30)
+    found = numbers(islice(batches, 2))
+    state = through_json(loader.state_dict())
+    assert (state["epoch"], state["generations"]) == (4, [[1, 1]])
+    found += numbers(batches)
+    assert sorted(found) == list(range(70)) and loader.epoch == 5
+    loader.load_state_dict(state)
+    assert numbers(loader) == found[16:]
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    loader.set_epoch(9)
+    assert sorted(numbers(batches)) == of(last(root))
+
+
+def test_a_generation_without_a_step_is_left_behind(root: Path) -> None:
+    loader = loader_of(opened(root), 80, drop_last=True)
+    assert len(list(loader)) == 0 == len(loader)
+    grow(root, 30)
+    assert len(list(loader)) == 1
+    assert [report.seen for report in reports(root)] == [100]
 
 
 def test_subsets_and_concatenations_stay(root: Path) -> None:
@@ -127,7 +154,7 @@ def test_a_fixed_order_cannot_follow(root: Path) -> None:
         Loader(dataset, 8, rank=0, world_size=2, seed=1)
     assert len(list(Loader(dataset, 8, rank=0, world_size=1, seed=1, num_workers=0))) == 9
     with pytest.raises(UsageError, match="returned an object of type list"):
-        Loader(dataset, 8, sampler=lambda dataset: [1])
+        Loader(dataset, 8, sampler=lambda dataset: [1])  # type: ignore[arg-type, return-value]
 
 
 def recent(dataset: Any) -> Weighted:

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch.distributed
 from helpers.batching import through_json
@@ -115,7 +114,7 @@ def slow_to_open(rank: int, world: int, root: Path) -> int:
     dataset.advance = late  # type: ignore[method-assign]
     batches = iter(loader) if rank else None
     if not rank:
-        ranks = loader._following._ranks
+        ranks = loader._ranks
         gather = ranks.gather
 
         def then_grow(values: Any) -> Any:
@@ -280,12 +279,12 @@ def test_a_portion_gives_each_row_once_to_the_ranks_of_its_cache(
             positions += step.positions.tolist()
             taken = order.rows(9, int(step.positions[0]), int(step.positions[-1]) + 1)[:: len(which)]
             found[cache] += taken.tolist()
-            again = [order.rows(9, position, position + 1)[0] for position in step.positions.tolist()]
-            assert np.array_equal(taken, again)
+            again = [int(order.rows(9, position, position + 1)[0]) for position in step.positions.tolist()]
+            assert taken.tolist() == again
         lengths.add(tuple(sizes))
     assert len(lengths) == 1
     assert len(set(positions)) == len(positions) and set(positions) <= set(range(turns * len(which)))
     if not drop_last:
         assert len(positions) == turns * len(which)
-    for cache, taken in found.items():
-        assert len(set(taken)) == len(taken) and set(taken) <= set(range(rows[cache]))
+    for cache, together in found.items():
+        assert len(set(together)) == len(together) and set(together) <= set(range(rows[cache]))

@@ -41,7 +41,7 @@ CROP = [RandomResizedCrop((7, 9)), RandomHorizontalFlip()]
 METHODS = ("fork", "forkserver", "spawn")
 FEW = Setup(workers=2, cores=4)
 SECOND = 1_000_000_000
-FIELDS = [name for name in Stats.__dataclass_fields__ if name not in ("setup", "stage_seconds")]
+FIELDS = [name for name in Stats.__dataclass_fields__ if name not in ("setup", "stage_seconds", "growth")]
 
 
 class FakeClock:
@@ -61,7 +61,14 @@ class FakeClock:
 def figures(**changes: Any) -> Stats:
     """A pass of ten seconds with enough data, with some figures changed."""
     usual: dict[str, Any] = dict.fromkeys(Stats.__dataclass_fields__, 0)
-    usual |= {"setup": FEW, "batches": 100, "samples": 1000, "waiting_seconds": 0.1, "consuming_seconds": 9.9}
+    usual |= {
+        "growth": None,
+        "setup": FEW,
+        "batches": 100,
+        "samples": 1000,
+        "waiting_seconds": 0.1,
+        "consuming_seconds": 9.9,
+    }
     usual |= {"busy_seconds": 10.0, "idle_seconds": 10.0, "processor_seconds": 10.0, "stage_seconds": {"decode": 10.0}}
     return Stats(**{**usual, **changes})
 
