@@ -5,8 +5,9 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -268,5 +269,29 @@ def sendable(error: PacktrainError) -> PacktrainError:
     return error
 
 
+def emptied(error: BaseException) -> None:
+    """Empties packtrain's frames in the traceback of an error, so that whoever keeps it keeps no records.
+
+    Interactive Python keeps the last error. The frames of others stay as they are, for a debugger.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        trace = found.__traceback__
+        while trace is not None:
+            frame: FrameType | None = trace.tb_frame
+            # Also the frames that called it, which may have been taken out of the traceback.
+            while frame is not None and _is_frame_of_ours(frame):
+                # It refuses while the frame is in use.
+                with suppress(RuntimeError):
+                    frame.clear()
+                frame = frame.f_back
+            trace = trace.tb_next
+        found = found.__cause__ or found.__context__
+
+
 def _is_ours(trace: TracebackType) -> bool:
-    return str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "packtrain"
+    return _is_frame_of_ours(trace.tb_frame)
+
+
+def _is_frame_of_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "packtrain"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from helpers.moving import BYTES, Cache, check, eventually, has_left, mapped, workers
 from helpers.support import START_METHODS, soon
+from torch.utils.data import default_collate
 
 from packtrain import Loader
 from packtrain._readers.dataset.growing import GrowingDataset
@@ -197,11 +198,7 @@ def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int, per
 def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
     """Its traceback refers to the record."""
     dataset = cache.dataset()
-    shard = sorted((cache.root / "shards").glob("*.tar"))[0]
-    data = bytearray(shard.read_bytes())
-    for at in range(2048, len(data), 4096):
-        data[at] ^= 1
-    shard.write_bytes(data)
+    damage(cache)
     with loader_of(dataset, 1000, num_workers=1) as loader:
         with pytest.raises(CorruptRecord):
             list(loader)
@@ -212,6 +209,44 @@ def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
             check(batch, dataset)
         assert workers() == [worker]
         eventually(lambda: everybody_moved(cache, dataset, loader))
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("kind", [CorruptRecord, LoaderError])
+def test_an_error_that_is_kept_keeps_no_generation(cache: Cache, count: int, kind: type[Exception]) -> None:
+    """As interactive Python keeps the last one."""
+    dataset = cache.dataset()
+    if kind is CorruptRecord:
+        damage(cache)
+    collate = failing if kind is LoaderError else None
+    with loader_of(dataset, num_workers=count, collate_fn=collate) as loader:
+        with pytest.raises(kind) as kept:
+            list(loader)
+        cache.grow(16)
+        for batch in loader:
+            check(batch, dataset)
+            del batch
+        eventually(
+            lambda: cache.older_are_free() and all(has_left(each, dataset) for each in (os.getpid(), *workers()))
+        )
+        assert kept.value.__traceback__ is not None
+
+
+def failing(samples: list[Any]) -> Any:
+    """Fails in the first generation."""
+    if any(sample.label == 0 for sample in samples):
+        raise ValueError("no")
+    return default_collate(samples)
+
+
+def damage(cache: Cache) -> None:
+    """Damages all records of the first shard."""
+    shard = sorted((cache.root / "shards").glob("*.tar"))[0]
+    data = bytearray(shard.read_bytes())
+    for at in range(2048, len(data), 4096):
+        data[at] ^= 1
+    shard.write_bytes(data)
 
 
 @START_METHODS
