@@ -110,6 +110,8 @@ class Generations:
     def withdraw(self, shard: FinishedShard) -> bool:
         """Forgets a shard whose publication failed. False if it was published nevertheless."""
         last = self.newest
+        if last.end_shard > shard.number:
+            return False
         if generation_path(self._root, last.number + 1).exists():
             self._held[last.number + 1] = Generation.load(self._root, last.number + 1)
             return False
