@@ -177,7 +177,8 @@ class GrowingCache:
     def status(self) -> FillStatus:
         """What the filler does and has done, whoever started it; ``print`` shows it as a table."""
         status = read_status(self.root)
-        how = None if self._filler is None or status.alive else self._filler.ended()
+        # Its lock ends a moment before it does.
+        how = None if self._filler is None or status.alive else self._filler.ended(1.0)
         if self._filler is None or how is None:
             return status
         pid = self._filler.pid

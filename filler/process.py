@@ -34,7 +34,7 @@ from .figures import FillFigures
 from .filler import fill
 from .intake import Source
 from .options import FillOptions
-from .status import FillStatus, StatusFile, is_filled, read_status
+from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
 
 _MOST_LOG: Final = 32 << 10
 _NICE: Final = 5
@@ -74,25 +74,23 @@ def run(
         UsageError: Another filler works there, or there is no such source.
         FillError: The folder cannot be made.
     """
-    refuse_second(root)
-    found = _loaded(source) if isinstance(source, str) else source
     with file_errors(root, FillError, verb="make"):
         root.mkdir(parents=True, exist_ok=True)
-    return _Run(root, found, options, on_status, on_begin).run()
+        try:
+            lock = be_the_filler(root)
+        except BlockingIOError as error:
+            raise _another(root) from error
+    with lock:
+        found = _loaded(source) if isinstance(source, str) else source
+        return _Run(root, found, options, on_status, on_begin).run()
 
 
-def refuse_second(root: Path) -> None:
-    """Refuses to fill a cache that is being filled.
-
-    Raises:
-        UsageError: It is.
-    """
-    if is_filled(root):
-        status = read_status(root)
-        raise UsageError(
-            f"another filler works in {root} (process {status.process or 'unknown'}, {status.doing}). Read what it "
-            f"writes: packtrain.GrowingCache({os.fspath(root)!r}).dataset(); or stop it: kill {status.process or 'PID'}"
-        )
+def _another(root: Path) -> UsageError:
+    status = read_status(root)
+    return UsageError(
+        f"another filler works in {root} (process {status.process or 'unknown'}, {status.doing}). Read what it writes: "
+        f"packtrain.GrowingCache({os.fspath(root)!r}).dataset(); or stop it: kill {status.process or 'PID'}"
+    )
 
 
 class _Run:
@@ -129,8 +127,11 @@ class _Run:
         except Exception as error:
             self._end("failed", _described(error))
             raise
-        self._say_begun()
-        return self._end("ended", "its source has ended")
+        begun, self._begun = self._begun, True
+        status = self._end("ended", "its source has ended")
+        if not begun:
+            self._on_begin()
+        return status
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
@@ -153,8 +154,8 @@ class _Run:
         if self._stopped:
             raise _Stopped
         self._figures = figures
-        self._say_begun()
         status = self._written(lambda file: file.update(figures))
+        self._say_begun()
         if status is not None and self._on_status is not None:
             self._on_status(status)
 
@@ -164,7 +165,7 @@ class _Run:
             self._on_begin()
 
     def _end(self, state: str, why: str) -> FillStatus:
-        # Before it has begun, the document may be another filler's.
+        # Before it has begun, the folder may be anybody's.
         status = self._written(lambda file: file.end(state, why, self._figures)) if self._begun else None
         return status or FillStatus(self._root, state, why, figures=self._figures)
 
@@ -218,10 +219,13 @@ class FillerProcess:
         """Id of the process."""
         return self._process.pid
 
-    def ended(self) -> str | None:
-        """How the process ended; None while it runs."""
-        code = self._process.poll() if self._owner == os.getpid() else None
-        if code is None:
+    def ended(self, seconds: float = 0.0) -> str | None:
+        """How the process ended; None if it runs, after so many seconds."""
+        if self._owner != os.getpid():
+            return None
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
             return None
         if code >= 0:
             return f"its process ended with exit code {code}"
@@ -259,7 +263,8 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         FillError: It cannot begin.
     """
     job = _job(root, source, options, log=outlive)
-    refuse_second(root)
+    if is_filled(root):
+        raise _another(root)
     with file_errors(root, FillError, verb="make"):
         root.mkdir(parents=True, exist_ok=True)
     lifeline = Lifeline()

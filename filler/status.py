@@ -14,9 +14,8 @@ from typing import Annotated, Final
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import DatasetError
 from packtrain._core.files import temporary_path
-from packtrain._core.generations import FILLER_LOCK, STATUS
+from packtrain._core.generations import STATUS
 from packtrain._core.locks import Lock
-from packtrain._core.opening import open_regular
 from packtrain._core.reader_reports import reports
 from packtrain._core.sizes import size
 from packtrain._core.typed import OneOf
@@ -30,6 +29,8 @@ _EVERY: Final = 1.0
 _WINDOW: Final = 10.0
 """Seconds over which the present rate is measured, and after which a source that gives nothing counts as stalled."""
 _SILENT_NS: Final = 10 * 10**9
+_TRIES: Final = 10
+_TRY_SECONDS: Final = 0.02
 RUNNING: Final = ("filling", "waiting", "stalled")
 STATES: Final = (*RUNNING, "ended", "failed")
 
@@ -125,7 +126,7 @@ class _Document:
 
 
 class StatusFile:
-    """Keeps the document of the filler that this process is. Only whoever holds the cache's lock may have one.
+    """Keeps the document of the filler that this process is. Only `be_the_filler` makes it ours.
 
     Args:
         root: The cache's folder.
@@ -223,20 +224,36 @@ def read_status(root: Path) -> FillStatus:
 
 
 def is_filled(root: Path) -> bool:
-    """True if a filler works on a cache."""
+    """True if a filler works on a cache that says what it does."""
     try:
         # Shared, so that those who look do not disturb each other.
-        lock = Lock(root / FILLER_LOCK, shared=True, wait=False, inherited=False, opener=_open)
+        Lock(root, shared=True, wait=False, inherited=False, opener=_open_folder).close()
     except BlockingIOError:
         return True
     except OSError:
         return False
-    lock.close()
     return False
 
 
-def _open(path: Path, flags: int, mode: int) -> int:
-    return open_regular(path)
+def be_the_filler(root: Path) -> Lock:
+    """Holds the place of the filler that writes the status, from before the first to after the last document.
+
+    The lock is on the folder itself. The one of `fill` is given back before the last document is written, and nobody
+    but fillers may touch it.
+
+    Raises:
+        BlockingIOError: Another filler holds it.
+    """
+    for _ in range(_TRIES):
+        # Whoever looks with `is_filled` holds it for a moment.
+        with suppress(BlockingIOError):
+            return Lock(root, wait=False, opener=_open_folder)
+        time.sleep(_TRY_SECONDS)
+    return Lock(root, wait=False, opener=_open_folder)
+
+
+def _open_folder(path: Path, flags: int, mode: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _load(root: Path) -> _Document | None:
