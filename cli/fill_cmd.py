@@ -6,11 +6,7 @@ import os
 import re
 import secrets
 import shlex
-import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,14 +17,13 @@ from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.options import FORMATS
 from packtrain._core.sizes import size
 
-from .output import LOG_SECONDS, one_line, print_json, say
+from .output import changing_line, one_line, print_json, say
 from .paths import PATH
 
 if TYPE_CHECKING:
     from packtrain._filler.status import FillStatus
 
 _SOURCE: Final = "MODULE:FUNCTION"
-_ERASE: Final = "\r\x1b[K"
 
 
 @click.command("fill", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -92,8 +87,8 @@ def command(
         keep_unseen=keep_unseen,
         **({} if format_name is None else {"format": format_name}),
     )
-    with _shown() as show:
-        status = run(Path(cache), source, options, show)
+    with changing_line() as show:
+        status = run(Path(cache), source, options, lambda status: show(f"fill: {live_line(status)}"))
     say(f"fill: {live_line(status)}", err=True)
     return 0
 
@@ -161,26 +156,3 @@ def live_line(status: FillStatus) -> str:
     doing = "" if status.state == "filling" else f"; {status.doing}"
     problem = f"; {figures.problem}" if figures.problem else ""
     return one_line(", ".join(parts) + doing + problem)
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[FillStatus], None]]:
-    """Shows a status on standard error: on a terminal as a line that changes, elsewhere as one every ten seconds."""
-    terminal = sys.stderr.isatty()
-    last = time.monotonic()
-
-    def show(status: FillStatus) -> None:
-        nonlocal last
-        text = f"fill: {live_line(status)}"
-        if terminal:
-            # One that is broken in two could not be overwritten.
-            click.echo(_ERASE + text[: shutil.get_terminal_size().columns - 1], err=True, nl=False)
-        elif time.monotonic() - last >= LOG_SECONDS:
-            last = time.monotonic()
-            say(text, err=True)
-
-    try:
-        yield show
-    finally:
-        if terminal:
-            click.echo(_ERASE, err=True, nl=False)

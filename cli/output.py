@@ -10,9 +10,10 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
@@ -22,7 +23,8 @@ import click
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
 
-LOG_SECONDS: Final = 10.0
+_LOG_SECONDS: Final = 10.0
+_ERASE: Final = "\r\x1b[K"
 # All control characters except tab and line feed, marks that change the direction of writing, and halves of surrogates.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -78,7 +80,7 @@ class _Lines:
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
         now = time.monotonic()
-        if now - self._last < LOG_SECONDS:
+        if now - self._last < _LOG_SECONDS:
             return
         self._last = now
         rate = (done - resumed) / (now - self._start)
@@ -90,6 +92,29 @@ class _Lines:
         else:
             amount = f"{done:,} of {total:,} ({rate:,.0f} {self._unit}/s{left})"
         say(f"{self._verb}: {f'{amount} {one_line(note)}'.strip()}", err=True)
+
+
+@contextmanager
+def changing_line() -> Iterator[Callable[[str], None]]:
+    """Shows a line that changes on standard error: in place on a terminal, elsewhere as it is every ten seconds."""
+    terminal = sys.stderr.isatty()
+    last = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal last
+        if terminal:
+            # One that is broken in two could not be overwritten.
+            shown = one_line(text)[: shutil.get_terminal_size().columns - 1]
+            click.echo(_ERASE + shown, err=True, nl=False)
+        elif time.monotonic() - last >= _LOG_SECONDS:
+            last = time.monotonic()
+            say(text, err=True)
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            click.echo(_ERASE, err=True, nl=False)
 
 
 def printable(text: str) -> str:

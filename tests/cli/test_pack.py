@@ -227,7 +227,7 @@ class TestProgress:
     def test_a_log_gets_plain_lines(
         self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("packtrain._cli.output.LOG_SECONDS", 0)
+        monkeypatch.setattr("packtrain._cli.output._LOG_SECONDS", 0)
         monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", 0)
         outcome = run("pack", images, tmp_path / "out", "--format", "tar", "--workers", 1)
         lines = outcome.err.splitlines()
@@ -243,7 +243,7 @@ class TestProgress:
         assert not CONTROL.search(outcome.err)
 
     def test_json_is_silent(self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("packtrain._cli.output.LOG_SECONDS", 0)
+        monkeypatch.setattr("packtrain._cli.output._LOG_SECONDS", 0)
         assert run("pack", images, tmp_path / "out", "--format", "tar", "--json", "--workers", 1).err == ""
 
     def test_a_terminal_gets_a_bar(self, images: Path, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class TestNamesThatSteerTerminals:
     def test_in_the_note_of_a_progress_line(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(output, "LOG_SECONDS", 0)
+        monkeypatch.setattr(output, "_LOG_SECONDS", 0)
         with output.progress("stage", quiet=False, unit="bytes") as show:
             show(1, 2, 0, f"{EVIL}\nerror: no")
         written = capsys.readouterr().err

@@ -250,9 +250,7 @@ class TestOutlive:
         wait_until_unfilled(root)
         assert read_status(root).doing == "ended: SIGTERM"
 
-    def test_its_output_goes_to_a_log_that_stays_short(
-        self, tmp_path: Path, root: Path
-    ) -> None:
+    def test_its_output_goes_to_a_log_that_stays_short(self, tmp_path: Path, root: Path) -> None:
         process = trainer(tmp_path, "cache.fill(fillers.talking, outlive=True)", root)
         process.communicate(timeout=30)
         log, largest, shrunk = root / LOG, 0, False

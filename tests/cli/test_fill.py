@@ -1,0 +1,163 @@
+"""Laws of `packtrain fill`: it fills, says what it does in the form that its reader needs, and ends in order."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import fillers
+from helpers.fillers import cleared, wait_until_unfilled
+
+from packtrain import GrowingCache
+from packtrain._cli import fill_cmd, output
+from packtrain._cli.fill_cmd import live_line
+from packtrain._filler.figures import FillFigures
+from packtrain._filler.options import FillOptions
+from packtrain._filler.process import run as run_filler
+from packtrain._filler.status import FillStatus, is_filled, read_status
+
+from .conftest import Run
+
+SIZES = ("--budget", "4MiB", "--shard-size", "128KiB")
+WORDS = (sys.executable, "-m", "packtrain", "fill")
+
+
+@pytest.fixture
+def root(memory_path: Path) -> Iterator[Path]:
+    """Where a cache may be; whoever fills it is ended after the test."""
+    with cleared(memory_path / "cache"):
+        yield memory_path / "cache"
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(Path(fillers.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+class TestFilling:
+    def test_it_fills_until_the_source_ends(self, run: Run, root: Path) -> None:
+        done = run("fill", "helpers.fillers:few", root, *SIZES)
+        assert (done.code, done.out) == (0, "")
+        assert "60 samples" in done.err and "ended: its source has ended" in done.err
+        assert len(GrowingCache(root).dataset()) == 60
+
+    def test_a_second_one_is_wrong_usage(self, run: Run, root: Path) -> None:
+        with GrowingCache(root, "4MiB", shard_size="128KiB") as cache:
+            cache.fill(fillers.steady)
+            done = run("fill", "helpers.fillers:few", root, *SIZES)
+        assert done.code == 2
+        assert "another filler works" in done.err
+
+    @pytest.mark.parametrize(
+        ("number", "code", "why"), [(signal.SIGTERM, 0, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+    )
+    def test_a_signal_ends_it_in_order(self, root: Path, number: int, code: int, why: str) -> None:
+        words = [*WORDS, "helpers.fillers:steady", str(root), *SIZES]
+        process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+        while read_status(root).state != "filling":
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == code, errors
+        assert "Traceback" not in errors
+        assert not is_filled(root)
+        assert read_status(root).doing == f"ended: {why}"
+
+    def test_a_terminal_has_a_line_that_changes(self, root: Path) -> None:
+        ours, theirs = pty.openpty()
+        words = [*WORDS, "helpers.fillers:steady", str(root), *SIZES]
+        process = subprocess.Popen(words, env=environment(), stderr=theirs, stdin=theirs)
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"\r\x1b[Kfill: ") < 2:
+            shown += os.read(ours, 4096)
+        assert b"\n" not in shown
+        process.terminate()
+        process.wait(30)
+        os.close(ours)
+
+    def test_a_log_has_a_line_now_and_then(self, run: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(output, "_LOG_SECONDS", 0)
+        lines = run("fill", "helpers.fillers:few", root, *SIZES).err.splitlines()
+        assert len(lines) == 2
+        assert all(line.startswith("fill: ") for line in lines)
+
+
+class TestStatus:
+    def test_it_is_shown_as_a_table(self, run: Run, root: Path) -> None:
+        run("fill", "helpers.fillers:few", root, *SIZES)
+        done = run("fill", "--status", root)
+        assert (done.code, done.err) == (0, "")
+        assert "filler    ended: its source has ended" in done.out
+        assert "60 in generation" in done.out
+
+    def test_it_is_shown_as_json(self, run: Run, root: Path) -> None:
+        run("fill", "helpers.fillers:few", root, *SIZES)
+        found = run("fill", "--status", root, "--json").json
+        assert (found["root"], found["state"], found["figures"]["samples"]) == (str(root), "ended", 60)
+
+    def test_a_filler_that_was_killed_is_a_failure(self, run: Run, root: Path) -> None:
+        with GrowingCache(root, "4MiB", shard_size="128KiB") as cache:
+            cache.fill(fillers.steady)
+            os.kill(cache.status().process, signal.SIGKILL)
+            wait_until_unfilled(root)
+            done = run("fill", "--status", root)
+        assert done.code == 1
+        assert "killed" in done.out
+
+    def test_another_folder_has_none(self, run: Run, tmp_path: Path) -> None:
+        done = run("fill", "--status", tmp_path, "--json")
+        assert (done.code, done.json["error"]) == (1, "NotADataset")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["CACHE"], "expected MODULE:FUNCTION CACHE, found CACHE"),
+        (["m:f", "CACHE"], "--budget is missing"),
+        (["m:f", "CACHE", "--budget", "much"], "much"),
+        (["m:f", "CACHE", "--budget", "1GiB", "--headroom", "3"], "headroom=3"),
+        (["m:f", "CACHE", "--json"], "--json goes with --status"),
+        (["--status"], "expected CACHE, found nothing"),
+        (["--status", ""], "expected CACHE, found ''"),
+        (["--records", "D", "--slices", "F", "--shape", "4", "CACHE"], "cannot be combined"),
+        (["--slices", "F", "CACHE"], "go together"),
+        (["--shape", "4", "m:f", "CACHE"], "go together"),
+        (["--records", "D", "m:f", "CACHE"], "expected CACHE, found m:f CACHE"),
+    ],
+)
+def test_wrong_usage_is_explained(run: Run, words: list[str], message: str) -> None:
+    done = run("fill", *words)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_line_says_what_matters() -> None:
+    figures = FillFigures(samples=1234, evicted_shards=5, used_bytes=3 << 30, problem="a sample\nwas refused")
+    status = FillStatus(
+        Path("c"),
+        "waiting",
+        "readers",
+        budget_bytes=4 << 30,
+        bytes_per_second=61e6,
+        oldest_seconds=600,
+        figures=figures,
+    )
+    assert live_line(status) == (
+        "1,234 samples, 61 MB/s in, 5 shards evicted, the oldest 10 min old, 3.0 GiB of 4.0 GiB, 0 B a day; "
+        "waiting: readers; a sample\\nwas refused"
+    )
+
+
+def test_options_have_the_defaults_of_the_library(root: Path) -> None:
+    defaults = {parameter.name: parameter.default for parameter in fill_cmd.command.params}
+    assert defaults["headroom"] == FillOptions("1GiB").headroom
+    assert run_filler(root, fillers.few, FillOptions("4MiB", shard_size="128KiB")).state == "ended"
