@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.growing import SIZES, assert_same_sample, blocks, numbered_sample, stored_sample
+from helpers.filling import SIZES, assert_same_sample, blocks, numbered_sample, stored_sample
 from helpers.support import FORMATS
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
