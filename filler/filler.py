@@ -19,6 +19,7 @@ from packtrain._core.locks import Lock
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import size
 
+from . import page_cache
 from .encoding import EncodedSample, SampleEncoder
 from .figures import FillFigures
 from .generations import Generations
@@ -122,6 +123,7 @@ class Filler:
         self._pacing: Final = Pacing(root, options.samples_per_insert)
         self._space: Final = Space(root, info, options.budget_bytes)
         self._shard: GrowingShard | None = None
+        self._keep: Final = page_cache.stays_in_memory(options.budget_bytes)
         self._number = self._generations.newest.end_sample
         self._spent = 0
         self._pause = _SHORTEST_PAUSE
@@ -155,7 +157,8 @@ class Filler:
         try:
             if self._shard is None:
                 self._wait(self._lack_of_room)
-                self._shard = GrowingShard(self._root, self._info, self._generations.newest.end_shard, self._number)
+                number = self._generations.newest.end_shard
+                self._shard = GrowingShard(self._root, self._info, number, self._number, keep=self._keep)
             self._shard.add(sample)
         except OSError as error:
             self._abandon(error)

@@ -21,6 +21,7 @@ from packtrain._core.generations import (
 from packtrain._packer.formats import shard_writer
 from packtrain._readers.formats import container
 
+from . import page_cache
 from .encoding import EncodedSample
 
 _SIDECARS: Final = (".idx",)
@@ -64,6 +65,8 @@ class GrowingShard:
         self._info = info
         self._number = number
         self._first = first
+        self._keep = keep
+        self._behind = 0
         self._schema: Final = info.schema
         self._final = shard_path(root, container(info.format).SUFFIX, number)
         self._path = root / TEMPORARY / self._final.name
@@ -88,6 +91,9 @@ class GrowingShard:
         self._rows.append((sample.label, sample.columns))
         self.bytes += sample.bytes
         self.whole = True
+        if self.bytes - self._behind >= page_cache.PART:
+            page_cache.write_behind(self._path, self._behind, self.bytes)
+            self._behind = self.bytes
 
     def finish(self) -> FinishedShard:
         """Completes the shard and its index, durably, under their final names."""
@@ -96,6 +102,8 @@ class GrowingShard:
         self._writer.close()
         data = index_bytes(self._table(written.offsets))
         fsync_file(self._path)
+        if not self._keep:
+            page_cache.settle(self._path)
         size = self._path.stat().st_size
         write_file(index_path(self._root, self._number), [data])
         for suffix, content in written.sidecars.items():
