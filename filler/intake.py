@@ -90,7 +90,8 @@ class Intake:
             UsageError: The first samples differ, or none of them can be stored, or the source has none; or what it
                 yields does not fit the cache.
         """
-        stated = self._source.sample_form() if isinstance(self._source, Formed) else None
+        source: object = self._source
+        stated = source.sample_form() if isinstance(source, Formed) else None
         if known is not None:
             held = Form(known.schema.fields, known.schema.labels)
             if stated is not None and stated != held:

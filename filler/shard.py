@@ -51,6 +51,7 @@ class GrowingShard:
         info: What the cache holds.
         number: Number of the shard.
         first: Number of its first sample.
+        keep: Whether it may stay in the page cache once it is on the disk.
 
     Attributes:
         bytes: Size of the records so far.
@@ -60,7 +61,7 @@ class GrowingShard:
         OSError: It cannot be made; nothing is left of it.
     """
 
-    def __init__(self, root: Path, info: CacheInfo, number: int, first: int) -> None:
+    def __init__(self, root: Path, info: CacheInfo, number: int, first: int, *, keep: bool = True) -> None:
         self._root = root
         self._info = info
         self._number = number

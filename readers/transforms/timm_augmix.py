@@ -78,7 +78,7 @@ class TimmAugMix(Transform):
 def _weights(random: Sequence[float]) -> npt.NDArray[np.float32]:
     """Positive numbers whose sum is 1, all such equally likely: Dirichlet's distribution with parameters of 1."""
     found = [-math.log1p(-max(number, _LEAST)) for number in random]
-    return np.float32(np.array(found) / sum(found))
+    return (np.array(found) / sum(found)).astype(np.float32)
 
 
 def _shares(weights: npt.NDArray[np.float32], share: np.float32) -> tuple[float, ...]:
