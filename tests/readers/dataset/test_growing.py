@@ -327,7 +327,7 @@ def test_a_damaged_shard_is_named_and_never_waited_for(cache: TinyCache, damage:
 def test_a_forged_index_ends_in_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whoever forges an index forges the checksum, too."""
     cache = TinyCache(tmp_path_factory.mktemp("growing") / "cache")
-    made = cache.grow(3)
+    cache.grow(3)
     path = index_path(cache.root, 0)
     content = bytearray(path.read_bytes())
     dtype = np.load(path).dtype
@@ -337,8 +337,7 @@ def test_a_forged_index_ends_in_an_error_of_ours(tmp_path_factory: pytest.TempPa
     kind = np.iinfo(dtype[name])
     table[name][data.draw(st.integers(0, 2))] = data.draw(st.integers(int(kind.min), int(kind.max)))
     path.write_bytes(content)
-    body = {"version": 1, **vars(made), "index_crc32c": [crc32c(content)]}
-    generation_path(cache.root, 0).write_bytes(dump_document(body))
+    _forge(cache.root, {"index_crc32c": [crc32c(content)]})
     for io in ("mmap", "pread"):
         grown = cache.dataset(io=io)
         for row in range(3):
@@ -348,20 +347,31 @@ def test_a_forged_index_ends_in_an_error_of_ours(tmp_path_factory: pytest.TempPa
                 assert (found.name, found.label) == (f"sample {row}", row)
 
 
-def test_a_generation_of_other_samples_than_the_index_is_refused(cache: TinyCache) -> None:
-    path = generation_path(cache.root, 0)
+def test_an_index_of_other_columns_is_refused(cache: TinyCache) -> None:
+    path = index_path(cache.root, 1)
+    data = path.read_bytes().replace(b"'field.x.offset'", b"'field.y.offset'")
+    path.write_bytes(data)
+    _forge(cache.root, {"index_crc32c": [crc32c(index_path(cache.root, number).read_bytes()) for number in range(3)]})
+    with pytest.raises(CorruptFile, match="its header is not that of 4 samples of this cache"):
+        cache.dataset()[5]
+
+
+def _forge(root: Path, change: dict[str, Any]) -> None:
+    """Changes generation 0, and gives it a sound checksum."""
+    path = generation_path(root, 0)
     body = json.loads(path.read_bytes())
     del body["checksum"]
-    path.write_bytes(dump_document(body | {"first_sample": 1}))
+    path.write_bytes(dump_document(body | change))
+
+
+def test_a_generation_of_other_samples_than_the_index_is_refused(cache: TinyCache) -> None:
+    _forge(cache.root, {"first_sample": 1})
     with pytest.raises(CorruptFile, match=r"cache-000001.index.npy is damaged: it does not hold the samples from 4 on"):
         cache.dataset()[5]
 
 
 def test_a_generation_whose_index_would_be_endless_is_refused(cache: TinyCache) -> None:
-    path = generation_path(cache.root, 0)
-    body = json.loads(path.read_bytes())
-    del body["checksum"]
-    path.write_bytes(dump_document(body | {"records": [1 << 50, 4, 2]}))
+    _forge(cache.root, {"records": [1 << 50, 4, 2]})
     with soon(), pytest.raises(CorruptFile, match="samples are too many for one shard"):
         cache.dataset()[5]
 
@@ -435,6 +445,24 @@ def test_threads_read_while_shards_are_forgotten(memory_path: Path, io: str, mon
         for thread in threads:
             thread.join()
     assert not problems
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["another one is left", "none is left"])
+def test_a_shard_that_another_thread_closes_first_is_no_problem(cache: TinyCache, left: bool) -> None:
+    class Raced(dict[int, Any]):
+        """Loses its first key, or all of them, whenever somebody looks for it."""
+
+        def __iter__(self) -> Iterator[int]:
+            found = list(super().keys())
+            self.pop(found[0])
+            return iter(found[:1] if left else ())
+
+    files = CacheFiles(cache.root)
+    files.opened = Raced()  # type: ignore[misc]
+    files._most_shards = 1
+    store = newest(files)
+    for row in (0, 3, 7, 0):
+        assert bytes(store.record(row, "name")) == b"sample %d" % row
 
 
 def test_forgotten_shards_are_closed(cache: TinyCache) -> None:
@@ -579,8 +607,8 @@ def test_before_the_first_generation_there_is_none(memory_path: Path) -> None:
         cache.dataset()
 
 
-@pytest.mark.parametrize("again", [True, False], ids=["another cache", "nothing"])
-def test_a_cache_that_was_replaced_is_not_read_on(memory_path: Path, again: bool) -> None:
+@pytest.mark.parametrize("again", [0, 1, 2], ids=["nothing", "as many generations", "more generations"])
+def test_a_cache_that_was_replaced_is_not_read_on(memory_path: Path, again: int) -> None:
     cache = TinyCache(memory_path / "cache")
     cache.grow(3)
     grown = cache.dataset()
@@ -590,7 +618,8 @@ def test_a_cache_that_was_replaced_is_not_read_on(memory_path: Path, again: bool
     expected: Any = (NotADataset, "no growing cache")
     if again:
         other = TinyCache(cache.root)
-        other.grow(2, 2)
+        for _ in range(again):
+            other.grow(2, 2)
         expected = (GenerationGone, r"has been removed and filled anew.*Open the cache again")
     for use in (grown.advance, lambda: pickle.loads(sent)):
         with pytest.raises(expected[0], match=expected[1]):
