@@ -790,6 +790,27 @@ def test_a_link_leads_nowhere_else(cache: TinyCache) -> None:
     assert cache.dataset()[0].label == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_somebody_elses_cache_is_read_and_not_changed(cache: TinyCache) -> None:
+    for folder in (cache.root.parent, cache.root):
+        folder.chmod(0o755)
+    before = generation_path(cache.root, 0).stat()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            grown = cache.dataset()
+            assert numbers(grown) == list(range(9))
+            assert not grown.promise(60)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert generation_path(cache.root, 0).stat().st_mtime_ns == before.st_mtime_ns
+
+
 def test_io_and_cache_json_are_checked(cache: TinyCache) -> None:
     with pytest.raises(UsageError, match="io="):
         CacheFiles(cache.root, "mmapp")
