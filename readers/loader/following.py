@@ -242,11 +242,9 @@ class FollowingGenerations(Following):
     def promise(self) -> None:
         if not self._promises or self._progress.chosen is None:
             return
-        try:
-            promise(self._store.path, self._store.generation.number, time.time() + self._keep)
-        except OSError as error:
-            self._promises = False
-            self._warn("states cannot keep the generation that they name", error, stacklevel=4)
+        self._promises = promise(self._store.path, self._store.generation.number, time.time() + self._keep)
+        if not self._promises:
+            self._warn("cannot be written to: a state does not keep the generation that it names", stacklevel=3)
 
     @override
     def take(self, samples: int) -> None:
@@ -317,13 +315,13 @@ class FollowingGenerations(Following):
                 self._report = ReaderReport(self._store.path)
             except OSError as error:
                 self._reports = False
-                self._warn("its filler will not know what this loader takes", error, stacklevel=5)
+                why = f"cannot be written to ({error.strerror}): its filler does not know what this loader takes"
+                self._warn(why, stacklevel=4)
         if self._report is not None:
             self._report.begin(generation)
 
-    def _warn(self, what: str, error: OSError, stacklevel: int) -> None:
-        message = f"{self._store.path} cannot be written to ({error.strerror}): {what}"
-        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+    def _warn(self, what: str, stacklevel: int) -> None:
+        warnings.warn(f"{self._store.path} {what}", RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 def following_of(

@@ -18,7 +18,7 @@ from packtrain._readers.dataset.samples import PackedSamples
 
 VALUES = 128
 SHARD = 64 << 10
-BUDGET = 8 << 20
+BUDGET = 12 << 20
 HEADROOM = 0.9
 """So much that a generation keeps only a tenth of the budget, and nothing ever waits for a reader."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed
 from helpers.batching import through_json
-from helpers.following import grow, last, loader_of, numbers, of, opened, sample
+from helpers.following import BUDGET, HEADROOM, SHARD, grow, last, loader_of, numbers, of, opened, sample
 from helpers.ranks import in_ranks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from packtrain._readers.loader.schedule import Schedule
 
 
 def fill_for_ever(root: Path) -> None:
-    fill(root, lambda: map(sample, range(60, 10**9)), FillOptions(budget=8 << 20, shard_size=64 << 10, headroom=0.9))
+    fill(root, lambda: map(sample, range(60, 10**9)), FillOptions(budget=BUDGET, shard_size=SHARD, headroom=HEADROOM))
 
 
 def epochs(rank: int, world: int, root: Path, count: int) -> list[tuple[int, int, list[int]]]:
