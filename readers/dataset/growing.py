@@ -50,6 +50,8 @@ from .shards import IO, Io, Shard, Shards, descriptor_budget
 from .store import NO_LABEL, Label, Store
 
 _MOST_INDEX_BYTES: Final = 4 << 30
+_INDEXES: Final = 0.25
+"""Part of the descriptors for mapped indexes. Further ones are copied: they are small, and shards are not."""
 _MOST_SECONDS: Final = 1e9
 
 
@@ -91,10 +93,6 @@ class CacheFiles:
         self._parts: dict[int, Part] = {}
         mapped = io == "mmap" or (io == "auto" and not is_network(self.root))
         self.io: Final[Io] = "mmap" if mapped else "pread"
-        # A mapped index takes a descriptor, too. Further ones are copied: they are small, and shards are not.
-        descriptors = descriptor_budget()
-        self._most_maps = descriptors // 4
-        self._most_shards = descriptors - self._most_maps
 
     def __reduce__(self) -> tuple[Callable[..., CacheFiles], tuple[str, str, bool, str]]:
         return _reopened, (os.fspath(self.root), self._given, self.check, self.info.id)
@@ -137,7 +135,7 @@ class CacheFiles:
         with advising(REMEDY, f"{SHARDS}/{file.name}"):
             index = self._index(file, number, generation, place)
         path = shard_path(self.root, self._suffix, number)
-        shards = _OneShard(path, generation.bytes[place], self.io, self.opened, self._most_shards)
+        shards = _OneShard(path, generation.bytes[place], self.io, self.opened, 1 - _INDEXES)
         return Part(self.info, shards, index, _PartFaults(self.root, path.name, index), check=self.check)
 
     def _index(self, path: Path, number: int, generation: Generation, place: int) -> ShardIndex:
@@ -147,7 +145,7 @@ class CacheFiles:
         size = len(header) + records * self._dtype.itemsize
         if size > _MOST_INDEX_BYTES:
             raise CorruptFile(f"{path} is damaged: {records} samples are too many for one shard")
-        mapped = len(self._parts) < self._most_maps
+        mapped = len(self._parts) < descriptor_budget() * _INDEXES
         with reading(path), os.fdopen(open_regular(path, follow=False), "rb") as file:
             # An empty file cannot be mapped.
             mapped = mapped and os.fstat(file.fileno()).st_size == size

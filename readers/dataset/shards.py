@@ -65,17 +65,17 @@ class Shards(ABC):
     Args:
         io: ``"mmap"`` or ``"pread"``.
         opened: Where those that are open are kept; None: in a dict of their own.
-        most: How many may be open there at once; None: as many as `descriptor_budget` allows.
+        share: Part of the `descriptor_budget` that they may take.
 
     Attributes:
         io: ``"mmap"`` or ``"pread"``.
         opened: The shards that are open. A look into it is all that reading from an open shard costs.
     """
 
-    def __init__(self, io: Io, opened: dict[int, Shard] | None = None, most: int | None = None) -> None:
+    def __init__(self, io: Io, opened: dict[int, Shard] | None = None, share: float = 1) -> None:
         self.io: Final[Io] = io
         self.opened: Final[dict[int, Shard]] = {} if opened is None else opened
-        self._most = descriptor_budget() if most is None else most
+        self._share = share
 
     @abstractmethod
     def open(self, number: int) -> Shard:
@@ -89,7 +89,7 @@ class Shards(ABC):
 
     def _opened(self, number: int, path: Path, size: int) -> Shard:
         """Opens the file of a shard, which must have this size."""
-        if len(self.opened) >= self._most:
+        if len(self.opened) >= descriptor_budget() * self._share:
             # Another thread may open or close shards meanwhile; then it makes room, or the next call does.
             with suppress(RuntimeError, StopIteration):
                 self.opened.pop(next(iter(self.opened)), None)
@@ -198,6 +198,9 @@ def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def descriptor_budget() -> int:
-    """How many shards may be open at once: half of the descriptors this process may have (each map holds one)."""
+    """How many shards may be open at once: half of the descriptors this process may have (each map holds one).
+
+    Ask for it whenever one is opened: a loader's workers may have more than the process that they were forked from.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 16 if soft == resource.RLIM_INFINITY else max(16, soft // 2)

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from packtrain._core.generations import generation_numbers, retire
+from packtrain._core.generations import CacheInfo, generation_numbers, retire
+from packtrain._core.manifest import FieldInfo, Labels
+from packtrain._core.schema import Field
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
 from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
@@ -27,16 +29,34 @@ OPTIONS: Final = FillOptions(budget=40 * PER_SHARD * BYTES, headroom=0.5, shard_
 _SHARD: Final = re.compile(r"/shards/cache-(\d+)\.")
 
 
+def plain(number: int) -> dict[str, Any]:
+    """A sample that is filled with its number."""
+    return {"x": np.full(VALUES, number, np.int32), "label": number}
+
+
 class Cache:
-    """A cache whose samples are filled with their own number.
+    """A cache of samples by number.
 
     Args:
         root: Its folder.
         shards: Number of shards in its first generation.
+        sample: Makes a sample.
+        shape: Shape of its values, if that is not the shape of the first one.
     """
 
-    def __init__(self, root: Path, shards: int = 6) -> None:
+    def __init__(
+        self,
+        root: Path,
+        shards: int = 6,
+        sample: Callable[[int], dict[str, Any]] = plain,
+        shape: tuple[int | None, ...] = (),
+    ) -> None:
         self.root: Final = root
+        if shape:
+            root.mkdir(parents=True)
+            fields = (FieldInfo.of(Field("x", "array", dtype="<i4", shape=shape)),)
+            CacheInfo("0" * 32, "tar", fields, Labels("int")).save(root)
+        self._sample = sample
         self._next = 0
         self.grow(shards)
 
@@ -46,14 +66,13 @@ class Cache:
         first, self._next = self._next, self._next + count
 
         def samples() -> Iterator[dict[str, Any]]:
-            for number in range(first, first + count):
-                yield {"x": np.full(VALUES, number, np.int32), "label": number}
+            yield from map(self._sample, range(first, first + count))
 
         fill(self.root, samples, OPTIONS)
 
-    def dataset(self) -> GrowingDataset:
+    def dataset(self, *fields: str) -> GrowingDataset:
         """Its newest generation."""
-        return GrowingDataset(PackedSamples(newest(CacheFiles(self.root)), fields=("x", "label")))
+        return GrowingDataset(PackedSamples(newest(CacheFiles(self.root)), fields=fields or ("x", "label")))
 
     def older_are_free(self) -> bool:
         """True if nobody has a lease on any generation but the newest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import resource
 import signal
 import threading
@@ -13,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers.moving import BYTES, Cache, check, eventually, has_left, mapped, workers
+from helpers.moving import BYTES, VALUES, Cache, check, eventually, has_left, mapped, workers
 from helpers.support import START_METHODS, soon
 from torch.utils.data import default_collate
 
@@ -291,6 +293,27 @@ def test_batches_grow_with_the_first_generations(tmp_path: Path, count: int) -> 
         assert sizes == [4, 20, 32, 32, 32]
 
 
+def varying(number: int) -> dict[str, Any]:
+    """A sample whose first size depends on its number."""
+    return {"x": np.full((VALUES // 2 + number % 9, 2), number, np.int32), "label": number}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_arrays_of_other_sizes_in_a_later_generation(tmp_path: Path, count: int) -> None:
+    cache = Cache(tmp_path / "cache", 3, varying, (None, 2))
+    dataset = cache.dataset()
+    with loader_of(dataset, num_workers=count) as loader:
+        for _ in range(3):
+            seen = 0
+            for batch in loader:
+                for values, number in zip(batch.x, batch.label.tolist(), strict=True):
+                    assert values.shape == (VALUES // 2 + number % 9, 2)
+                    assert (values == number).all()
+                    seen += 1
+            assert seen == len(dataset)
+            cache.grow(7)
+
+
 def test_nothing_is_announced_for_the_same_generation(cache: Cache) -> None:
     dataset = cache.dataset()
     with loader_of(dataset) as loader:
@@ -303,16 +326,20 @@ def test_nothing_is_announced_for_the_same_generation(cache: Cache) -> None:
         assert board(loader).edition() == before + 1
 
 
-def test_workers_may_have_many_descriptors_open(cache: Cache) -> None:
-    """Each mapped shard takes two."""
+def test_workers_may_have_more_shards_open_than_the_consumer(tmp_path: Path) -> None:
+    """They raise the number of descriptors that they may have. Each mapped shard takes one, and its index another."""
+    cache = Cache(tmp_path / "cache", shards=20)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    # The worker is forked from a process that may have 24 shards and 8 indexes open.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
     try:
         with loader_of(cache.dataset(), num_workers=1) as loader:
             list(loader)
             (worker,) = workers()
             wanted = (1 << 16) if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
             assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (wanted, hard)
+            maps = Path(f"/proc/{worker}/maps").read_text()
+            assert len(set(re.findall(r"cache-\d+\.index\.npy", maps))) == 20
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
