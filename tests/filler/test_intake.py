@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def nothing() -> None:
 
 def taken(
     source: Any, figures: FillFigures | None = None, idle: Callable[[], None] = nothing, form: Form | None = None
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """The number in each sample that arrives."""
     with Intake(source, OPTIONS, figures or FillFigures()) as intake:
         found = form or intake.form(None, idle)

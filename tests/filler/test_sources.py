@@ -90,7 +90,8 @@ def cached(folder: Path, source: Any, samples: int, format: str = "tar") -> Gene
 
     class Some:
         def sample_form(self) -> Form:
-            return source.sample_form()
+            form: Form = source.sample_form()
+            return form
 
         def __call__(self) -> Iterator[Any]:
             return islice(source(), samples)
@@ -225,7 +226,7 @@ def test_windows_are_what_plain_slices_give(kind: str, tmp_path: Path) -> None:
         first, second, third = sample["start"].tolist()
         expected = ARRAY[first : first + 3, second : second + 4, third : third + 5]
         np.testing.assert_array_equal(sample["window"], expected, strict=True)
-        assert (sample["start"].dtype, sample["start"].shape) == (np.int64, (3,))
+        assert (sample["start"].dtype.str, sample["start"].shape) == ("<i8", (3,))
 
 
 @pytest.mark.parametrize("kind", KINDS)

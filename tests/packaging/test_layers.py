@@ -32,6 +32,7 @@ MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "readers/dataset": {"formats", "transforms"},
     "readers/transforms": set[str](),
     "readers/formats": set[str](),
+    "filler/sources": {"forms", "intake"},
 }
 ROOMS = tuple(MAY_IMPORT)
 OTHERS = ("tests", "examples", "benchmarks")
