@@ -26,6 +26,7 @@ from .generations import Generations
 from .intake import Intake, Source
 from .options import FillOptions
 from .pacing import Pacing
+from .rate import Rate
 from .recovery import check_folder, stray_warning
 from .shard import FinishedShard, GrowingShard
 from .space import Space
@@ -122,6 +123,7 @@ class Filler:
         self._generations: Final = Generations(root, info)
         self._pacing: Final = Pacing(root, options.samples_per_insert)
         self._space: Final = Space(root, info, options.budget_bytes)
+        self._rate: Final = Rate(options.bytes_per_second, options.shard_bytes)
         self._shard: GrowingShard | None = None
         self._keep: Final = page_cache.stays_in_memory(options.budget_bytes)
         self._number = self._generations.newest.end_sample
@@ -154,6 +156,7 @@ class Filler:
             self.publish()
         if self._number >= self._pacing.limit:
             self._wait(self._readers_behind)
+        self._keep_to_rate(sample.bytes)
         try:
             if self._shard is None:
                 self._wait(self._lack_of_room)
@@ -286,6 +289,15 @@ class Filler:
             figures.first_sample, figures.end_sample = newest.first_sample, newest.end_sample
             figures.oldest_ns = self._generations.oldest_ns
             figures.used_bytes = self._space.used
+
+    def _keep_to_rate(self, size: int) -> None:
+        start = time.monotonic()
+        end = start + self._rate.wait_for(size)
+        while (left := end - time.monotonic()) > 0:
+            self.idle()
+            time.sleep(min(left, _LOOK))
+        if end > start:
+            self.figures.waited_seconds += time.monotonic() - start
 
     def _wait(self, obstacle: Callable[[], Obstacle]) -> None:
         """Waits until there is no obstacle any more."""

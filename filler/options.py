@@ -81,6 +81,12 @@ class FillOptions:
         return int(self.budget_bytes * (1 - self.headroom))
 
     @property
+    def bytes_per_second(self) -> int | None:
+        """`rate` in bytes per second; None for no limit."""
+        assert not isinstance(self.rate, str)
+        return self.rate
+
+    @property
     def shard_bytes(self) -> int:
         """`shard_size` in bytes."""
         assert isinstance(self.shard_size, int)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain._filler.filler import fill
+from packtrain._filler.options import FillOptions
 from packtrain._filler.rate import Rate
 
 RATE = 1000.0
@@ -75,3 +82,19 @@ def test_over_minutes_the_rate_is_reached_though_every_sleep_takes_too_long(size
 def test_without_a_rate_nothing_waits() -> None:
     limit = Rate(None)
     assert [limit.wait_for(10**12) for _ in range(3)] == [0.0] * 3
+
+
+def test_a_filler_keeps_to_its_rate_and_reports_meanwhile(tmp_path: Path) -> None:
+    def source() -> Iterator[Any]:
+        for _ in range(20):
+            yield {"x": np.zeros(100_000, np.uint8)}
+
+    options = FillOptions(budget="64MiB", shard_size="256KiB", rate="2MB")
+    reports: list[int] = []
+    start = time.monotonic()
+    figures = fill(tmp_path / "cache", source, options, lambda figures: reports.append(figures.samples))
+    # No upper limit: a busy machine may take longer, but never less.
+    assert time.monotonic() - start >= (2_000_000 - 256 * 1024) / 2_000_000
+    assert figures.samples == 20
+    assert figures.waited_seconds > 0
+    assert len(set(reports)) > 3
