@@ -114,7 +114,7 @@ class GrowingCache:
         if self._options is None:
             raise UsageError(f'a budget is needed to fill {self.root}: GrowingCache(root, budget="500GiB")')
         if self._filler is not None and (why := self._failure()):
-            warnings.warn(f"the last filler of {self.root} has {why}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the last filler of {self.root} is gone: {why}", RuntimeWarning, stacklevel=2)
         started = start(self.root, source, self._options, outlive=outlive)
         self.close()
         if started is not None:
@@ -163,7 +163,7 @@ class GrowingCache:
         self._wait(timeout)
         if why := self._failure():
             warnings.warn(
-                f"{self.root} gets no new samples: its filler has {why}. Training goes on with those that are there",
+                f"{self.root} gets no new samples, its filler is gone: {why}. Training goes on with what is there",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -229,7 +229,7 @@ class GrowingCache:
         # What ended before is not what the caller waits for: another process may be about to start a filler.
         ended = status.state in _OVER and (self._filler is not None or status.updated_ns >= self._made_ns)
         if ended:
-            return f"{self.root} has no samples, and will have none: its filler has {status.doing}{trouble}"
+            return f"{self.root} has no samples, and will have none. Its filler: {status.doing}{trouble}"
         if timeout is not None and waited >= timeout:
             return (
                 f"{self.root} has no samples after {timeout:g} s. Its filler: {status.doing}, "
@@ -246,7 +246,7 @@ class GrowingCache:
     def _failure(self) -> str:
         """Why the last filler failed; empty if it did not."""
         status = self.status()
-        return f"{status.state}: {status.why}" if status.state in _FAILED else ""
+        return status.why if status.state in _FAILED else ""
 
 
 def _all_fields(schema: Schema) -> tuple[str, ...] | None:

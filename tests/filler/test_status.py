@@ -35,6 +35,12 @@ def told(root: Path, **figures: object) -> FillStatus:
     return status
 
 
+def after(monkeypatch: pytest.MonkeyPatch, clock: str, passed: int) -> None:
+    """Puts a clock forward, and stops it."""
+    now = getattr(time, clock)() + passed
+    monkeypatch.setattr(time, clock, lambda: now)
+
+
 class TestDocument:
     def test_what_is_written_is_what_is_read(self, root: Path) -> None:
         with be_the_filler(root):
@@ -47,7 +53,7 @@ class TestDocument:
         file = StatusFile(root, BUDGET)
         assert file.update(FillFigures()) is not None
         assert file.update(FillFigures(samples=1)) is None
-        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic() + 2: now)
+        after(monkeypatch, "monotonic", 2)
         assert file.update(FillFigures(samples=1)) is not None
 
     def test_it_has_a_checksum_and_leaves_nothing_else(self, root: Path) -> None:
@@ -91,7 +97,7 @@ class TestState:
     def test_a_source_that_gives_nothing_is_stalled(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = StatusFile(root, BUDGET)
         file.update(FillFigures(samples=3))
-        monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic() + 11: now)
+        after(monkeypatch, "monotonic", 11)
         status = file.update(FillFigures(samples=3))
         assert status is not None
         assert status.doing == "stalled: its source has given nothing for 11 s"
@@ -122,7 +128,7 @@ class TestState:
     def test_one_that_says_nothing_is_stalled(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with be_the_filler(root):
             told(root)
-            monkeypatch.setattr(time, "time_ns", lambda now=time.time_ns() + 12 * 10**9: now)
+            after(monkeypatch, "time_ns", 12 * 10**9)
             assert read_status(root).doing == "stalled: it has said nothing for 12 s"
 
 
