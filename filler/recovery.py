@@ -12,6 +12,7 @@ from packtrain._core.files import fsync_folder, is_temporary
 from packtrain._core.generations import (
     FILLER_LOCK,
     GENERATIONS,
+    LOG,
     READERS,
     SHARDS,
     STATUS,
@@ -94,7 +95,7 @@ def _strays(root: Path) -> Iterator[Path]:
 def _is_known(folder: Path, name: str, root: Path) -> bool:
     """True if packtrain gives this name to something in this folder of a cache."""
     if folder == root:
-        return name in (CACHE, STATUS, FILLER_LOCK, *_FOLDERS)
+        return name in (CACHE, STATUS, FILLER_LOCK, LOG, *_FOLDERS)
     patterns = {SHARDS: _SHARD, GENERATIONS: _GENERATION, TEMPORARY: _UNFINISHED}
     if folder.name == READERS:
         return name == ENDED or is_report(name)

@@ -45,7 +45,7 @@ def slow() -> Iterator[dict[str, Any]]:
     while True:
         yield sample(number)
         number += 1
-        time.sleep(0.05)
+        time.sleep(0.5)
 
 
 def talking() -> Iterator[dict[str, Any]]:
