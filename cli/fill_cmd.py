@@ -85,7 +85,7 @@ def command(
         rate=rate,
         samples_per_insert=samples_per_insert,
         keep_unseen=keep_unseen,
-        **({} if format_name is None else {"format": format_name}),
+        format=format_name,
     )
     with changing_line() as show:
         status = run(Path(cache), source, options, lambda status: show(f"fill: {live_line(status)}"))
@@ -145,11 +145,11 @@ def live_line(status: FillStatus) -> str:
     from packtrain._filler.status import duration, wear
 
     figures = status.figures
-    age = "" if status.oldest_seconds is None else f", the oldest {duration(status.oldest_seconds)} old"
+    age = "" if status.oldest_seconds is None else f", oldest {duration(status.oldest_seconds)}"
     parts = [
         f"{figures.samples:,} samples",
         f"{status.bytes_per_second / 1e6:,.0f} MB/s in",
-        f"{figures.evicted_shards:,} shards evicted{age}",
+        f"{figures.evicted_shards:,} evicted{age}",
         f"{size(figures.used_bytes)} of {size(status.budget_bytes)}",
         wear(status),
     ]

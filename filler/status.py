@@ -194,8 +194,8 @@ class StatusFile:
             self._started_ns,
             now_ns,
             self._budget,
-            (figures.sample_bytes - count) / max(now - then, 1e-3),
-            figures.sample_bytes / max(now - self._start, 1e-3),
+            (figures.sample_bytes - count) / max(now - then, _EVERY),
+            figures.sample_bytes / max(now - self._start, _EVERY),
             self._wear.hours,
             replace(figures),
         )
@@ -344,9 +344,7 @@ def _rows(status: FillStatus) -> Iterator[tuple[str, str]]:
 def wear(status: FillStatus) -> str:
     """What is written per day, for people."""
     text = f"{size(status.bytes_per_day)} a day"
-    if status.drive_writes_per_day is not None:
-        text += f", {status.drive_writes_per_day:.2f} drive writes per day"
-    return text
+    return text if status.drive_writes_per_day is None else f"{text} (DWPD {status.drive_writes_per_day:.2f})"
 
 
 def duration(seconds: float) -> str:

@@ -152,7 +152,7 @@ def test_a_line_says_what_matters() -> None:
         figures=figures,
     )
     assert live_line(status) == (
-        "1,234 samples, 61 MB/s in, 5 shards evicted, the oldest 10 min old, 3.0 GiB of 4.0 GiB, 0 B a day; "
+        "1,234 samples, 61 MB/s in, 5 evicted, oldest 10 min, 3.0 GiB of 4.0 GiB, 0 B a day; "
         "waiting: readers; a sample\\nwas refused"
     )
 

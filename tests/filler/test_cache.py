@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import os
 import pickle
+import re
+import shutil
 import signal
 import threading
 import time
@@ -17,6 +19,7 @@ from helpers import fillers
 from helpers.fillers import BUDGET, SHARD, cleared, wait_until_unfilled
 
 from packtrain import FillStatus, GrowingCache
+from packtrain._core.generations import TEMPORARY
 from packtrain._filler import cache as module
 from packtrain._filler.options import FillOptions
 from packtrain._filler.process import run
@@ -184,6 +187,21 @@ class TestDeath:
         with pytest.warns(RuntimeWarning, match="the last filler of .*SIGKILL"):
             dead.fill(fillers.steady)
         assert dead.status().alive
+
+
+class TestFailure:
+    """A filler that fails says why."""
+
+    def test_the_reason_is_kept_and_told(self, cache: GrowingCache) -> None:
+        cache.fill(fillers.steady)
+        cache.dataset(timeout=60)
+        shutil.rmtree(cache.root / TEMPORARY)
+        wait_until_unfilled(cache.root)
+        status = cache.status()
+        assert (status.state, status.alive) == ("failed", False)
+        assert TEMPORARY in status.why
+        with pytest.warns(RuntimeWarning, match=re.escape(f"its filler is gone: {status.why}")):
+            cache.dataset()
 
 
 class TestObject:

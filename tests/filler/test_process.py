@@ -101,7 +101,7 @@ class TestBegin:
             start(root, fillers.steady, OPTIONS, outlive=False)
 
     def test_a_process_that_dies_at_once_is_reported(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(process.spawn, "get_executable", lambda: "/bin/false")
+        monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: "/bin/false")
         with pytest.raises(FillError, match="did not begin: its process ended with exit code 1"):
             start(root, fillers.steady, OPTIONS, outlive=False)
 

@@ -12,6 +12,7 @@ import pytest
 
 from packtrain._core.document import load_document
 from packtrain._core.generations import READERS, STATUS
+from packtrain._core.locks import Lock
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._filler import status as module
 from packtrain._filler.figures import FillFigures
@@ -67,7 +68,7 @@ class TestDocument:
         for hour in range(30):
             file._wear.add(1 << 60, now - (29 - hour) * HOUR)
         largest = {name: 1 << 62 for name, value in asdict(FillFigures()).items() if type(value) is int}
-        file.update(FillFigures(**largest, waiting="w" * 500, problem="p" * 2000))  # type: ignore[arg-type]
+        file.update(FillFigures(**largest, waiting="w" * 500, problem="p" * 2000))
         assert 2 * (root / STATUS).stat().st_blocks * 512 < 32 << 10
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"nonsense", b'{"version": 99}'])
@@ -142,7 +143,7 @@ class TestPlace:
         assert not is_filled(root)
 
     def test_looking_does_not_take_it(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        looking = module.Lock(root, shared=True, wait=False, opener=module._open_folder)
+        looking = Lock(root, shared=True, wait=False, opener=module._open_folder)
         monkeypatch.setattr(time, "sleep", lambda seconds: looking.close())
         be_the_filler(root).close()
 
@@ -152,6 +153,9 @@ class TestFigures:
         start = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: start)
         file = StatusFile(root, BUDGET)
+        first = file.update(FillFigures(samples=1, sample_bytes=10))
+        # One sample after a millisecond says nothing about a second.
+        assert first is not None and first.bytes_per_second == first.mean_bytes_per_second == 10
         status = None
         for second in range(1, 41):
             monkeypatch.setattr(time, "monotonic", lambda now=start + 2 * second: now)
@@ -248,4 +252,4 @@ class TestWear:
         status = told(root, written_bytes=500)
         # Half of it in what counts as a minute.
         assert status.drive_writes_per_day == pytest.approx(0.5 * 24 * 60)
-        assert "720.00 drive writes per day" in str(status)
+        assert "DWPD 720.00" in str(status)
