@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -81,7 +81,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         trained = alternate(cases, repetitions, warm_up=0)[""]
     with scratch() as folder:
         records, seconds = (QUICK_RECORDS, QUICK_SECONDS) if quick else (RECORDS, READ_SECONDS)
-        _prepare(folder, records)
+        prepare(folder, records)
         sides = {name: partial(_read, side, folder, seconds) for name, side in SIDES.items()}
         rates = alternate(sides, repetitions, warm_up=0)
     with scratch() as folder:
@@ -148,11 +148,11 @@ def _read(side: str, folder: Path, seconds: float) -> float:
     return float(child("growing", "read", side, folder, seconds))
 
 
-def _prepare(folder: Path, records: int) -> None:
+def prepare(folder: Path, records: int) -> None:
     """Writes the same records into a cache and into files."""
     import numpy as np
 
-    _fill(folder / "cache", {"budget": 4 * records * RECORD_BYTES, "shard_size": "16MB"}, records, RECORD)
+    _fill(folder / "cache", {"budget": 4 * records * RECORD_BYTES}, records, RECORD)
     (folder / "files").mkdir()
     for number, sample in enumerate(_samples(records, RECORD)):
         np.save(folder / "files" / f"{number:06d}.npy", sample["x"])
@@ -274,7 +274,7 @@ def _megabytes_per_second(epochs: Iterator[Iterable[int]], seconds: float) -> fl
     return records * RECORD_BYTES / 1e6 / passed
 
 
-def _packtrain_epochs(folder: Path) -> Iterator[Iterable[int]]:
+def _packtrain_epochs(folder: Path) -> Generator[Iterable[int], None, None]:
     from packtrain import Loader
 
     with Loader(_opened(folder / "cache"), BATCH, shuffle=True, num_workers=READ_WORKERS) as loader:
@@ -282,7 +282,7 @@ def _packtrain_epochs(folder: Path) -> Iterator[Iterable[int]]:
             yield (len(batch.x) for batch in loader)
 
 
-def _queue_epochs(folder: Path) -> Iterator[Iterable[int]]:
+def _queue_epochs(folder: Path) -> Generator[Iterable[int], None, None]:
     """A process puts arrays into a queue. They are not even made into batches."""
     import multiprocessing
 
@@ -302,7 +302,7 @@ def _put(queue: Any, records: int) -> None:
         queue.put(sample["x"])
 
 
-def _torch_epochs(folder: Path) -> Iterator[Iterable[int]]:
+def _torch_epochs(folder: Path) -> Generator[Iterable[int], None, None]:
     """A DataLoader for each epoch, as it takes to see new files."""
     from torch.utils.data import DataLoader
 
@@ -327,7 +327,7 @@ class _Files:
         return found
 
 
-EPOCHS: Final[dict[str, Callable[[Path], Iterator[Iterable[int]]]]] = {
+EPOCHS: Final[dict[str, Callable[[Path], Generator[Iterable[int], None, None]]]] = {
     "packtrain": _packtrain_epochs,
     "queue": _queue_epochs,
     "torch": _torch_epochs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from inspect import signature
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +15,7 @@ from helpers.effects import EFFECTS
 from helpers.support import picture, with_modules
 from PIL import Image
 
-from benchmarks import effects, floors, indexing, masks, recipes, views, webdataset
+from benchmarks import effects, floors, growing, indexing, masks, recipes, views, webdataset
 from benchmarks.contestants import PACKTRAIN
 from benchmarks.measure import RESULTS, NotInstalled, child
 from benchmarks.peers.common import BATCH, PACKED, SIDE
@@ -176,6 +177,38 @@ def test_both_commands_read_the_shards_that_are_written(listed: Path, tmp_path: 
     dataset = open_dataset(tmp_path / "out")
     assert dataset.targets.tolist() == [0, 1, 2, 3] * (len(dataset) // 4)
     assert np.array_equal(np.asarray(dataset.image(5)), np.asarray(Image.open(listed.parent / "1.jpg")))
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the sides of the benchmark growing read back."""
+    folder = tmp_path_factory.mktemp("grown")
+    growing.prepare(folder, 40)
+    return folder
+
+
+@pytest.mark.parametrize("side", growing.EPOCHS)
+def test_all_sides_read_all_records_in_every_epoch(grown: Path, side: str) -> None:
+    with closing(growing.EPOCHS[side](grown)) as epochs:
+        assert [sum(next(epochs)) for _ in range(2)] == [40, 40]
+
+
+@pytest.mark.complete
+def test_a_cache_is_filled_and_read_at_the_same_time(tmp_path: Path) -> None:
+    found = child("growing", "train", tmp_path / "cache", growing.QUICK_BUDGET, 0.1)
+    assert found["epochs"] > 0
+    assert min(found["mb_per_second_in"], found["mb_per_second_out"]) > 0
+    assert min(found["training_percent"], found["workers_percent"]) > 0
+
+
+@pytest.mark.complete
+def test_the_generation_changes_where_it_should(tmp_path: Path) -> None:
+    found = child("growing", "change", tmp_path / "cache", 20, 2)
+    assert found["shards"] >= 20
+    # One epoch is the same as the one before it, the next one is not.
+    steps = np.diff(found["generations"]) > 0
+    assert steps.tolist() == [False, False, False, True, False, True]
+    assert len(found["same_ms"]) == len(found["changed_ms"]) == 2
 
 
 @pytest.mark.complete
