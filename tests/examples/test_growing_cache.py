@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_the_readme_names_the_options_of_the_script(monkeypatch: pytest.MonkeyPa
     options = import_module("growing_cache.train").TrainOptions
     text = (FOLDER / "README.md").read_text()
     listed = text[text.index("Other options of") :]
-    defaults = {f"--{field.name.replace('_', '-')}": field.default for field in fields(options)}
+    defaults: dict[str, Any] = {f"--{field.name.replace('_', '-')}": field.default for field in fields(options)}
     assert set(re.findall(r"--[a-z-]+", listed)) == set(defaults)
     for name, value in re.findall(r"`(--[a-z-]+) (\S+)`", listed):
         assert type(defaults[name])(value) == defaults[name]
