@@ -10,6 +10,8 @@ import pytest
 import torch
 from helpers.support import image_set, packed, require_module
 
+from packtrain.transforms import Views
+
 TEXT = (Path(__file__).parents[2] / "docs/recipes.md").read_text()
 IMAGES = 128
 
@@ -61,6 +63,10 @@ def test_a_section_runs_as_it_is(folder: Path, heading: str, torchvision: Any, m
     monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
     exec(compile(sections()[heading], "docs/recipes.md", "exec"), names)
+    # The document promises it of all its pipelines.
+    transform = names["dataset"].transform
+    for part in transform.views if isinstance(transform, Views) else (transform,):
+        assert "\n    fused " in str(part) and "through PIL" not in str(part)
     recipe = RECIPES[heading]
     with names["loader"] as loader:
         images, labels = next(iter(loader))
