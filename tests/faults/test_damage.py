@@ -309,9 +309,9 @@ def test_a_cut_shard_is_noticed_and_named(dataset: Packed, io: str) -> None:
 
 
 def some_offsets(path: Path) -> Iterator[tuple[int, int]]:
-    """Half a dozen offsets, the first and the last among them, with a bit to flip at each."""
+    """Four offsets, the first and the last among them, with a bit to flip at each."""
     size = path.stat().st_size
-    return ((offset, 1 << offset % 8) for offset in {*range(0, size, size // 4 + 1), size - 1} if size)
+    return ((offset, 1 << offset % 8) for offset in {*range(0, size, size // 3 + 1), size - 1} if size)
 
 
 def all_offsets(path: Path) -> Iterator[tuple[int, int]]:
@@ -334,7 +334,7 @@ def flip_in_every_file(dataset: Packed, io: str, cases: Callable[[Path], Iterabl
 
 
 def test_a_flipped_byte_in_any_file_is_never_taken_for_data(plain: Packed, io: str) -> None:
-    assert flip_in_every_file(plain, io, some_offsets) > 70
+    assert flip_in_every_file(plain, io, some_offsets) > 50
 
 
 @pytest.mark.stress
