@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import sys
@@ -204,7 +205,7 @@ def stored(folder: Path, kind: str, array: npt.NDArray[Any] = ARRAY) -> tuple[Pa
                 file["other"] = [1]
             return path, "group/volume"
     require_module("zarr")
-    import zarr
+    zarr: Any = importlib.import_module("zarr")
 
     version = 2 if "v2" in kind else 3
     if "group" in kind:
