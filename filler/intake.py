@@ -45,6 +45,7 @@ _HOPELESS: Final = 1000
 _SETTLING_SAMPLES: Final = 64
 _SETTLING_BYTES: Final = 64 << 20
 _SHOWN_REASONS: Final = 3
+_LONGEST_PROBLEM: Final = 2000
 _CLOSING_SECONDS: Final = 1.0
 
 
@@ -182,10 +183,10 @@ class Intake:
             seconds = time.monotonic() - started
             if seconds >= _STALL_SECONDS:
                 since = since or _ago(seconds)
-                self._figures.problem = f"the source has yielded nothing since {since} ({seconds:.0f} s)"
+                self._tell(f"the source has yielded nothing since {since} ({seconds:.0f} s)")
             idle()
         if since:
-            self._figures.problem = f"the source yielded nothing from {since} to {_ago(0)}"
+            self._tell(f"the source yielded nothing from {since} to {_ago(0)}")
         return answer
 
     def _fail(self, error: BaseException, idle: Callable[[], None]) -> None:
@@ -196,7 +197,7 @@ class Intake:
         what = f"the source failed at {_ago(0)}, {_told(error)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise UsageError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
-        self._figures.problem = f"{what}. It is called again after {self._pause:.1f} s"
+        self._tell(f"{what}. It is called again after {self._pause:.1f} s")
         self._wait(idle)
 
     def _refuse(self, reason: str, idle: Callable[[], None]) -> None:
@@ -205,16 +206,16 @@ class Intake:
         if self._refused_in_row == 1:
             self._refused_since = _ago(0)
         if len(self._reasons) < _SHOWN_REASONS:
-            self._reasons[reason] = None
+            self._reasons[reason[:_LONGEST_PROBLEM]] = None
         if self._refused_in_row < _REFUSED:
             shown = "; ".join(self._reasons)
-            self._figures.problem = f"{self._figures.refused} samples were refused, among them: {shown}"
+            self._tell(f"{self._figures.refused} samples were refused, among them: {shown}")
             if time.monotonic() - self._idled >= _IDLE_SECONDS:
                 self._idle(idle)
             return
         if not self._accepted and self._refused_in_row >= _HOPELESS:
             raise UsageError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
-        self._figures.problem = (
+        self._tell(
             f"all {self._refused_in_row} samples since {self._refused_since} were refused. The last: {reason}. If the "
             "source is to stay as it is, fill another folder"
         )
@@ -222,6 +223,11 @@ class Intake:
             self._wait(idle)
         else:
             self._idle(idle)
+
+    def _tell(self, problem: str) -> None:
+        """Notes a problem. What it quotes of the source may be of any length."""
+        more = len(problem) - _LONGEST_PROBLEM
+        self._figures.problem = problem if more <= 0 else f"{problem[:_LONGEST_PROBLEM]}... ({more:,} characters more)"
 
     def _accept(self) -> None:
         self._accepted = True

@@ -276,6 +276,17 @@ def test_the_fields_of_a_cache_bind() -> None:
             intake.form(info)
 
 
+def test_problems_have_a_length_that_can_be_shown() -> None:
+    def source() -> Iterator[Any]:
+        yield sample(0)
+        yield sample(1) | {"y" * 10**6: 1}
+
+    figures = FillFigures()
+    assert list(taken(source, figures, form=Form.of(sample(0)))) == [0]
+    assert "yyyyy" in figures.problem
+    assert len(figures.problem) < 3000
+
+
 def test_a_stall_is_told_while_it_lasts_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STALL_SECONDS", 0.3)
     go_on = threading.Event()
