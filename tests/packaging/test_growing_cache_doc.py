@@ -36,7 +36,8 @@ def test_its_example_runs(tmp_path: Path, memory_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     epochs = [list(map(int, line.split())) for line in done.stdout.splitlines()]
     assert [epoch for epoch, _ in epochs] == [0, 1, 2]
-    assert 0 < epochs[0][1] < epochs[2][1]
+    # As of the last status, which is written once a second.
+    assert 0 <= epochs[0][1] <= epochs[1][1] <= epochs[2][1] != 0
 
 
 @pytest.mark.parametrize(
