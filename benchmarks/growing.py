@@ -61,8 +61,9 @@ SHARDS: Final = 1000
 QUICK_SHARDS: Final = 50
 SMALL: Final = 64
 SMALL_PER_SHARD: Final = 4
-"""Records of 64 x 64 float32 values, four to a shard of 64 KiB."""
-SHARD_BYTES: Final = 64 << 10
+"""Records of 64 x 64 float32 values, 16 KiB each."""
+SHARD_BYTES: Final = 72 << 10
+"""So many of them with all that is around them, and not one more."""
 CHANGES: Final = 10
 REPLACED: Final = 0.1
 """Part of the shards that are new in each generation."""
@@ -339,7 +340,7 @@ def _change(folder: Path, shards: int, changes: int) -> dict[str, Any]:
     from packtrain import Loader
 
     # Half is free for shards that older generations still need; a shard takes some more with index and sidecar.
-    options = {"budget": int(2.3 * shards * (SHARD_BYTES + (4 << 10))), "headroom": 0.5, "shard_size": SHARD_BYTES}
+    options = {"budget": int(2.3 * shards * SHARD_BYTES), "headroom": 0.5, "shard_size": SHARD_BYTES}
     add = partial(_add, folder, options)
     add(shards)
     dataset = _opened(folder)
