@@ -107,6 +107,34 @@ def test_a_generation_without_a_step_is_left_behind(root: Path) -> None:
     assert [report.seen for report in reports(root)] == [100]
 
 
+def test_a_generation_that_the_user_chooses_is_that_of_the_next_epoch(root: Path) -> None:
+    dataset, keeping = opened(root), opened(root)
+    loader = loader_of(dataset)
+    turn_over(root)
+    assert sorted(numbers(loader)) == of(last(root))
+    dataset.advance(keeping.generation)
+    assert len(loader) == loader.remaining == -(-70 // 8)
+    assert sorted(numbers(loader)) == list(range(70))
+    assert sorted(numbers(loader)) == of(last(root))
+
+
+def test_two_loaders_of_one_dataset_do_not_disturb_each_other(root: Path) -> None:
+    dataset = opened(root)
+    first, second = loader_of(dataset), loader_of(dataset, seed=4)
+    batches = iter(first)
+    found = numbers(islice(batches, 2))
+    state = through_json(first.state_dict())
+    turn_over(root)
+    assert sorted(numbers(second)) == of(last(root))
+    first.load_state_dict(state)
+    assert dataset.generation == state["generations"][0][0]
+    second.set_epoch(5)
+    assert sorted(numbers(second)) in ([*range(70)], of(last(root)))
+    dataset.advance()
+    rest = numbers(first)
+    assert sorted(found + rest) == list(range(70))
+
+
 def test_subsets_and_concatenations_stay(root: Path) -> None:
     dataset = opened(root)
     loader = loader_of(dataset.subset(range(20)))

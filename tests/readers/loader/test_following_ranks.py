@@ -118,11 +118,11 @@ def slow_to_open(rank: int, world: int, root: Path) -> int:
         gather = ranks.gather
 
         def then_grow(values: Any) -> Any:
-            ranks.gather = gather
+            ranks.gather = gather  # type: ignore[method-assign]
             grow(root, 60)
             return gather(values)
 
-        ranks.gather = then_grow
+        ranks.gather = then_grow  # type: ignore[method-assign, assignment]
         batches = iter(loader)
     numbers(batches)
     return dataset.generation - chosen
