@@ -27,8 +27,8 @@ _DIGITS: Final = 24
 """Characters of a number in a text, with a sign or a separator."""
 _NUMBER_LINE: Final = 24
 """Characters of a number in a document, which has a line for each."""
-_SMALL_FILES: Final = 32
-"""Blocks for small files: documents under two names, status, folders that grow, reports of readers that begin."""
+_SMALL_FILES: Final = 40
+"""Blocks for small files: status, log, folders that grow, reports of readers that begin."""
 _LEAST_BLOCK: Final = 4096
 
 

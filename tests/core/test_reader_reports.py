@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packtrain._core import reader_reports
 from packtrain._core.errors import CorruptFile
 from packtrain._core.generations import READERS
+from packtrain._core.locks import Lock
 from packtrain._core.reader_reports import ENDED, EndedReaders, ReaderReport, reports
 
 
@@ -107,12 +109,12 @@ def test_other_files_and_short_ones_are_no_reports(root: Path) -> None:
 def test_a_reader_whose_file_was_removed_before_it_was_locked_makes_another(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = reader_reports.Lock
+    before = Lock
 
-    class Late(before):  # type: ignore[misc, valid-type]
+    class Late(Lock):
         """The filler looks between opening and locking, once."""
 
-        def __init__(self, path: Path, **options: object) -> None:
+        def __init__(self, path: Path, **options: Any) -> None:
             super().__init__(path, **options)
             monkeypatch.setattr(reader_reports, "Lock", before)
             path.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from packtrain._core.reader_reports import ReaderReport
 from packtrain._filler import filler as filler_module
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import fill, filler_lock
+from packtrain._filler.generations import Generations
 from packtrain._filler.options import FillOptions
 from packtrain._filler.shard import GrowingShard
-from packtrain._readers.dataset.growing import CacheFiles, newest
+from packtrain._readers.dataset.growing import newest
 
 SMALL = FillOptions(budget=1_800_000, headroom=0.5, shard_size=1 << 16)
 LARGE = FillOptions(budget=12_000_000, headroom=0.5, shard_size=1 << 16)
@@ -210,8 +212,8 @@ def test_a_publication_that_fails_is_withdrawn_unless_it_was_made(
     when: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(root, source(200), LARGE)
-    generations = filler_module.Generations
-    before, calls = generations._add, []  # type: ignore[attr-defined]
+    generations = Generations
+    before, calls = generations._add, []
 
     def fail(self: Any, generation: Any) -> None:
         calls.append(1)
@@ -258,12 +260,19 @@ def _raise(error: BaseException) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
 def test_samples_that_were_written_are_published_however_it_ends(error: type[BaseException], root: Path) -> None:
-    def interrupted() -> Iterator[dict[str, Any]]:
+    end = threading.Event()
+
+    def stalled() -> Iterator[dict[str, Any]]:
         yield from source(5)()
-        raise error
+        end.wait(60)
+
+    def interrupt(figures: FillFigures) -> None:
+        if figures.samples == 5 and not end.is_set():
+            end.set()
+            raise error
 
     with pytest.raises(error):
-        fill(root, interrupted, SMALL)
+        fill(root, stalled, SMALL, interrupt)
     assert len(newest_store(root)) == 5
     assert fill(root, source(5, 5), SMALL).end_sample == 10
 
@@ -315,6 +324,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(root: Path) -> None:
 def test_what_packtrain_did_not_make_stays_and_is_named_and_what_it_left_goes(root: Path) -> None:
     fill(root, source(100), SMALL)
     end = newest_store(root).generation.end_shard
+    (root / "filler.log").write_text("said")
     theirs = [root / "mine.txt", root / SHARDS / "cache-0.bak", root / TEMPORARY / "notes", root / GENERATIONS / "x"]
     ours = [
         root / TEMPORARY / "cache-000007.tar",
@@ -329,7 +339,7 @@ def test_what_packtrain_did_not_make_stays_and_is_named_and_what_it_left_goes(ro
         path.write_text("left")
     with pytest.warns(RuntimeWarning, match=r"mine\.txt.*not made by packtrain"):
         fill(root, source(1, 100), SMALL)
-    assert all(path.exists() for path in theirs)
+    assert all(path.exists() for path in (*theirs, root / "filler.log"))
     assert [path for path in ours if path.exists() and path.read_bytes() == b"left"] == []
     assert_sound(newest_store(root))
 
@@ -360,4 +370,3 @@ def test_a_missing_shard_of_the_newest_generation_is_an_error_at_the_start(root:
     next((root / SHARDS).glob("*.tar")).unlink()
     with pytest.raises(CorruptFile, match="cannot be repaired"):
         fill(root, source(1), SMALL)
-    assert CacheFiles(root)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.filling import SIZES, assert_same_sample, blocks, numbered_sample, stored_sample
+from helpers.filling import SIZES, assert_same_sample, blocks, drop, numbered_sample, stored_sample
 from helpers.support import FORMATS
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.lock.close()
         self.start()
 
-    @precondition(lambda self: generation_numbers(self.root))
+    @precondition(lambda self: bool(generation_numbers(self.root)))
     @rule()
     def read(self) -> None:
         self.readers.append(newest(CacheFiles(self.root)))
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
             view = reader.field("data").read(row)
             assert view is not None
             self.views.append((view, bytes(view)))
-        self.drop(reader)
+        drop(reader)
 
     @precondition(lambda self: self.views)
     @rule()
@@ -148,12 +148,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=AT)
     def open_any(self, number: int) -> None:
         with suppress(GenerationGone):
-            self.drop(GenerationStore.open(CacheFiles(self.root), number % 50))
-
-    def drop(self, store: GenerationStore) -> None:
-        """What the end of its process does."""
-        store.release()
-        store.opened.forget(1 << 60)
+            drop(GenerationStore.open(CacheFiles(self.root), number % 50))
 
     def promised(self) -> bool:
         return any(generation_path(self.root, number).stat().st_mtime > 3e9 for number in generation_numbers(self.root))
@@ -173,7 +168,7 @@ class Machine(RuleBasedStateMachine):
             # Samples that were never published have no number yet.
             del self.samples[self.published + (len(self.filler._shard) if self.filler._shard else 0) :]
             self.check(last)
-            self.drop(last)
+            drop(last)
         for reader in self.readers:
             self.check(reader)
         for view, wanted in self.views:
@@ -187,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "root"):
             # Once nobody reads, there is room for as much as ever.
             for reader in self.readers:
-                self.drop(reader)
+                drop(reader)
             self.views.clear()
             self.end_of_promises()
             for _ in range(100):
@@ -209,6 +204,6 @@ def test_laws_hold_in_any_order(
     for name in ("_LOOK", "_PROGRESS", "_REPORTS"):
         monkeypatch.setattr(filler_module, name, 0.0)
     machine = type(f"Machine_{format}", (Machine,), {"format": format, "folder": memory_path})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine, settings=settings(max_examples=100 if complete else 6, stateful_step_count=25, deadline=None)
     )
