@@ -308,7 +308,7 @@ def _torch_epochs(folder: Path) -> Generator[Iterable[int], None, None]:
     from torch.utils.data import DataLoader
 
     while True:
-        files = _Files(sorted((folder / "files").iterdir()))
+        files: Any = _Files(sorted((folder / "files").iterdir()))
         yield (len(batch) for batch in DataLoader(files, BATCH, shuffle=True, num_workers=READ_WORKERS))
 
 
