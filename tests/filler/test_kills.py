@@ -205,11 +205,13 @@ def _campaign(root: Path, format: str, seed: int, kills: int) -> Campaign:
     found = Campaign(root, format, seed)
     try:
         while sum(found.kills.values()) < kills:
-            end = time.monotonic() + found.random.uniform(0.0, 1.0)
-            while time.monotonic() < end:
+            # At a random sample, wherever that is in a shard; or a bit later, if the filler waits for readers.
+            wanted, end = found.end + found.random.randrange(60), time.monotonic() + 3
+            while found.end < wanted and time.monotonic() < end:
                 found.look()
                 # Others want the processor as well.
                 time.sleep(0.005)
+            time.sleep(found.random.uniform(0, 0.05))
             found.kill()
     finally:
         found.close()
