@@ -36,7 +36,7 @@ from .document import dump_document, load_document, parse_document
 from .errors import CorruptFile, GenerationGone, NotADataset, UnreadableFile, UsageError
 from .files import fsync_folder, write_file
 from .locks import Lock
-from .manifest import CACHE, MANIFEST, Count, Crc32c, FieldInfo, Format, Labels, Time, holds, shard_stem
+from .manifest import CACHE, MANIFEST, Count, Crc32c, Format, Labels, Time, holds, shard_stem
 from .npy import table_header
 from .opening import open_regular
 from .problems import reading
@@ -81,7 +81,7 @@ class CacheInfo:
 
     id: Identity
     format: Format
-    fields: tuple[FieldInfo, ...]
+    fields: tuple[Field, ...]
     labels: Labels
 
     @cached_property
@@ -91,9 +91,7 @@ class CacheInfo:
         Raises:
             UsageError: The fields do not fit together.
         """
-        names = Field.__dataclass_fields__
-        fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
-        return Schema(tuple(fields), self.labels)
+        return Schema(self.fields, self.labels)
 
     @property
     def bare(self) -> bool:
@@ -123,16 +121,10 @@ class CacheInfo:
                 raise NotADataset(_why_no_cache(root), file=CACHE) from error
             info = parse_document(cls, body, path)
             try:
-                info._check()
+                Schema(info.fields, info.labels)
             except UsageError as error:
                 raise CorruptFile(f"{path} is damaged: {error}", file=CACHE) from error
         return info
-
-    def _check(self) -> None:
-        """Checks what concerns several values."""
-        for field, found in zip(self.schema.fields, self.fields, strict=True):
-            if FieldInfo.of(field) != found:
-                raise UsageError(f"field {field.name}: the size of records is not known before they are written")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from packtrain._core.files import file_errors
 from packtrain._core.generations import FILLER_LOCK, CacheInfo
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.locks import Lock
-from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import size
 
 from . import page_cache
@@ -362,7 +361,6 @@ def _info(root: Path, options: FillOptions, intake: Intake, idle: Callable[[], N
         intake.form(info, idle)
         return info
     form = intake.form(None, idle)
-    fields = tuple(map(FieldInfo.of, form.fields))
-    info = CacheInfo(secrets.token_hex(16), options.format or "tar", fields, form.labels)
+    info = CacheInfo(secrets.token_hex(16), options.format or "tar", form.fields, form.labels)
     info.save(root)
     return info

@@ -166,8 +166,8 @@ class CacheFiles:
 class _OneShard(Shards):
     """The file of one shard, which is kept open among all those of its cache."""
 
-    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, Shard], most: int) -> None:
-        super().__init__(io, opened, most)
+    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, Shard], share: float) -> None:
+        super().__init__(io, opened, share)
         self._path = path
         self._size = size
 
@@ -418,7 +418,7 @@ class GenerationStore(Store):
     @property
     @override
     def identity(self) -> str:
-        return self._files.info.id
+        return f"{self._files.info.id}:{self.generation.number}"
 
     @override
     def checked_row(self, row: int) -> int:

@@ -46,7 +46,7 @@ from packtrain._core.generations import (
     promise,
     retire,
 )
-from packtrain._core.manifest import CACHE, FieldInfo
+from packtrain._core.manifest import CACHE
 from packtrain._core.opening import open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def info_of(schema: Schema) -> CacheInfo:
-    return CacheInfo("0" * 32, "tar", tuple(map(FieldInfo.of, schema.fields)), schema.labels)
+    return CacheInfo("0" * 32, "tar", schema.fields, schema.labels)
 
 
 @SMALL
@@ -168,7 +168,7 @@ def test_a_forged_generation_is_refused(root: Path, change: dict[str, Any], mess
     assert str(path) in str(caught.value) and "delete this file" in str(caught.value)
 
 
-FIELD = asdict(FieldInfo("x", "array", dtype="<f4", shape=(3,)))
+FIELD = asdict(Field("x", "array", dtype="<f4", shape=(3,)))
 
 
 @pytest.mark.parametrize(

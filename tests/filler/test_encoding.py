@@ -21,7 +21,6 @@ from hypothesis.extra import numpy as numpy_st
 from packtrain._codec.values import decode_value
 from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo, Generation
-from packtrain._core.manifest import FieldInfo
 from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._filler.encoding import EncodedSample, SampleEncoder
@@ -307,7 +306,7 @@ def test_a_shard_holds_what_was_yielded_though_the_buffer_is_used_again(format: 
     buffer = np.zeros((40, 1000), np.float32)
     image = encoded_image(picture(1, 24, 16))
     form = Form.of({"image": image, "x": buffer, "s": buffer[0, :3], "label": [1, 2]})
-    info = CacheInfo("0" * 32, format, tuple(map(FieldInfo.of, form.fields)), form.labels)
+    info = CacheInfo("0" * 32, format, form.fields, form.labels)
     (tmp_path / "tmp").mkdir()
     (tmp_path / "shards").mkdir()
     shard, encode = GrowingShard(tmp_path, info, 0, 10), encoder(form, bare=info.bare)

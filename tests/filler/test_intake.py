@@ -16,7 +16,6 @@ import pytest
 
 from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.generations import CacheInfo
-from packtrain._core.manifest import FieldInfo
 from packtrain._core.schema import Schema
 from packtrain._filler import intake as module
 from packtrain._filler.encoding import SampleEncoder
@@ -259,7 +258,7 @@ def test_first_samples_that_differ_are_an_error() -> None:
 
 def test_the_fields_of_a_cache_bind() -> None:
     form = Form.of(sample(0))
-    info = CacheInfo("0" * 32, "tar", tuple(map(FieldInfo.of, form.fields)), form.labels)
+    info = CacheInfo("0" * 32, "tar", form.fields, form.labels)
     with Intake(numbers(1), OPTIONS, FillFigures()) as intake:
         assert intake.form(info) == form
 

@@ -55,7 +55,7 @@ def server(fault_library: Path) -> Iterator[FaultServer]:
 
 
 def _again(root: Path, first: int, count: int, format: str) -> None:
-    options = FillOptions(budget=BUDGET, headroom=0.5, shard_size=1 << 16, format=format)  # type: ignore[arg-type]
+    options = FillOptions(budget=BUDGET, headroom=0.5, shard_size=1 << 16, format=format)
     fill(root, lambda: (numbered_sample(who) for who in range(first, first + count)), options)
 
 

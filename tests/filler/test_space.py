@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo
-from packtrain._core.manifest import FieldInfo
 from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import fill
@@ -36,7 +35,7 @@ def _sample(sizes: tuple[int, ...], label: float | None) -> dict[str, Any]:
 
 def _begun(root: Path, format: str, first: dict[str, Any]) -> tuple[CacheInfo, Space]:
     form = Form.of(first).joined(Form.of({**first, "array": np.zeros(len(first["array"]) + 1, np.uint8)}))
-    info = CacheInfo("0" * 32, format, tuple(map(FieldInfo.of, form.fields)), form.labels)
+    info = CacheInfo("0" * 32, format, form.fields, form.labels)
     info.save(root)
     clear_up(root, 0)
     return info, Space(root, info, 1 << 40)
@@ -103,7 +102,7 @@ def test_the_folder_never_exceeds_its_budget(
 ) -> None:
     root = memory_path / "cache"
     budget = 6 << 20
-    options = FillOptions(budget=budget, headroom=0.4, shard_size=500_000, format=format_name)  # type: ignore[arg-type]
+    options = FillOptions(budget=budget, headroom=0.4, shard_size=500_000, format=format_name)
     with Scales(root) as scales:
         figures = fill(root, _many(count, sizes), options)
     assert figures.evicted_shards
@@ -116,7 +115,7 @@ def test_the_folder_never_exceeds_its_budget(
 def test_a_sample_larger_than_a_shard_is_refused_and_the_message_says_what_to_change(
     format_name: str, memory_path: Path
 ) -> None:
-    options = FillOptions(budget="4MiB", headroom=0.5, shard_size="300KiB", format=format_name)  # type: ignore[arg-type]
+    options = FillOptions(budget="4MiB", headroom=0.5, shard_size="300KiB", format=format_name)
     seen: list[FillFigures] = []
     figures = fill(memory_path / "c", _many(6, (400_000, 10)), options, seen.append)
     assert (figures.refused, figures.samples) == (3, 3)
@@ -128,6 +127,6 @@ def test_a_budget_that_cannot_hold_a_shard_in_its_headroom_is_an_error_at_the_st
     format_name: str, memory_path: Path, fields: int
 ) -> None:
     sample = {f"f{at}": b"x" for at in range(fields)}
-    options = FillOptions(budget="700KiB", shard_size="64KiB", format=format_name)  # type: ignore[arg-type]
+    options = FillOptions(budget="700KiB", shard_size="64KiB", format=format_name)
     with pytest.raises(UsageError, match=r"budget=700.0 KiB is too small.*Give at least"):
         fill(memory_path / "c", lambda: iter([sample]), options)

@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import CacheInfo, generation_numbers, generation_path, promise
-from packtrain._core.manifest import FieldInfo
 from packtrain._filler import filler as filler_module
-from packtrain._filler.encoding import Form, SampleEncoder
+from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import Filler, filler_lock
+from packtrain._filler.forms import Form
 from packtrain._filler.options import FillOptions
 from packtrain._readers.dataset.growing import CacheFiles, GenerationStore, newest
 
@@ -54,8 +54,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(dir=self.folder)) / "cache"
         self.root.mkdir()
-        form = Form.of([numbered_sample(0)])
-        self.info = CacheInfo("0" * 32, self.format, tuple(map(FieldInfo.of, form.fields)), form.labels)
+        form = Form.of(numbered_sample(0))
+        self.info = CacheInfo("0" * 32, self.format, form.fields, form.labels)
         self.info.save(self.root)
         self.encoder = SampleEncoder(self.info.schema, bare=self.info.bare)
         self.samples: list[int] = []

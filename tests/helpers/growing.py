@@ -26,7 +26,6 @@ from packtrain._core.generations import (
     retire,
     shard_path,
 )
-from packtrain._core.manifest import FieldInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._filler.encoding import SampleEncoder
@@ -71,8 +70,7 @@ class TinyCache:
         self.root: Final = root
         for name in (SHARDS, GENERATIONS, READERS, TEMPORARY):
             (root / name).mkdir(parents=True)
-        fields = tuple(map(FieldInfo.of, schema.fields))
-        self.info: Final = CacheInfo(np.random.default_rng().bytes(16).hex(), format, fields, schema.labels)
+        self.info: Final = CacheInfo(np.random.default_rng().bytes(16).hex(), format, schema.fields, schema.labels)
         self.info.save(root)
         self.newest = Generation(-1, 0, 0, 0, (), (), ())
 

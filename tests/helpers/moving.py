@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from packtrain._core.generations import CacheInfo, generation_numbers, retire
-from packtrain._core.manifest import FieldInfo, Labels
+from packtrain._core.manifest import Labels
 from packtrain._core.schema import Field
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
@@ -54,7 +54,7 @@ class Cache:
         self.root: Final = root
         if shape:
             root.mkdir(parents=True)
-            fields = (FieldInfo.of(Field("x", "array", dtype="<i4", shape=shape)),)
+            fields = (Field("x", "array", dtype="<i4", shape=shape),)
             CacheInfo("0" * 32, "tar", fields, Labels("int")).save(root)
         self._sample = sample
         self._next = 0

@@ -448,7 +448,9 @@ def test_threads_read_while_shards_are_forgotten(memory_path: Path, io: str, mon
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["another one is left", "none is left"])
-def test_a_shard_that_another_thread_closes_first_is_no_problem(cache: TinyCache, left: bool) -> None:
+def test_a_shard_that_another_thread_closes_first_is_no_problem(
+    cache: TinyCache, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Raced(dict[int, Any]):
         """Loses its first key, or all of them, whenever somebody looks for it."""
 
@@ -459,7 +461,7 @@ def test_a_shard_that_another_thread_closes_first_is_no_problem(cache: TinyCache
 
     files = CacheFiles(cache.root)
     files.opened = Raced()  # type: ignore[misc]
-    files._most_shards = 1
+    monkeypatch.setattr("packtrain._readers.dataset.shards.descriptor_budget", lambda: 1)
     store = newest(files)
     for row in (0, 3, 7, 0):
         assert bytes(store.record(row, "name")) == b"sample %d" % row
