@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -101,6 +100,25 @@ def values(row: int) -> dict[str, Any]:
     return found
 
 
+class Opened:
+    """Stands for the store that the samples come from. Nothing is open."""
+
+    identity, io, read_bytes = "numbers", "mmap", 0
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    @property
+    def opened(self) -> Opened:
+        return self
+
+    def settle(self) -> None:
+        """Has nothing to close."""
+
+    def release(self) -> None:
+        """Has nothing to let go of."""
+
+
 class Fields(Samples):
     """Samples of many fields, made of nothing, in the place of those on disk.
 
@@ -130,8 +148,7 @@ class Fields(Samples):
         self.finishers = (finisher,) if finisher else ()
         self.draws = 1 + finisher.draws
         self._rows, self._names, self._damaged, self._change = rows, names, damaged, change
-        manifest = SimpleNamespace(schema=schema, identity="numbers")
-        self._stores: Any = [SimpleNamespace(manifest=manifest, io="mmap", read_bytes=0)]
+        self._stores: Any = [Opened(schema)]
         self.foreign = change is not nothing
 
     @property
@@ -140,7 +157,7 @@ class Fields(Samples):
 
     @property
     def schema(self) -> Schema:
-        schema: Schema = self._stores[0].manifest.schema
+        schema: Schema = self._stores[0].schema
         return schema
 
     @property
