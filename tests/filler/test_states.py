@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from packtrain._core.errors import GenerationGone
-from packtrain._core.generations import CacheInfo, generation_numbers, generation_path, promise
+from packtrain._core.generations import CacheInfo, Generation, generation_numbers, generation_path, promise
 from packtrain._filler import filler as filler_module
 from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.figures import FillFigures
@@ -159,14 +159,15 @@ class Machine(RuleBasedStateMachine):
             return
         assert blocks(self.root) <= BUDGET
         numbers = generation_numbers(self.root)
+        ends = [Generation.load(self.root, number).end_sample for number in numbers[-1:]] or [0]
+        # Samples that were never published have no number yet.
+        del self.samples[ends[0] + (len(self.filler._shard) if self.filler._shard else 0) :]
         if numbers:
             last = newest(CacheFiles(self.root))
             found = last.generation
             assert found.end_sample >= self.published, "published samples are lost"
             assert found.first_sample >= self.first, "old samples are back"
             self.published, self.first = found.end_sample, found.first_sample
-            # Samples that were never published have no number yet.
-            del self.samples[self.published + (len(self.filler._shard) if self.filler._shard else 0) :]
             self.check(last)
             drop(last)
         for reader in self.readers:
