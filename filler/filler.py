@@ -232,12 +232,9 @@ class Filler:
         return min(self._options.generation_bytes, self._options.budget_bytes - others - self._need)
 
     def _check_budget(self) -> None:
-        shard = self._options.shard_bytes
-        others = max(0, self._space.used - self._generations.allocated)
-        least = max(
-            (self._need + others) / self._options.headroom,
-            (self._space.cost.peak(shard) + others) / (1 - self._options.headroom),
-        )
+        shard, headroom = self._options.shard_bytes, self._options.headroom
+        # What else is in the folder now may go again, such as reports of readers.
+        least = max(self._need / headroom, self._space.cost.peak(shard) / (1 - headroom))
         if least > self._options.budget_bytes:
             raise UsageError(
                 f"budget={size(self._options.budget_bytes)} is too small: with shards of {size(shard)} in "
