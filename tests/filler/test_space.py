@@ -119,7 +119,7 @@ def test_a_sample_larger_than_a_shard_is_refused_and_the_message_says_what_to_ch
     seen: list[FillFigures] = []
     figures = fill(memory_path / "c", _many(6, (400_000, 10)), options, seen.append)
     assert (figures.refused, figures.samples) == (3, 3)
-    assert "give a shard_size of at least" in figures.problem
+    assert "give a larger shard_size" in figures.problem
 
 
 @pytest.mark.parametrize("fields", [1, 6])
