@@ -155,7 +155,8 @@ class GrowingCache:
             DatasetError: The cache is damaged, or cannot be read.
             UsageError: There is no such field, transform or decoder.
         """
-        from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+        from packtrain._readers.dataset.cache_files import CacheFiles
+        from packtrain._readers.dataset.growing import GrowingDataset, newest
         from packtrain._readers.dataset.samples import PackedSamples
 
         if timeout is not None:

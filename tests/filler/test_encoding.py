@@ -27,7 +27,8 @@ from packtrain._filler.encoding import EncodedSample, SampleEncoder
 from packtrain._filler.forms import Form
 from packtrain._filler.shard import GrowingShard
 from packtrain._packer.sources import Refused
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore
 
 DTYPES = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
 LABELS = LabelSpec("none")

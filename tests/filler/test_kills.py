@@ -23,7 +23,8 @@ from packtrain._core.generations import SHARDS, TEMPORARY, generation_numbers
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore
 
 BUDGET = 1_800_000
 FILL = f"""

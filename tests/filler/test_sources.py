@@ -30,7 +30,8 @@ from packtrain._filler.filler import fill
 from packtrain._filler.forms import Form
 from packtrain._filler.options import FillOptions
 from packtrain._filler.sources import load_source
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore
 from packtrain._readers.dataset.store import RecordStore
 
 ALMOST_NEVER = 1e-6

@@ -33,7 +33,8 @@ from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import Filler, filler_lock
 from packtrain._filler.forms import Form
 from packtrain._filler.options import FillOptions
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore, newest
 
 PH = (Phase.generate,)
 BUDGET = 1_800_000

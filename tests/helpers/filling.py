@@ -13,7 +13,8 @@ import numpy as np
 
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import generation_numbers
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore
 
 FIELDS = ("who", "data", "text")
 SIZES = (0, 1, 700, 3000, 5000)

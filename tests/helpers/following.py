@@ -13,7 +13,8 @@ from packtrain import Loader
 from packtrain._core.generations import Generation, generation_numbers
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
-from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples
 
 VALUES = 128

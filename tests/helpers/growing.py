@@ -31,7 +31,8 @@ from packtrain._core.schema import Field, Schema
 from packtrain._filler.encoding import SampleEncoder
 from packtrain._filler.shard import GrowingShard
 from packtrain._packer.formats import NewRecord, NewSample, shard_writer
-from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.formats import container

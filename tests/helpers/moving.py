@@ -17,7 +17,8 @@ from packtrain._core.manifest import Labels
 from packtrain._core.schema import Field
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
-from packtrain._readers.dataset.growing import CacheFiles, GrowingDataset, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples
 
 VALUES: Final = 4096

@@ -47,7 +47,8 @@ from packtrain._core.generations import (
 )
 from packtrain._core.manifest import CACHE
 from packtrain._core.schema import Schema
-from packtrain._readers.dataset.growing import CacheFiles, GenerationStore, GrowingDataset, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import GenerationStore, GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples
 from packtrain.errors import (
     CorruptFile,
@@ -298,7 +299,7 @@ DAMAGE = (_cut, _grown, _emptied, _huge, _removed, _fifo, _folder, _loop, _zero)
 def test_a_damaged_index_is_named_and_never_waited_for(
     cache: TinyCache, damage: Any, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packtrain._readers.dataset.growing.descriptor_budget", lambda: most)
+    monkeypatch.setattr("packtrain._readers.dataset.cache_files.descriptor_budget", lambda: most)
     path = index_path(cache.root, 1)
     damage(path)
     grown = cache.dataset()
@@ -383,7 +384,8 @@ MANY_SHARDS = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import numpy as np
-from packtrain._readers.dataset.growing import CacheFiles, newest
+from packtrain._readers.dataset.cache_files import CacheFiles
+from packtrain._readers.dataset.growing import newest
 
 store = newest(CacheFiles(sys.argv[1], sys.argv[2]))
 first = store.record(0, "name")
@@ -413,7 +415,7 @@ def test_two_thousand_shards_are_read_with_1024_descriptors(memory_path: Path, i
 @IOS
 def test_threads_read_while_shards_are_forgotten(memory_path: Path, io: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # So few may be open that threads close each other's shards, too.
-    monkeypatch.setattr("packtrain._readers.dataset.growing.descriptor_budget", lambda: 4)
+    monkeypatch.setattr("packtrain._readers.dataset.cache_files.descriptor_budget", lambda: 4)
     cache = TinyCache(memory_path / "cache")
     cache.grow(*[2] * 12)
     grown = cache.dataset(io=io)
