@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,3 +201,26 @@ def _copied(packed: PackedDataset, row: int) -> tuple[NewSample, list[list[int]]
 def numbers(dataset: GrowingDataset) -> list[int]:
     """The numbers of all samples of a `TinyCache`, from the records themselves."""
     return [int(dataset.value(row, "name").split()[1]) for row in range(len(dataset))]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is dropped inside is freed at once, or not at all."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def held_in(root: Path) -> list[str]:
+    """Files of a folder that this process has mapped or open."""
+    maps = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    links = set()
+    for each in os.scandir("/proc/self/fd"):
+        try:
+            links.add(os.readlink(each.path))
+        except FileNotFoundError:
+            continue
+    return sorted(path for path in maps | links if path.startswith(str(root)))
