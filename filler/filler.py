@@ -21,10 +21,10 @@ from packtrain._core.sizes import size
 from . import page_cache
 from .encoding import EncodedSample, SampleEncoder
 from .figures import FillFigures
-from .generations import Generations
 from .intake import Intake, Source
 from .options import FillOptions
 from .pacing import Pacing
+from .publishing import Generations
 from .rate import Rate
 from .recovery import check_folder, stray_warning
 from .shard import FinishedShard, GrowingShard

@@ -18,8 +18,8 @@ from packtrain._core.reader_reports import ReaderReport
 from packtrain._filler import filler as filler_module
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.filler import fill, filler_lock
-from packtrain._filler.generations import Generations
 from packtrain._filler.options import FillOptions
+from packtrain._filler.publishing import Generations
 from packtrain._filler.shard import GrowingShard
 from packtrain._readers.dataset.growing import newest
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers.filling import SIZES, assert_same_sample, blocks, drop, numbered_sample, stored_sample
 from helpers.support import FORMATS
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -36,7 +36,6 @@ from packtrain._filler.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore, newest
 
-PH = (Phase.generate,)
 BUDGET = 1_800_000
 AT = st.integers(0, 1 << 20)
 
