@@ -182,8 +182,8 @@ FIELD = asdict(Field("x", "array", dtype="<f4", shape=(3,)))
         ({"fields": [FIELD | {"dtype": "<O8"}]}, "arrays of <O8 cannot be stored"),
         ({"fields": [FIELD | {"name": "../x"}]}, r"fields\[0\].name: expected a name"),
         ({"fields": [FIELD | {"name": "label"}]}, "it is reserved"),
-        ({"fields": [FIELD | {"bytes": 3}]}, "field x: the size of records is not known"),
-        ({"fields": [FIELD | {"missing": 3}]}, "field x: the size of records is not known"),
+        ({"fields": [FIELD | {"bytes": 3}]}, r'fields\[0\]: has an unknown key "bytes"'),
+        ({"fields": [FIELD | {"missing": 3}]}, r'fields\[0\]: has an unknown key "missing"'),
     ],
     ids=str,
 )
