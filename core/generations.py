@@ -63,6 +63,8 @@ _MOST_GENERATION_BYTES: Final = 64 << 20
 _PATIENCE: Final = 5.0
 """Seconds to wait while somebody else holds a generation alone. A filler does for as long as it takes to remove it."""
 _LOOK: Final = 0.001
+_CLOCK_STEP: Final = 60.0
+"""Seconds by which a clock may be put back without ending promises."""
 
 Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
 Table = npt.NDArray[np.void]
@@ -320,11 +322,25 @@ def promise(root: Path, number: int, until: float) -> bool:
     """
     try:
         with GenerationLease(root, number) as lease:
-            if os.fstat(lease.fileno()).st_mtime < until:
+            status = os.fstat(lease.fileno())
+            if not promised(status) or status.st_mtime < until:
                 os.utime(lease.fileno(), (until, until))
     except (GenerationGone, OSError):
         return False
     return True
+
+
+def promised(status: os.stat_result) -> float:
+    """For how many seconds a generation is promised, by the status of its file; 0 if it is not.
+
+    A promise sets the time of the last change into the future, as seen from the moment in which that is done, which the
+    kernel notes. So a file that was only written is no promise, even if the clock has been put back since. A promise
+    that was given at a time that is still to come is void: nobody knows how long it has been kept.
+    """
+    now = time.time()
+    if status.st_mtime <= status.st_ctime or status.st_ctime > now + _CLOCK_STEP:
+        return 0.0
+    return max(0.0, status.st_mtime - now)
 
 
 def retire(root: Path, number: int) -> bool:
@@ -342,7 +358,7 @@ def retire(root: Path, number: int) -> bool:
         return False
     with lock:
         # Whoever promises holds a lease meanwhile, so no promise comes between this look and the removal.
-        if os.fstat(lock.fileno()).st_mtime > time.time():
+        if promised(os.fstat(lock.fileno())):
             return False
         path.unlink(missing_ok=True)
         # Otherwise a crash could bring it back, without its shards.

@@ -6,12 +6,11 @@ import errno
 import fcntl
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.generations import generation_path
+from packtrain._core.generations import generation_path, promised
 from packtrain._core.locks import lock_holders
 from packtrain._core.opening import open_regular
 
@@ -53,10 +52,9 @@ def who_reads(root: Path, number: int) -> str:
         status = generation_path(root, number).stat()
     except FileNotFoundError:
         return ""
-    left = status.st_mtime - time.time()
     if processes := lock_holders(status):
         return f"generation {number} is read by {_named(processes)}"
-    if left > 0:
+    if left := promised(status):
         return f"generation {number} is promised for another {left:.0f} s"
     return f"generation {number} is read by a process that cannot be named from here"
 

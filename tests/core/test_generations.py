@@ -44,6 +44,7 @@ from packtrain._core.generations import (
     index_dtype,
     is_cache,
     promise,
+    promised,
     retire,
 )
 from packtrain._core.manifest import CACHE
@@ -312,6 +313,26 @@ def test_a_generation_stays_while_it_is_leased_or_promised(root: Path) -> None:
     for use in (GenerationLease, Generation.load):
         with pytest.raises(GenerationGone, match=r"generation 17 is no longer there.* Open the cache again"):
             use(root, 17)
+
+
+def test_a_clock_that_is_put_back_promises_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = 3 * 86400
+    before = time.time() - days
+    assert promise(root, 17, time.time() + 60)
+    monkeypatch.setattr(time, "time", lambda: before)
+    assert not promised(generation_path(root, 17).stat())
+    os.utime(generation_path(root, 17))
+    assert not promised(generation_path(root, 17).stat()), "it was only written"
+    assert retire(root, 17)
+
+
+def test_a_promise_keeps_to_a_clock_that_is_put_forward(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = time.time() + 60
+    assert promise(root, 17, end)
+    monkeypatch.setattr(time, "time", lambda: end - 1)
+    assert 0.5 < promised(generation_path(root, 17).stat()) <= 1 and not retire(root, 17)
+    monkeypatch.setattr(time, "time", lambda: end)
+    assert retire(root, 17)
 
 
 @pytest.mark.parametrize("moment", ["before opening", "before locking"])
