@@ -122,6 +122,10 @@ class GenerationStore(Store):
     def __reduce__(self) -> tuple[type[GenerationStore], tuple[GenerationRows]]:
         return GenerationStore, (self._rows,)
 
+    def unleased(self) -> GenerationStore:
+        """The same without a lease, until it is used."""
+        return GenerationStore(GenerationRows(self._files, self.generation))
+
     @override
     def __len__(self) -> int:
         return len(self._rows)

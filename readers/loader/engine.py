@@ -17,7 +17,6 @@ from ..monitoring.timing import StageTimer
 from .arena import Arena, Arrays, Board, Layout
 from .batches import BatchMaker, Made, Probe
 from .randomness import preserved
-from .samples import emptied
 from .slots import Event, Slots
 from .worker import NO_TICKET, Ticket
 from .workers import Workers
@@ -136,9 +135,6 @@ class SerialEngine(Engine):
                 assert self._maker is not None
                 with preserved() if self._maker.seeds else nullcontext():
                     made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
-            except BaseException as error:
-                emptied(error)
-                raise
             finally:
                 self._timer.count_usage()
                 self._timer.idle()

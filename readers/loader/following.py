@@ -261,6 +261,8 @@ class FollowingGenerations(Following):
         report, self._report = self._report, None
         if report is not None and self._process == os.getpid():
             report.close()
+        # The dataset may still be there and have its lease, or may be moved.
+        self._store = self._store.unleased()
 
     def _choose(self, dataset: GrowingDataset) -> None:
         """Moves to the newest generation, of which the lowest rank of each cache says which it is."""

@@ -28,7 +28,7 @@ from .progress import Progress
 from .randomness import preserved
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
-from .samples import SampleMaker
+from .samples import SampleMaker, emptied
 from .schedule import Schedule
 from .state import LoaderState, identity_of
 
@@ -170,22 +170,26 @@ class Loader:
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
-        self._maker = BatchMaker(
-            SampleMaker(self._dataset, fields, finish=collate_fn is not None),
-            function("collate_fn", collate_fn),
+        self._first_maker: Final = partial(
+            _maker_of,
+            fields=fields,
+            collate_fn=function("collate_fn", collate_fn),
             skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
             leave=self.device is not None and self.device.type == "cuda",
         )
+        self._last_maker: BatchMaker | None = None
+        """Makes the batches of the present pass; None after `close`, so that a loader keeps no generation."""
+        maker = self._maker
         self._progress = Progress(
             order_of(dataset, sampler, shuffle),
             self.batch_size,
             self.drop_last,
             self._ranks,
             Seed(seed, generator, self._ranks),
-            identity_of(self._maker.samples.stores),
+            identity_of(maker.samples.stores),
         )
         headspace = flag("headspace", headspace)
-        self.stats: Final = Meter(setup_of(self.num_workers, self._maker.samples.stores, headspace=headspace))
+        self.stats: Final = Meter(setup_of(self.num_workers, maker.samples.stores, headspace=headspace))
         self._following = following_of(
             self._dataset,
             self._progress,
@@ -207,8 +211,8 @@ class Loader:
             pins(flag("pin_memory", pin_memory), self.device),
             headspace,
         )
-        self._options.postprocess.check(self._maker.samples.finishers)
-        self._pipeline = Pipeline(self._maker, self._options, self.stats)
+        self._options.postprocess.check(maker.samples.finishers)
+        self._pipeline = Pipeline(self._options, self.stats)
         self._skipped = 0
         self._pass: Token | None = None
         """Stands for the present pass."""
@@ -321,7 +325,8 @@ class Loader:
             if self._progress.under_way:
                 self._pass = None
             # Lightning calls `iter` first, and then says which epoch that is.
-            (self._progress.move if self._progress.consumed else self._progress.rename)(epoch)
+            waits = self._pass is not None and not self._progress.consumed
+            (self._progress.rename if waits else self._progress.move)(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader between two steps. The state of any one rank can be loaded on all ranks.
@@ -369,15 +374,17 @@ class Loader:
         self._following.hold(self._dataset)
         self._following.require(position)
         key, row = self._progress.sample(position)
-        self._maker = self._maker.of(self._dataset)
         with preserved():
             return self._maker.sample(key, position, row)
 
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
+        # The generation may be gone when the next pass begins.
+        self._progress.give_up()
         self._following.close()
         self._pipeline.close()
+        self._last_maker = None
 
     def __enter__(self) -> Self:
         return self
@@ -396,6 +403,13 @@ class Loader:
         begun = progress.under_way or progress.consumed > 0
         if epoch > progress.epoch and (begun or not progress.epoch):
             self.set_epoch(progress.epoch + 1 if begun else epoch)
+
+    @property
+    def _maker(self) -> BatchMaker:
+        """Makes batches of the dataset as it is now."""
+        last = self._last_maker
+        self._last_maker = self._first_maker(self._dataset) if last is None else last.of(self._dataset)
+        return self._last_maker
 
     def _schedule(self) -> Schedule:
         """The steps of this rank through the epoch, as far as it is known which samples that will have."""
@@ -426,11 +440,14 @@ class Loader:
                 self._require_present(this, place)
             self._following.finish()
             self._move(progress.epoch + 1)
-        except (GeneratorExit, DatasetError, UsageError):
-            raise
-        except BaseException:
-            # A worker may be dead, or its result read only in part, so nothing of this can be used again.
-            self.close()
+        except BaseException as error:
+            # Whoever keeps the error must keep neither records nor a generation.
+            emptied(error)
+            if self._pass is this:
+                progress.give_up()
+            if not isinstance(error, GeneratorExit | DatasetError | UsageError):
+                # A worker may be dead, or its result read only in part, so nothing of this can be used again.
+                self.close()
             raise
         finally:
             if not self.persistent_workers and self._pass in (None, this):
@@ -450,13 +467,13 @@ class Loader:
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
         self._following.hold(self._dataset)
-        self._maker = self._maker.of(self._dataset)
-        self._options.postprocess.check(self._maker.samples.finishers)
-        self.stats.describe(*self._maker.samples.unfused)
+        maker = self._maker
+        self._options.postprocess.check(maker.samples.finishers)
+        self.stats.describe(*maker.samples.unfused)
         if not self.persistent_workers:
             self._pipeline.close()
-            self._pipeline = Pipeline(self._maker, self._options, self.stats)
-        return self._pipeline.run(self._maker, self._progress.jobs(place), partial(self._progress.probe, place))
+            self._pipeline = Pipeline(self._options, self.stats)
+        return self._pipeline.run(maker, self._progress.jobs(place), partial(self._progress.probe, place))
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
@@ -468,3 +485,10 @@ class Loader:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"
             )
+
+
+def _maker_of(
+    dataset: Any, fields: Sequence[str], collate_fn: Callable[[list[Any]], Any] | None, *, skip: bool, leave: bool
+) -> BatchMaker:
+    samples = SampleMaker(dataset, fields, finish=collate_fn is not None)
+    return BatchMaker(samples, collate_fn, skip=skip, leave=leave)

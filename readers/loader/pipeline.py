@@ -54,13 +54,13 @@ class Pipeline:
     """Makes the batches of any number of passes.
 
     Args:
-        maker: Makes a batch, in the first pass.
         options: How.
         meter: Measures it.
     """
 
-    def __init__(self, maker: BatchMaker, options: PipelineOptions, meter: Meter) -> None:
-        self._maker = maker
+    def __init__(self, options: PipelineOptions, meter: Meter) -> None:
+        self._maker: BatchMaker | None = None
+        """Makes the batches of the present pass; None once this is closed, so that it keeps no dataset."""
         self._options = options
         self._meter = meter
         self._replay = Replay() if options.headspace else None
@@ -91,7 +91,7 @@ class Pipeline:
         if maker is not self._maker:
             self._change(maker, probe)
         if self._engine is None:
-            self._engine = self._engine_for(probe())
+            self._engine = self._engine_for(maker, probe())
             self._process = os.getpid()
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
@@ -107,6 +107,7 @@ class Pipeline:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         # Forgotten first, so that whatever happens meanwhile, nothing of it is used again.
         engine, self._engine, transfer, self._transfer = self._engine, None, self._transfer, None
+        self._maker = None
         try:
             if engine is not None:
                 self._meter.detach()
@@ -116,27 +117,26 @@ class Pipeline:
                 transfer.close()
 
     def _change(self, maker: BatchMaker, probe: Callable[[], Probe]) -> None:
-        self._maker = maker
         self._replay = Replay() if self._replay else None
-        if self._engine is None:
-            return
-        changed = False
+        changed = self._engine is None
         try:
             # It reads memory that the engine gives up, and knows what batches looked like.
             transfer, self._transfer = self._transfer, None
             if transfer is not None:
                 transfer.close()
-            changed = self._engine.change(maker, probe())
+            if self._engine is not None:
+                changed = self._engine.change(maker, probe())
         finally:
             if not changed:
                 self.close()
+        self._maker = maker
 
-    def _engine_for(self, probe: Probe) -> Engine:
+    def _engine_for(self, maker: BatchMaker, probe: Probe) -> Engine:
         options = self._options
         if not options.workers:
-            return SerialEngine(self._maker, probe)
+            return SerialEngine(maker, probe)
         return ParallelEngine(
-            self._maker,
+            maker,
             probe,
             options.workers,
             options.prefetch_factor,

@@ -71,6 +71,11 @@ class Progress:
         self.under_way = False
         self.epoch, self.consumed, self._resumed = epoch, 0, None
 
+    def give_up(self) -> None:
+        """Lets the next pass choose anew what the epoch goes through, if nothing of it has been handed out."""
+        if not self.consumed:
+            self.chosen = None
+
     def follow(self, cache: str) -> None:
         """From now on, each epoch goes through a generation of a growing cache, which `choose` or `load` names."""
         self._dataset, self._grows = cache, True

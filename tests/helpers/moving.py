@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from packtrain._core.generations import CacheInfo, generation_numbers, retire
+from packtrain._core.generations import CacheInfo, Generation, generation_numbers, retire
 from packtrain._core.manifest import Labels
 from packtrain._core.schema import Field
 from packtrain._filler.filler import fill
@@ -70,6 +70,14 @@ class Cache:
             yield from map(self._sample, range(first, first + count))
 
         fill(self.root, samples, OPTIONS)
+
+    def last(self) -> Generation:
+        """Its newest generation."""
+        return Generation.load(self.root, generation_numbers(self.root)[-1])
+
+    def last_numbers(self) -> list[int]:
+        """The numbers of the samples of that."""
+        return list(range(self.last().first_sample, self.last().end_sample))
 
     def dataset(self, *fields: str) -> GrowingDataset:
         """Its newest generation."""

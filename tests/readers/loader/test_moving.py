@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import random
 import re
@@ -237,6 +238,46 @@ def test_an_error_that_is_kept_keeps_no_generation(cache: Cache, count: int, kin
             lambda: cache.older_are_free() and all(has_left(each, dataset) for each in (os.getpid(), *workers()))
         )
         assert kept.value.__traceback__ is not None
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("names", [True, False])
+def test_an_epoch_whose_first_batch_fails_chooses_anew(cache: Cache, count: int, names: bool) -> None:
+    dataset = cache.dataset()
+    for number in range(6):
+        damage(cache, number)
+    with loader_of(dataset, 1000, num_workers=count) as loader:
+        with pytest.raises(CorruptRecord) as kept:
+            list(loader)
+        cache.grow(32)
+        if names:
+            loader.set_epoch(1)
+        (batch,) = loader
+        assert len(check(batch, dataset)) == len(dataset) and dataset.generation == cache.last().number
+        del batch
+        eventually(cache.older_are_free)
+        assert kept.value.__traceback__ is not None
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 1000])
+def test_a_closed_loader_keeps_no_generation(cache: Cache, count: int, persistent: bool, steps: int) -> None:
+    dataset = cache.dataset()
+    loader = loader_of(dataset, num_workers=count, persistent_workers=persistent)
+    loader.sample(3)
+    run = iter(loader)
+    for batch in itertools.islice(run, steps):
+        check(batch, dataset)
+        del batch
+    loader.close()
+    cache.grow(16)
+    dataset.advance()
+    assert cache.older_are_free() and has_left(os.getpid(), dataset)
+    assert sorted(number for batch in loader for number in check(batch, dataset)) == cache.last_numbers()
+    loader.close()
 
 
 def failing(samples: list[Any]) -> Any:
