@@ -26,6 +26,7 @@ from .generations import READERS
 from .locks import Lock
 from .manifest import Count
 from .opening import open_regular, read_regular
+from .typed import MOST
 
 ENDED: Final = "ended.json"
 _VERSION: Final = 1
@@ -102,7 +103,8 @@ def reports(root: Path) -> Iterator[Report]:
         except OSError:
             # It has just been removed, or is not a report.
             continue
-        words = np.frombuffer(data.ljust(_BYTES, b"\0"), "<u8").tolist()
+        # Anybody who may read the cache may have written this: larger numbers could not be saved in the total.
+        words = [min(word, MOST) for word in np.frombuffer(data.ljust(_BYTES, b"\0"), "<u8").tolist()]
         yield Report(path, words[_TAKEN], words[_SEEN], words[_GENERATION], words[_PROCESS], alive)
 
 
@@ -156,7 +158,7 @@ class EndedReaders:
         ended = [report for report in found if not report.alive]
         if not ended:
             return self
-        taken = self.taken + sum(report.taken for report in ended)
+        taken = min(MOST, self.taken + sum(report.taken for report in ended))
         seen = max(self.seen, *(report.seen for report in ended))
         total = replace(self, taken=taken, seen=seen, folded=tuple(report.path.name for report in ended))
         # A crash between these two steps must not count them twice: `load` finds their names.

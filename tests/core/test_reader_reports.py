@@ -128,3 +128,12 @@ def test_a_damaged_total_is_an_error_that_says_what_to_do(root: Path) -> None:
     (root / READERS / ENDED).write_text("{")
     with pytest.raises(CorruptFile, match=r"ended\.json.* Remove this file"):
         EndedReaders.load(root)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"\xff" * 31, b"\xff" * 32, (1 << 62).to_bytes(8, "little") * 4])
+def test_a_total_with_reports_of_any_bytes_can_be_read_again(root: Path, content: bytes) -> None:
+    for number in range(3):
+        (root / READERS / f"{number:032x}").write_bytes(content)
+    total = EndedReaders.load(root).with_ended(root, list(reports(root)))
+    assert EndedReaders.load(root) == total
+    assert not list(reports(root))
