@@ -457,12 +457,7 @@ class Loader:
         this.require_own_process()
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
-        now = self._ranks.now()
-        if now != place:
-            raise UsageError(
-                f"this was rank {place.rank} of {place.world_size} when the pass began, now it is rank {now.rank} of "
-                f"{now.world_size}: call init_process_group before a pass begins, and destroy_process_group after it"
-            )
+        self._ranks.require(place)
 
     def _run(self, place: Place) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""

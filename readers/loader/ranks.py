@@ -53,6 +53,19 @@ class Ranks:
             return Place(0, 1)
         return Place(distributed.get_rank(), distributed.get_world_size())
 
+    def require(self, place: Place) -> None:
+        """Requires that rank and number of ranks are still those with which a pass began.
+
+        Raises:
+            UsageError: They are not.
+        """
+        now = self.now()
+        if now != place:
+            raise UsageError(
+                f"this was rank {place.rank} of {place.world_size} when the pass began, now it is rank {now.rank} of "
+                f"{now.world_size}: call init_process_group before a pass begins, and destroy_process_group after it"
+            )
+
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """These numbers of every rank, by rank. All ranks must call this together, each with equally many.
 
