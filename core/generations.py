@@ -395,8 +395,3 @@ def _why_no_cache(root: Path) -> str:
     if not os.path.isdir(root):
         return f"{root} is a file, but a growing cache is a folder"
     return f"{root} has no {CACHE}: not a growing cache, or nothing has been written to it yet"
-
-
-def is_cache(path: Path) -> bool:
-    """True if there is a growing cache in this folder."""
-    return holds(path, CACHE)

@@ -42,7 +42,6 @@ from packtrain._core.generations import (
     generation_path,
     index_bytes,
     index_dtype,
-    is_cache,
     promise,
     promised,
     retire,
@@ -102,7 +101,6 @@ def test_the_description_of_a_cache_comes_back(tmp_path_factory: pytest.TempPath
     root = tmp_path_factory.mktemp("cache")
     info = info_of(schema)
     info.save(root)
-    assert is_cache(root)
     assert CacheInfo.load(root) == info and CacheInfo.load(root).schema == schema
     with pytest.raises(FileExistsError):
         info.save(root)
@@ -284,7 +282,6 @@ def test_generations_that_are_no_folder_are_damage(tmp_path: Path) -> None:
 
 
 def test_what_is_no_cache_is_told_from_one(tmp_path: Path) -> None:
-    assert not is_cache(tmp_path)
     with pytest.raises(NotADataset, match="not a growing cache, or nothing has been written"):
         CacheInfo.load(tmp_path)
     with pytest.raises(NotADataset, match=r"no such folder. `packtrain fill` makes one"):

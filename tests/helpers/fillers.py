@@ -1,4 +1,4 @@
-"""Sources for fillers, which import them by name, and programs that start fillers."""
+"""For tests of a filler's process: sources that it imports by name, and programs that start one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growing caches for tests: samples that say which they are, what a cache holds, and what its folder takes."""
+"""For tests of the filler: samples that say which they are, what a cache holds, and what its folder takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A growing cache of numbered samples, filled a few at a time, and what a loader must hand out of it."""
+"""For tests of epochs over a growing cache: a cache that grows between them, and what a loader must hand out."""
 
 from __future__ import annotations
 

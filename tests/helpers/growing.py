@@ -1,4 +1,4 @@
-"""Small growing caches, written shard by shard with no filler running, so that tests decide when a cache moves on."""
+"""For tests of reading a growing cache: caches written shard by shard, without a filler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches that grow when a test says so, and what the processes of a loader hold of them."""
+"""For tests of workers over a growing cache: what the processes of a loader hold of its generations."""
 
 from __future__ import annotations
 
