@@ -18,13 +18,12 @@ import pytest
 from helpers.faults.harness import Action, FaultServer
 from helpers.filling import assert_sound, blocks, drop, newest_store, numbered_sample
 
-from packtrain._core.errors import GenerationGone
-from packtrain._core.generations import SHARDS, TEMPORARY, generation_numbers
+from packtrain import GrowingCache, Loader
+from packtrain._core.errors import GenerationGone, LoaderError
+from packtrain._core.generations import SHARDS, TEMPORARY, Generation, generation_numbers
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
-from packtrain._readers.dataset.cache_files import CacheFiles
-from packtrain._readers.dataset.growing import GenerationStore
 
 BUDGET = 1_800_000
 FILL = f"""
@@ -103,8 +102,6 @@ def fill_for_ever(root: Path, format: str, first: int) -> None:
 
 def read_for_ever(root: Path, workers: int) -> None:
     """A reader that goes through the newest generation again and again, each time with new forked workers."""
-    while not generation_numbers(root):
-        time.sleep(0.01)
     report = ReaderReport(root)
     while True:
         store = newest_store(root)
@@ -115,13 +112,26 @@ def read_for_ever(root: Path, workers: int) -> None:
         for worker in started:
             worker.start()
         assert_sound(store)
-        assert_sound(store)
         for worker in started:
             worker.join()
             assert worker.exitcode in (0, -signal.SIGKILL)
         report.take(len(store))
         report.finish(store.generation.end_sample)
         drop(store)
+
+
+def load_for_ever(root: Path) -> None:
+    """A loader whose workers live on from generation to generation, unless they are killed."""
+    with Loader(GrowingCache(root).dataset(), 8, shuffle=True, num_workers=2, multiprocessing_context="fork") as loader:
+        while True:
+            try:
+                for batch in loader:
+                    for who, *values in zip(batch.who.tolist(), batch.data, batch.text, batch.label, strict=True):
+                        wanted = numbered_sample(who)
+                        assert values == [wanted[name] for name in ("data", "text", "label")], who
+            except LoaderError as error:
+                if "was killed by SIGKILL" not in str(error):
+                    raise
 
 
 class Campaign:
@@ -132,6 +142,7 @@ class Campaign:
         looks: How often the laws were checked.
         most: The most bytes that were seen.
         end: One past the number of the last sample that was published.
+        evicted: Number of shards that were left out of the newest generation.
     """
 
     def __init__(self, root: Path, format: str, seed: int) -> None:
@@ -140,18 +151,20 @@ class Campaign:
         self.random = random.Random(seed)
         self.published: dict[int, int] = {}
         self.kills = {"filler": 0, "reader": 0, "worker": 0}
-        self.looks = self.most = self.begun = self.end = 0
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([__name__, "helpers.filling", "packtrain._filler.filler"])
+        self.looks = self.most = self.begun = self.end = self.evicted = 0
+        # Forked, because a new interpreter takes longer to start than it lives here.
+        self._context = multiprocessing.get_context("fork")
         self.fillers = [self.filler()]
-        self.readers = [self.reader(), self.reader(), self.reader()]
+        self._kinds = ((read_for_ever, 0), (read_for_ever, 2), (load_for_ever,))
+        self.readers = [self.reader(at) for at in range(len(self._kinds))]
 
     def filler(self) -> BaseProcess:
         self.begun += 1
         return self._started(fill_for_ever, self.root, self.format, 20_000_000 * self.begun)
 
-    def reader(self) -> BaseProcess:
-        return self._started(read_for_ever, self.root, self.random.choice((0, 2)))
+    def reader(self, at: int) -> BaseProcess:
+        target, *arguments = self._kinds[at]
+        return self._started(target, self.root, *arguments)
 
     def _started(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
         process = self._context.Process(target=target, args=arguments)
@@ -166,32 +179,34 @@ class Campaign:
         for process in (*self.fillers, *self.readers):
             # They end only by being killed: an error of their own would end them with an exit status.
             assert process.exitcode is None
-        if numbers := generation_numbers(self.root):
-            with suppress(GenerationGone):
-                store = GenerationStore.open(CacheFiles(self.root), numbers[-1])
-                assert store.generation.end_sample >= self.end
-                self.end = store.generation.end_sample
-                if self.looks % 10 == 0:
-                    assert_sound(store, self.published)
-                drop(store)
+        with suppress(GenerationGone):
+            found = Generation.load(self.root, generation_numbers(self.root)[-1])
+            assert found.end_sample >= self.end
+            self.end, self.evicted = found.end_sample, found.first_shard
+        if self.looks % 20 == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Each sample of the newest generation is right, and has the number that it was published with."""
+        store = newest_store(self.root)
+        assert_sound(store, self.published)
+        drop(store)
 
     def kill(self) -> None:
         """Kills something, and starts another one like it."""
         what = self.random.choice(("filler", "filler", "reader", "worker"))
-        victims = self.fillers if what == "filler" else self.readers
-        at = self.random.randrange(len(victims))
-        victim = victims[at]
         if what == "worker":
-            children = Path(f"/proc/{victim.pid}/task/{victim.pid}/children").read_text().split()
-            with suppress(ProcessLookupError):
-                for child in children[:1]:
-                    os.kill(int(child), signal.SIGKILL)
+            if workers := [worker for reader in self.readers for worker in _children(reader)]:
+                with suppress(ProcessLookupError):
+                    os.kill(self.random.choice(workers), signal.SIGKILL)
                     self.kills[what] += 1
             return
-        victim.kill()
-        victim.join()
+        victims = self.fillers if what == "filler" else self.readers
+        at = self.random.randrange(len(victims))
+        victims[at].kill()
+        victims[at].join()
         self.kills[what] += 1
-        victims[at] = self.filler() if what == "filler" else self.reader()
+        victims[at] = self.filler() if what == "filler" else self.reader(at)
 
     def close(self) -> None:
         """Kills all of them."""
@@ -200,35 +215,48 @@ class Campaign:
             process.join()
 
 
-def _campaign(root: Path, format: str, seed: int, kills: int) -> Campaign:
-    # Nearly full, so that the next shards evict.
-    _again(root, 0, 100, format)
+def _children(process: BaseProcess) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> Campaign:
+    # As full as it gets, so that the next shards evict.
+    _again(root, 0, 200, format)
     found = Campaign(root, format, seed)
+    deadline = time.monotonic() + 60
     try:
-        while sum(found.kills.values()) < kills:
+        found.look()
+        begin = found.end
+        while sum(found.kills.values()) < kills or found.end < begin + samples:
+            assert time.monotonic() < deadline, "the filler stands still"
             # At a random sample, wherever that is in a shard; or a bit later, if the filler waits for readers.
-            wanted, end = found.end + found.random.randrange(60), time.monotonic() + 3
+            wanted, end = found.end + found.random.randrange(60), time.monotonic() + 1
             while found.end < wanted and time.monotonic() < end:
                 found.look()
                 # Others want the processor as well.
                 time.sleep(0.005)
             time.sleep(found.random.uniform(0, 0.05))
-            found.kill()
+            if sum(found.kills.values()) < kills:
+                found.kill()
     finally:
         found.close()
-    assert found.end > 100
+    found.check()
     _again(root, 5, 20, format)
-    assert_sound(newest_store(root), found.published)
+    found.check()
     return found
 
 
 def test_a_few_kills_of_fillers_and_readers(memory_path: Path) -> None:
-    _campaign(memory_path / "cache", "tar", 0, 4)
+    _campaign(memory_path / "cache", "tar", 0, 4, 30)
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(10))
 def test_two_hundred_kills_of_fillers_readers_and_workers(seed: int, memory_path: Path) -> None:
-    """Each case is twenty of them, and the formats take turns."""
-    found = _campaign(memory_path / "cache", ("tar", "hdf5", "lmdb")[seed % 3], seed, 20)
-    print(f"{found.kills}, {found.looks} looks, {found.end} samples, at most {found.most / BUDGET:.1%} of the budget")
+    """Each case is twenty of them, and the formats take turns. What is written meanwhile fills the cache twice over."""
+    found = _campaign(memory_path / "cache", ("tar", "hdf5", "lmdb")[seed % 3], seed, 20, 600)
+    assert found.evicted > 20
+    print(
+        f"{found.kills}, {found.looks} looks, {found.end} samples, {found.evicted} shards evicted, at most "
+        f"{found.most / BUDGET:.1%} of the budget"
+    )
