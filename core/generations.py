@@ -23,7 +23,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +62,7 @@ _MOST_GENERATION_BYTES: Final = 64 << 20
 """Longer documents are not read: a generation of about a million shards."""
 _PATIENCE: Final = 5.0
 """Seconds to wait while somebody else holds a generation alone. A filler does for as long as it takes to remove it."""
+_ROUNDING: Final = 0.001
 _LOOK: Final = 0.001
 _CLOCK_STEP: Final = 60.0
 """Seconds by which a clock may be put back without ending promises."""
@@ -341,6 +342,21 @@ def promised(status: os.stat_result) -> float:
     if status.st_mtime <= status.st_ctime or status.st_ctime > now + _CLOCK_STEP:
         return 0.0
     return max(0.0, status.st_mtime - now)
+
+
+def shorten(root: Path, number: int, promised: float, until: float) -> None:
+    """Ends a promise earlier, unless it is no longer the one that was made, but that of somebody else.
+
+    Args:
+        root: The cache's folder.
+        number: Number of the generation.
+        promised: Until when it was promised.
+        until: When the promise is to end.
+    """
+    # A file system may round times.
+    with suppress(GenerationGone, OSError), GenerationLease(root, number) as lease:
+        if until < promised and abs(os.fstat(lease.fileno()).st_mtime - promised) < _ROUNDING:
+            os.utime(lease.fileno(), (until, until))
 
 
 def retire(root: Path, number: int) -> bool:

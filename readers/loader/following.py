@@ -21,7 +21,7 @@ import numpy as np
 from typing_extensions import override
 
 from packtrain._core.errors import GenerationGone, LoaderError, PacktrainError, UsageError
-from packtrain._core.generations import promise
+from packtrain._core.generations import promise, shorten
 from packtrain._core.reader_reports import ReaderReport
 
 from ..dataset.growing import GrowingDataset
@@ -35,6 +35,8 @@ from .state import Chosen, LoaderState
 
 _NONE: Final = -1
 """Stands for the number of a generation that could not be opened."""
+_SAVING: Final = 60.0
+"""Seconds that saving a state takes at most, until which the one before may be needed."""
 
 
 class Following:
@@ -127,6 +129,8 @@ class FollowingGenerations(Following):
         self._keep = keep
         self._reports = reports
         self._promises = keep > 0
+        self._promised: tuple[int, float] | None = None
+        """The last generation that was promised, and until when."""
         self._cache: Final = dataset.store.opened.info.id
         progress.follow(self._cache)
         self._store = dataset.store
@@ -242,7 +246,13 @@ class FollowingGenerations(Following):
     def promise(self) -> None:
         if not self._promises or self._progress.chosen is None:
             return
-        self._promises = promise(self._store.path, self._store.generation.number, time.time() + self._keep)
+        number, until = self._store.generation.number, time.time() + self._keep
+        self._promises = promise(self._store.path, number, until)
+        before, self._promised = self._promised, (number, until)
+        if before is not None and before[0] != number:
+            # This state takes the place of the one before as soon as it is saved. With the promises of all epochs of
+            # an hour, a full cache would soon get no new samples.
+            shorten(self._store.path, *before, time.time() + _SAVING)
         if not self._promises:
             self._warn("cannot be written to: a state does not keep the generation that it names", stacklevel=3)
 

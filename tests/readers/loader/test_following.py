@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import shutil
+import time
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from helpers.following import grow, last, loader_of, numbers, of, opened
 
 from packtrain import Loader, Sequential, Weighted
 from packtrain._core.errors import DatasetError, UsageError
-from packtrain._core.generations import generation_numbers
+from packtrain._core.generations import generation_numbers, generation_path
 from packtrain._core.reader_reports import reports
 
 
@@ -232,6 +233,21 @@ def test_a_state_keeps_its_generation_only_as_long_as_promised(root: Path) -> No
         del loader
         turn_over(root)
         assert (number in generation_numbers(root)) == kept
+
+
+def test_a_later_state_takes_the_place_of_the_one_before(root: Path) -> None:
+    """Otherwise the states of an hour, one in each epoch, would leave a full cache no room for new samples."""
+    loader, other, states = loader_of(opened(root)), loader_of(opened(root)), []
+    next(iter(other))
+    for _ in range(4):
+        next(iter(loader))
+        states.append(loader.state_dict()["generations"][0][0])
+        # Nobody but who made a promise ends it.
+        other.state_dict()
+        grow(root, 70)
+    later = time.time() + 120
+    kept = [number for number in generation_numbers(root) if generation_path(root, number).stat().st_mtime > later]
+    assert kept == [states[0], states[3]]
 
 
 def test_a_state_whose_generation_is_gone_begins_the_next_epoch(root: Path) -> None:
