@@ -231,13 +231,13 @@ class GrowingCache:
         ended = status.state in _OVER and (self._filler is not None or status.updated_ns >= self._made_ns)
         if ended:
             return f"{self.root} has no samples, and will have none. Its filler: {status.doing}{trouble}"
-        if timeout is not None and waited >= timeout:
+        if timeout is not None and waited >= timeout and status.state != "none":
             return (
                 f"{self.root} has no samples after {timeout:g} s. Its filler: {status.doing}, "
                 f"{status.figures.samples:,} samples so far{trouble}. Raise the timeout, or fill with a smaller "
                 "shard_size: samples can be read when their shard is full"
             )
-        if timeout is None and alone >= _ALONE:
+        if alone >= _ALONE if timeout is None else waited >= timeout:
             return (
                 f"nothing fills {self.root}: call fill(), or run `packtrain fill MODULE:FUNCTION "
                 f"{shlex.quote(os.fspath(self.root))} --budget SIZE`"

@@ -104,8 +104,9 @@ class TestDataset:
 
     def test_a_cache_that_nobody_fills_is_not_waited_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_ALONE", 0.2)
-        with pytest.raises(FillError, match=rf"nothing fills {root}: call fill\(\), or run `packtrain fill"):
-            GrowingCache(root).dataset()
+        for timeout in (None, 0.1):
+            with pytest.raises(FillError, match=rf"nothing fills {root}: call fill\(\), or run `packtrain fill"):
+                GrowingCache(root).dataset(timeout=timeout)
 
     def test_what_ended_before_is_not_what_one_waits_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_ALONE", 0.2)
