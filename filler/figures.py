@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from packtrain._core.manifest import Count, Time
+from packtrain._core.typed import MOST, Between
 
 
 @dataclass
@@ -29,20 +33,20 @@ class FillFigures:
         taken: Samples that all readers have taken.
     """
 
-    samples: int = 0
-    sample_bytes: int = 0
-    shards: int = 0
-    written_bytes: int = 0
-    evicted_shards: int = 0
-    evicted_bytes: int = 0
-    refused: int = 0
-    failures: int = 0
-    generation: int = -1
-    first_sample: int = 0
-    end_sample: int = 0
-    oldest_ns: int = 0
-    used_bytes: int = 0
+    samples: Count = 0
+    sample_bytes: Count = 0
+    shards: Count = 0
+    written_bytes: Count = 0
+    evicted_shards: Count = 0
+    evicted_bytes: Count = 0
+    refused: Count = 0
+    failures: Count = 0
+    generation: Annotated[int, Between(-1, MOST)] = -1
+    first_sample: Count = 0
+    end_sample: Count = 0
+    oldest_ns: Time = 0
+    used_bytes: Count = 0
     waiting: str = ""
     waited_seconds: float = 0.0
     problem: str = ""
-    taken: int = 0
+    taken: Count = 0

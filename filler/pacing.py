@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.reader_reports import EndedReaders, reports
+from packtrain._core.typed import MOST
 
 
 class Pacing:
@@ -47,7 +48,7 @@ class Pacing:
         found = list(reports(self._root))
         self._ended = self._ended.with_ended(self._root, found)
         alive = [report for report in found if report.alive]
-        self.taken = self._ended.taken + sum(report.taken for report in alive)
+        self.taken = min(MOST, self._ended.taken + sum(report.taken for report in alive))
         self.seen = max([self._ended.seen, *(report.seen for report in alive)])
         if self._ended.started is None and (self.taken or full):
             self._ended = replace(self._ended, started=written)

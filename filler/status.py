@@ -16,6 +16,7 @@ from packtrain._core.errors import DatasetError
 from packtrain._core.files import temporary_path
 from packtrain._core.generations import STATUS
 from packtrain._core.locks import Lock
+from packtrain._core.manifest import Count, Time
 from packtrain._core.reader_reports import reports
 from packtrain._core.sizes import size
 from packtrain._core.typed import OneOf
@@ -115,10 +116,10 @@ class _Document:
 
     state: Annotated[str, OneOf(STATES)]
     why: str
-    process: int
-    started_ns: int
-    updated_ns: int
-    budget_bytes: int
+    process: Count
+    started_ns: Time
+    updated_ns: Time
+    budget_bytes: Count
     bytes_per_second: float
     mean_bytes_per_second: float
     hours: tuple[Hour, ...]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from packtrain._core.manifest import Count, Time
+
 _SECOND_NS: Final = 10**9
 _HOUR_NS: Final = 3600 * _SECOND_NS
 _DAY_NS: Final = 24 * _HOUR_NS
@@ -25,8 +27,8 @@ class Hour:
         bytes: How much, in allocated blocks.
     """
 
-    start_ns: int
-    bytes: int
+    start_ns: Time
+    bytes: Count
 
 
 class Wear:

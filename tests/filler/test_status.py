@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packtrain._core.document import load_document
+from packtrain._core.document import dump_document, load_document
 from packtrain._core.generations import READERS, STATUS
 from packtrain._core.locks import Lock
 from packtrain._core.reader_reports import ReaderReport
@@ -76,6 +76,17 @@ class TestDocument:
         (root / STATUS).write_bytes(content)
         assert read_status(root).state == "none"
         assert told(root).state == "filling"
+
+    @pytest.mark.parametrize(
+        "name", ["started_ns", "budget_bytes", "taken", "oldest_ns", "used_bytes", "evicted_bytes"]
+    )
+    def test_one_with_a_number_that_no_filler_writes_is_none(self, root: Path, name: str) -> None:
+        """Such as one that is too large for a float, or for a date."""
+        told(root, samples=1, end_sample=1)
+        body = load_document(root / STATUS, newest=1)
+        (body["figures"] if name in body["figures"] else body)[name] = 10**400
+        (root / STATUS).write_bytes(dump_document(body))
+        assert str(read_status(root)).endswith("nothing has filled it yet")
 
     def test_a_folder_in_which_it_cannot_be_written_leaves_nothing(self, root: Path) -> None:
         (root / STATUS).mkdir()
