@@ -166,7 +166,9 @@ def torchrun(world: int, *command: object, notes: Path | None = None) -> subproc
         "GLOO_SOCKET_IFNAME": "lo",
         # With more threads than cores, threads wait for each other.
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "examples")]),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ROOT / "tests"), str(ROOT / "examples"), os.environ.get("PYTHONPATH")])
+        ),
         "NOTES": str(notes),
     }
     start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world))

@@ -65,10 +65,18 @@ def sanitised(extension: Path, program: str, *arguments: str) -> subprocess.Comp
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": str(ROOT / "tests"),
+        # This process may have found packtrain, or another Pillow, through the same variable.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])),
     }
     command = [sys.executable, "-c", program, str(extension), *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=3000)
+
+
+def test_it_runs_with_the_modules_of_this_process(extension: Path) -> None:
+    from packtrain._codec import native
+
+    done = sanitised(extension, LOAD + "from packtrain._codec import native; print(native.__file__)")
+    assert done.stdout.strip() == native.__file__, done.stderr
 
 
 def test_it_would_be_noticed(extension: Path) -> None:
