@@ -246,6 +246,7 @@ def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> C
     return found
 
 
+@pytest.mark.complete
 def test_a_few_kills_of_fillers_and_readers(memory_path: Path) -> None:
     _campaign(memory_path / "cache", "tar", 0, 4, 30)
 

@@ -224,7 +224,7 @@ print(len(store.generation.records))
 """
 
 
-@IOS
+@pytest.mark.parametrize("io", ["mmap", pytest.param("pread", marks=pytest.mark.complete)])
 def test_more_shards_than_descriptors_are_read(memory_path: Path, io: str) -> None:
     TinyCache(memory_path / "cache").grow(*[2] * 100)
     assert output_of(sys.executable, "-c", MANY_SHARDS, memory_path / "cache", io) == "100\n"
