@@ -78,7 +78,7 @@ class ShardCost:
             return total + sample.bytes
         for record in sample.records:
             if record is not None:
-                length = len(record.payload)
+                length = record.size
                 total += length + -length % BLOCK if self._format == "tar" else _lmdb(length)
         return total
 
