@@ -59,6 +59,7 @@ def test_the_store_sends_the_samples_that_it_is_asked_for(store: Store) -> None:
     connection.close()
 
 
+@pytest.mark.complete
 def test_the_cache_grows_and_evicts_and_the_network_improves(tmp_path: Path) -> None:
     # Four times as many samples as the cache can have.
     options = ["--budget=1536KiB", "--shard-size=64KiB", "--samples=800", "--rate=1e6", "--every=0.2"]
