@@ -61,7 +61,9 @@ def everybody_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> bo
 
 
 @START_METHODS
-@pytest.mark.parametrize("count", [1, 3, pytest.param(16, marks=pytest.mark.complete)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, marks=pytest.mark.complete), 3, pytest.param(16, marks=pytest.mark.complete)]
+)
 def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: int) -> None:
     """Each epoch is one batch, so that all workers but one have nothing to do. Nobody asks the loader for anything."""
     dataset = cache.dataset()
