@@ -63,7 +63,8 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
             for shards of this size.
         OutputConflict: The folder holds something else.
         CorruptFile: The cache is damaged; the message says what to do.
-        PackError: A file cannot be written, for another reason than a full disk, which is waited for.
+        PackError: A file cannot be written, for another reason than a full disk, which is waited for; or the folder is
+            another one than at the beginning.
     """
     figures = FillFigures()
     with file_errors(root):
@@ -184,9 +185,10 @@ class Filler:
 
     def publish(self) -> None:
         """Publishes the samples that were added since the last time, if there are any."""
-        shard, self._shard = self._shard, None
-        if shard is None:
+        if self._shard is None:
             return
+        self._space.check_folder()
+        shard, self._shard = self._shard, None
         finished: FinishedShard | None = None
         try:
             with postponed_ctrl_c():
@@ -277,6 +279,7 @@ class Filler:
 
     def _look(self) -> None:
         """Brings the figures up to date."""
+        self._space.check_folder()
         newest, figures = self._generations.newest, self.figures
         self._pacing.look(newest.end_sample, full=newest.first_sample > 0)
         figures.taken = self._pacing.taken
@@ -324,6 +327,7 @@ class Filler:
         )
 
     def _lack_of_room(self) -> Obstacle:
+        self._space.check_folder()
         self._evict()
         need, budget, used, generations = self._need, self._options.budget_bytes, self._space.used, self._generations
         self.figures.used_bytes = used

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from packtrain._core.errors import PackError
 from packtrain._core.generations import CacheInfo, index_dtype
 from packtrain._core.manifest import CACHE, Format
 from packtrain._core.mounts import file_system
@@ -115,6 +116,22 @@ class Space:
     def used(self) -> int:
         """Bytes that everything in the folder takes now."""
         return allocated_bytes(self._folder)
+
+    def check_folder(self) -> None:
+        """Checks that the cache's path still leads to the same folder. Another filler may work in a new one.
+
+        Raises:
+            PackError: It does not.
+        """
+        try:
+            same = os.path.samestat(self._root.stat(), os.fstat(self._folder.fileno()))
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise PackError(
+                f"{self._root} was removed, moved or replaced while it was filled. What is there now is left alone: "
+                "run the same command again to fill it"
+            )
 
     def need(self, shard_bytes: int, shards: int) -> int:
         """Bytes to reserve before a shard is begun.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +102,23 @@ def test_two_readers_out_of_step_delay_but_do_not_stop_it(root: Path) -> None:
         slow.opened.forget(1 << 60)
         readers.append(newest_store(root))
         assert readers[-1].generation.end_sample > end
+
+
+@pytest.mark.parametrize("begun", [0, 5], ids=["between two shards", "within a shard"])
+def test_a_folder_that_was_replaced_is_left_to_the_filler_of_the_new_one(root: Path, begun: int) -> None:
+    def replaced() -> Iterator[dict[str, Any]]:
+        # At most what fits a shard, which the end of the source publishes.
+        yield from source(begun)()
+        shutil.rmtree(root)
+        fill(root, source(100, 1000), SMALL)
+        yield from source(100)()
+
+    fill(root, source(1), SMALL)
+    with pytest.raises(PackError, match="was removed, moved or replaced while it was filled"):
+        fill(root, replaced, SMALL)
+    store = newest_store(root)
+    assert store.generation.end_sample == 100
+    assert_sound(store, {row: 1000 + row for row in range(100)})
 
 
 def test_a_promise_is_waited_for_and_named(root: Path) -> None:
