@@ -128,10 +128,15 @@ def _named(words: Sequence[str], *names: str) -> Sequence[str]:
 
 
 def _show_status(cache: Path, *, as_json: bool) -> int:
+    from packtrain._core.generations import is_cache
     from packtrain._filler.status import read_status
 
     status = read_status(cache)
     if status.state == "none":
+        if is_cache(cache):
+            raise NotADataset(
+                f"{cache} is a growing cache, but its status is missing or damaged: the next filler writes it anew"
+            )
         raise NotADataset(f"{cache} is not a growing cache, or nothing has filled it yet")
     if as_json:
         print_json(status)

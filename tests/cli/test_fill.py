@@ -18,6 +18,7 @@ from helpers.fillers import cleared, wait_until_unfilled
 from packtrain import GrowingCache
 from packtrain._cli import fill_cmd, output
 from packtrain._cli.fill_cmd import live_line
+from packtrain._core.generations import STATUS
 from packtrain._filler.figures import FillFigures
 from packtrain._filler.options import FillOptions
 from packtrain._filler.process import run as run_filler
@@ -116,6 +117,12 @@ class TestStatus:
     def test_another_folder_has_none(self, run: Run, tmp_path: Path) -> None:
         done = run("fill", "--status", tmp_path, "--json")
         assert (done.code, done.json["error"]) == (1, "NotADataset")
+
+    def test_a_cache_whose_status_is_damaged_is_still_a_cache(self, run: Run, root: Path) -> None:
+        assert run("fill", "helpers.fillers:few", root, *SIZES).code == 0
+        (root / STATUS).write_bytes(b"{")
+        done = run("fill", "--status", root)
+        assert done.code == 1 and "its status is missing or damaged" in done.err
 
 
 @pytest.mark.parametrize(
