@@ -128,12 +128,12 @@ def _named(words: Sequence[str], *names: str) -> Sequence[str]:
 
 
 def _show_status(cache: Path, *, as_json: bool) -> int:
-    from packtrain._core.generations import is_cache
+    from packtrain._core.manifest import CACHE, holds
     from packtrain._filler.status import read_status
 
     status = read_status(cache)
     if status.state == "none":
-        if is_cache(cache):
+        if holds(cache, CACHE):
             raise NotADataset(
                 f"{cache} is a growing cache, but its status is missing or damaged: the next filler writes it anew"
             )
