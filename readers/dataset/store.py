@@ -241,6 +241,13 @@ class RecordStore(Store):
             records = self._fields.setdefault(name, records)
         return records
 
+    @override
+    def record(self, row: int, field: str = IMAGE) -> memoryview:
+        # What is read most often, without the call of `field`.
+        records = self._fields.get(field)
+        data = None if records is None else records.read(row)
+        return super().record(row, field) if data is None else data
+
     @property
     @override
     def read_bytes(self) -> int:
