@@ -35,7 +35,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 def table_header(dtype: np.dtype[np.void], rows: int) -> bytes:
     """Returns the header of an array of rows with named columns, [rows]; in version 2.0 if it needs 64 KiB or more.
 
-    >>> table_header(np.dtype([("number", "<i8"), ("label", "<f4")], align=True), 3)[10:93]
+    >>> table_header(np.dtype([("number", "<i8"), ("label", "<f4")], align=True), 3)[10:94]
     b"{'descr': [('number', '<i8'), ('label', '<f4'), ('', '|V4')], 'fortran_order': False"
     """
     return _header(repr(dtype.descr), (rows,))

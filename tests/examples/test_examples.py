@@ -23,6 +23,7 @@ from PIL import Image
 from resnet_ddp.train import TrainOptions as ResNetOptions
 
 from packtrain import PackedDataset, PackOptions, open_dataset, pack
+from packtrain._cli.fill_cmd import command as fill_command
 from packtrain._cli.info_cmd import command as info_command
 from packtrain._cli.pack_cmd import command as pack_command
 from packtrain._cli.stage_cmd import command as stage_command
@@ -322,7 +323,7 @@ def options_in(document: Path) -> set[str]:
 def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
     assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command) | {"--field"}
     assert options_in(ROOT / "docs/tuning.md") == options_of(tune_command)
-    every = options_of(pack_command, verify_command, info_command, tune_command, stage_command)
+    every = options_of(pack_command, verify_command, info_command, tune_command, stage_command, fill_command)
     assert {"--store"} <= options_in(README) <= every
 
 

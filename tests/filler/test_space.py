@@ -89,7 +89,9 @@ def test_the_bound_of_many_samples_is_not_far_off(format_name: str, size: int, m
         spent += space.cost.sample(sample)
         shard.add(sample)
     shard.finish()
-    assert spent <= 3 * (blocks(memory_path) - before)
+    # A page of LMDB may be only a fourth full.
+    times = 4 if format_name == "lmdb" else 3
+    assert spent <= times * (blocks(memory_path) - before)
 
 
 def _many(count: int, sizes: tuple[int, ...]) -> Any:
