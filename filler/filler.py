@@ -48,7 +48,8 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
     """Fills a cache from a source, until that ends.
 
     However it ends, samples that are in no shard yet are published as a last, smaller shard; only a sample that was
-    being written at that moment takes its shard with it. A process that is killed loses the shard that it was writing,
+    being written at that moment takes its shard with it. The first samples of a new cache, at most 64, are not written
+    before it is known what they have in common. A process that is killed loses the shard that it was writing,
     and nothing else.
 
     Args:
