@@ -107,12 +107,17 @@ class GrowingCache:
                 in the cache, and ends with ``kill PID``; `status` has its PID.
 
         Raises:
-            UsageError: There is no budget, the source cannot be sent or imported, or another filler works there.
+            UsageError: There is no budget, the source cannot be sent or imported, or a filler works there already.
             FillError: The filler cannot begin.
         """
         outlive = flag("outlive", outlive)
         if self._options is None:
             raise UsageError(f'a budget is needed to fill {self.root}: GrowingCache(root, budget="500GiB")')
+        if self._filler is not None and self._filler.ended() is None:
+            raise UsageError(
+                f"the filler that this object started (process {self._filler.pid}) fills {self.root}: "
+                "call close() first"
+            )
         if self._filler is not None and (why := self._failure()):
             warnings.warn(f"the last filler of {self.root} is gone: {why}", RuntimeWarning, stacklevel=2)
         started = start(self.root, source, self._options, outlive=outlive)

@@ -137,8 +137,10 @@ class TestFill:
 
     def test_a_second_one_is_refused_and_the_first_goes_on(self, cache: GrowingCache) -> None:
         cache.fill(fillers.steady)
-        with pytest.raises(UsageError, match="another filler works"):
+        with pytest.raises(UsageError, match=r"call close\(\) first"):
             cache.fill(fillers.steady)
+        with pytest.raises(UsageError, match="another filler works"):
+            GrowingCache(cache.root, "1GiB").fill(fillers.steady)
         assert is_filled(cache.root)
         cache.close()
         assert not is_filled(cache.root)
