@@ -74,7 +74,6 @@ class FillStatus:
         drive_writes_per_day: How often a day the whole drive is written over (DWPD). A data sheet says how often a
             drive endures this, every day of its warranty: often 0.3 to 3. None without `drive_bytes`.
         samples_per_insert: How many samples all readers have taken, for each that was published; None before the first.
-        reuse: How often a sample has been taken again, on average.
         readers: The loaders that read it now.
         figures: Counters of the filler since it was started.
     """
@@ -95,7 +94,6 @@ class FillStatus:
     drive_bytes: int | None = None
     drive_writes_per_day: float | None = None
     samples_per_insert: float | None = None
-    reuse: float = 0.0
     readers: tuple[ReaderStatus, ...] = ()
     figures: FillFigures = field(default_factory=FillFigures)
 
@@ -288,7 +286,6 @@ def _status(root: Path, document: _Document, drive: int | None, *, alive: bool) 
         drive_bytes=drive,
         drive_writes_per_day=None if drive is None else per_day / drive,
         samples_per_insert=insert,
-        reuse=max(0.0, (insert or 0.0) - 1),
         readers=_readers(root),
         figures=figures,
     )
