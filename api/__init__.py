@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from packtrain._staging.stager import stage as stage
 
     from . import accelerate as accelerate
+    from . import dali as dali
     from . import staging as staging
     from . import transforms as transforms
 
@@ -96,7 +97,7 @@ _HOMES = {
     "_staging.stager": ("Staged", "stage"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("accelerate", "errors", "staging", "transforms")
+_MODULES = ("accelerate", "dali", "errors", "staging", "transforms")
 
 __all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 

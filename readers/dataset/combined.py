@@ -140,6 +140,12 @@ class SubsetSamples(Samples):
         other._samples = self._samples.with_transform(transform)
         return other
 
+    @override
+    def undecoded(self) -> Self:
+        other = copy.copy(self)
+        other._samples = self._samples.undecoded()
+        return other
+
 
 class ConcatSamples(Samples):
     """Samples one after the other, each with its own transforms.
@@ -273,6 +279,12 @@ class ConcatSamples(Samples):
             transform = composed(transform)
         other = copy.copy(self)
         other._parts = tuple(part.with_transform(transform) for part in self._parts)
+        return other
+
+    @override
+    def undecoded(self) -> Self:
+        other = copy.copy(self)
+        other._parts = tuple(part.undecoded() for part in self._parts)
         return other
 
 

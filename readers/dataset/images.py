@@ -10,8 +10,9 @@ from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
 from ..transforms.executors import Into
-from ..transforms.pipeline import drawn
+from ..transforms.pipeline import Pipeline, drawn
 from ..transforms.sharing import AnyPipeline, pipeline_of
+from ..transforms.undecoded import UndecodedExecutor, require_plannable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,19 +32,32 @@ class StoredImages:
         decoder: Decodes them.
         compose: The transform, or None.
         scaled: See `Pipeline`.
+        undecoded: True to make `Undecoded` images.
 
     Attributes:
         records: The records of the field.
         pipeline: Transforms encoded images; None without a transform.
     """
 
-    def __init__(self, records: Records, decoder: Decoder, compose: Compose | Views | None, *, scaled: bool) -> None:
+    def __init__(
+        self,
+        records: Records,
+        decoder: Decoder,
+        compose: Compose | Views | None,
+        *,
+        scaled: bool,
+        undecoded: bool = False,
+    ) -> None:
         assert records.field.store is not None
         self.records: Final = records
         self._decoder = RecordDecoder(records.field.store, decoder)
-        self.pipeline: Final[AnyPipeline | None] = (
-            None if compose is None else pipeline_of(compose, self._decoder, scaled=scaled)
-        )
+        if undecoded:
+            compose = require_plannable(compose, records.field.store)
+            self.pipeline: AnyPipeline | None = Pipeline(
+                compose, self._decoder, executors=[UndecodedExecutor(self._decoder)]
+            )
+        else:
+            self.pipeline = None if compose is None else pipeline_of(compose, self._decoder, scaled=scaled)
 
     def decode(self, row: int, on_stage: OnStage = untimed) -> Image | None:
         """The image of `row`, without the transform; None if it is missing.

@@ -92,6 +92,7 @@ class NamedSamples:
         decoder: Decodes images.
         scaled: See `Pipeline`.
         target_transform: Called with each label, or None.
+        undecoded: True to make an `Undecoded` image of ``image``.
 
     Raises:
         UsageError: `crop` was asked for, and callables that are not packtrain's follow; or one of these has nothing to
@@ -108,6 +109,7 @@ class NamedSamples:
         *,
         scaled: bool,
         target_transform: Callable[[Any], Any] | None,
+        undecoded: bool = False,
     ) -> None:
         self._store = store
         self._make: Final = sample_type(names)._make
@@ -127,7 +129,7 @@ class NamedSamples:
                 "leave it out, or give a transform of one view"
             )
         self._images: Final = {
-            name: StoredImages(records, decoder, alone, scaled=scaled)
+            name: StoredImages(records, decoder, alone, scaled=scaled, undecoded=undecoded and name == IMAGE)
             for name, records in self._fields.items()
             if records.field.kind == "image"
         }

@@ -122,6 +122,14 @@ class Samples(ABC):
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
 
     @abstractmethod
+    def undecoded(self) -> Self:
+        """The same samples with their images left to be decoded by somebody else: `Undecoded` in place of pixels.
+
+        Raises:
+            UsageError: There is no image, it is stored raw, or the transform does more than crop, resize and flip.
+        """
+
+    @abstractmethod
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """Makes the samples of a batch at once, with the results of `make`, if that only takes copying raw records.
 
@@ -222,6 +230,7 @@ class PackedSamples(Samples):
         except UsageError as error:
             raise UsageError(f"{self.store.path}: {error}") from None
         self._scaled = scaled
+        self._undecoded = False
         self._set_transform(transform)
 
     def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
@@ -245,7 +254,9 @@ class PackedSamples(Samples):
         self.images: StoredImages | None = None
         self.named: NamedSamples | None = None
         if self._fields is None:
-            self.images = StoredImages(self.store.field(IMAGE), self.decoder, self.compose, scaled=self._scaled)
+            self.images = StoredImages(
+                self.store.field(IMAGE), self.decoder, self.compose, scaled=self._scaled, undecoded=self._undecoded
+            )
         else:
             self.named = NamedSamples(
                 self.store,
@@ -254,6 +265,7 @@ class PackedSamples(Samples):
                 self.decoder,
                 scaled=self._scaled,
                 target_transform=self.target_transform,
+                undecoded=self._undecoded,
             )
 
     @property
@@ -328,6 +340,18 @@ class PackedSamples(Samples):
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         other = copy.copy(self)
         other._set_transform(transform)
+        return other
+
+    @override
+    def undecoded(self) -> Self:
+        if self._fields is not None and IMAGE not in self._fields:
+            raise UsageError(f"{self.store.path}: fields: there is no image to decode among {', '.join(self._fields)}")
+        other = copy.copy(self)
+        other._undecoded = True
+        try:
+            other._prepare()
+        except UsageError as error:
+            raise UsageError(f"{self.store.path}: {error}") from None
         return other
 
     def with_target_transform(self, target_transform: TransformLike | None) -> Self:

@@ -54,6 +54,7 @@ class Field(NamedTuple):
         channels_last: True if it is [height, width, channels] here, and [channels, height, width] for the consumer.
         small: True if the consumer gets a copy. Keeping the field then does not keep the whole slot.
         unfinished: True for images on which the consumer's process still has to run the steps on tensors.
+        undecoded: True for images that the consumer's process still has to decode; they have no array.
     """
 
     dtype: str
@@ -61,6 +62,7 @@ class Field(NamedTuple):
     channels_last: bool = False
     small: bool = False
     unfinished: bool = False
+    undecoded: bool = False
 
 
 class Varying(NamedTuple):
@@ -105,17 +107,24 @@ class Layout:
         return {
             name: np.ndarray((self.batch_size, *field.shape), field.dtype, slot, offset)
             for (name, field), offset in zip(self.fields.items(), self._offsets, strict=True)
+            if not field.undecoded
         }
 
     def new(self) -> dict[str, npt.NDArray[Any]]:
         """The fields as new arrays in ordinary memory."""
-        return {name: np.empty((self.batch_size, *field.shape), field.dtype) for name, field in self.fields.items()}
+        return {
+            name: np.empty((self.batch_size, *field.shape), field.dtype)
+            for name, field in self.fields.items()
+            if not field.undecoded
+        }
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
         return tuple(accumulate(map(self._bytes, self.fields.values()), initial=0))[:-1]
 
     def _bytes(self, field: Field) -> int:
+        if field.undecoded:
+            return 0
         size = np.dtype(field.dtype).itemsize * math.prod((self.batch_size, *field.shape))
         return _aligned(size)
 

@@ -12,6 +12,8 @@ from packtrain._core.schema import PRESENT
 from ..dataset.rows import sample_type
 from .arena import Field, Layout
 from .blob import unpacked
+from .columns import ENCODED
+from .decoding import UndecodedImages
 from .engine import Batch
 
 _PREFIX: Final = f"{PRESENT}."
@@ -32,6 +34,9 @@ def assembled(batch: Batch, layout: Layout, *, apart: bool) -> Any:
     if layout.varying:
         found |= unpacked(layout.varying, b"".join(made.blob), made.size)
     for name, field in layout.fields.items():
+        if field.undecoded and name not in arrays:
+            found[name] = UndecodedImages(found.pop(ENCODED), field.shape)
+            continue
         whole = name.rpartition(".")[0]
         if name in layout.columns or whole:
             found[name] = _tensor(arrays[name][: made.size], field, apart=apart)
@@ -48,8 +53,9 @@ def assembled(batch: Batch, layout: Layout, *, apart: bool) -> Any:
     return sample_type((*layout.columns, PRESENT))(*values, present)
 
 
-def _tensor(array: npt.NDArray[Any], field: Field, *, apart: bool) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
+def _tensor(array: npt.NDArray[Any] | torch.Tensor, field: Field, *, apart: bool) -> torch.Tensor:
+    # What was decoded on a device is a tensor already.
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
     if apart and field.small:
         tensor = tensor.clone()
     return tensor.permute(0, 3, 1, 2) if field.channels_last else tensor

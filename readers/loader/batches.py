@@ -14,9 +14,10 @@ from packtrain._core.schema import IMAGE, PAIR
 
 from ..dataset.rows import is_sample
 from ..monitoring.timing import Observer
+from ..transforms.undecoded import Undecoded
 from .arena import Arrays, Field, Layout, Varying
 from .blob import Blob, packed
-from .columns import Column, column_of, mask_like, present, view
+from .columns import ENCODED, Column, column_of, mask_like, present, view
 from .finishing import Finishing
 from .generators import Seeder
 from .randomness import mixed
@@ -40,6 +41,7 @@ class Made(NamedTuple):
         size: Number of samples in the batch. They come first in its arrays.
         skipped: For each sample that was left out, what was wrong with it.
         blob: The fields of the batch that lie in no array, see `blob`.
+        undecoded: The images that are still to be decoded, in the process that made the batch; they travel in `blob`.
         collated: What `collate_fn` returned; None without `collate_fn`.
         layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.
@@ -51,6 +53,7 @@ class Made(NamedTuple):
     collated: Any = None
     layout: Layout | None = None
     error: PacktrainError | None = None
+    undecoded: Sequence[Undecoded] = ()
 
 
 CANCELLED: Final = Made()
@@ -112,7 +115,7 @@ class BatchMaker:
             self.samples.look_again()
             self._seeder.look_again()
             return self
-        samples = SampleMaker(dataset, self.samples.fields, finish=self.collate_fn is not None)
+        samples = self.samples.of(dataset)
         return type(self)(samples, self.collate_fn, skip=self._skip, leave=self._leave)
 
     def sample(self, key: int, position: int, row: int) -> Any:
@@ -202,6 +205,9 @@ class BatchMaker:
             **({"line": _NUMBER} if "line" in extras else {}),
         }
         varying = {name: column for name, column in found.items() if isinstance(column, Varying)}
+        image = found.get(IMAGE)
+        if isinstance(image, Field) and image.undecoded:
+            varying[ENCODED] = Varying("undecoded")
         if "path" in extras:
             varying["path"] = Varying("text")
         return Layout(batch_size, fields, varying, (*found, *extras), named)
@@ -293,7 +299,7 @@ class BatchMaker:
         self._add_extras(arrays, writer.lists, positions, rows)
         blob = packed(layout.varying, writer.lists)
         observer.end_stage(None)
-        return Made(writer.count, skipped, blob)
+        return Made(writer.count, skipped, blob, undecoded=writer.lists.get(ENCODED, ()))
 
     def _values(self, sample: Any, names: tuple[str, ...], *, named: bool) -> Sequence[Any]:
         """The values of a sample's fields.

@@ -18,10 +18,13 @@ from packtrain._codec.pillow import require_pillow
 from packtrain._core import schema
 from packtrain._core.kinds import KINDS
 
+from ..transforms.undecoded import Undecoded
 from .arena import Field, Varying
 
 # Number of bytes per sample up to which the consumer gets a copy.
 _SMALL: Final = 64
+ENCODED: Final = f"{schema.IMAGE}.encoded"
+"""Name of the list of images that are still to be decoded."""
 NUMBERS: Final = (bool, int, float, complex, np.generic)
 """Types of the values that lie in arrays as they are."""
 
@@ -57,6 +60,9 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
     """
     if name == schema.CROP:
         return Field("<i8", (5,), small=True)
+    if isinstance(value, Undecoded):
+        width, height = value.size
+        return Field("|u1", (height, width, 3), channels_last=True, undecoded=True)
     kind = known.kind if known is not None else _kind_of(name, value)
     if (sent := KINDS[kind].sent if kind in KINDS else None) is not None:
         return Varying(sent)

@@ -15,9 +15,10 @@ from packtrain._core.errors import DatasetError, LoaderError, UsageError
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
-from .batches import BatchMaker, Made
+from .batches import BatchMaker, Made, Probe
+from .cuda_decoder import decode_of
 from .device import device_of, pins
-from .engine import Batch
+from .engine import Batch, Engine
 from .following import following_of
 from .lookalike import EpochSampler, sampler_of
 from .order import Order
@@ -116,6 +117,9 @@ class Loader:
             training would be if data cost nothing. Not for training.
         keep_generation: Seconds for which the filler of a growing cache keeps the generation that a `state_dict` names,
             so that the epoch can be continued; 0: only as long as it is read.
+        decode: Where images are decoded: ``"cpu"``, by the workers, or ``"cuda"``, by the GPU that is `device`.
+            Experimental: it has not been run on a GPU yet. Then transforms may only crop, resize and flip, and take
+            steps on tensors; pixels differ a little from Pillow's, see docs/gpu-decoding.md.
         pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Not needed with a GPU as
             `device`.
         unknown: Not for use: refuses what a loader does not have, and says what it has instead.
@@ -157,6 +161,7 @@ class Loader:
         pin_memory: bool = False,
         headspace: bool = False,
         keep_generation: float = 3600,
+        decode: Literal["cpu", "cuda"] = "cpu",
         **unknown: Never,
     ) -> None:
         refuse(unknown, Loader.__init__.__annotations__)
@@ -170,12 +175,14 @@ class Loader:
         self.device: Final = device_of(device)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
+        self._decode = decode_of(decode, self.device)
         self._first_maker: Final = partial(
             _maker_of,
             fields=fields,
             collate_fn=function("collate_fn", collate_fn),
             skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
             leave=self.device is not None and self.device.type == "cuda",
+            undecoded=self._undecoded,
         )
         self._last_maker: BatchMaker | None = None
         """Makes the batches of the present pass; None after `close`, so that a loader keeps no generation."""
@@ -210,6 +217,8 @@ class Loader:
             Postprocess(mean, std, dtype, batch_transform),
             pins(flag("pin_memory", pin_memory), self.device),
             headspace,
+            self._decode,
+            self._engine_maker,
         )
         self._options.postprocess.check(maker.samples.finishers)
         self._pipeline = Pipeline(self._options, self.stats)
@@ -218,6 +227,16 @@ class Loader:
         """Stands for the present pass."""
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
+
+    @property
+    def _undecoded(self) -> bool:
+        """True if batches are made with undecoded images."""
+        return self._decode is not None
+
+    @property
+    def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
+        """What makes batches in place of workers."""
+        return None
 
     @property
     def dataset(self) -> Any:
@@ -483,7 +502,13 @@ class Loader:
 
 
 def _maker_of(
-    dataset: Any, fields: Sequence[str], collate_fn: Callable[[list[Any]], Any] | None, *, skip: bool, leave: bool
+    dataset: Any,
+    fields: Sequence[str],
+    collate_fn: Callable[[list[Any]], Any] | None,
+    *,
+    skip: bool,
+    leave: bool,
+    undecoded: bool,
 ) -> BatchMaker:
-    samples = SampleMaker(dataset, fields, finish=collate_fn is not None)
+    samples = SampleMaker(dataset, fields, finish=collate_fn is not None, undecoded=undecoded)
     return BatchMaker(samples, collate_fn, skip=skip, leave=leave)

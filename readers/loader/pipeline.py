@@ -37,6 +37,8 @@ class PipelineOptions:
         postprocess: What is done with them there.
         pin: True to hand them out in pinned memory.
         headspace: True to make only a few of them.
+        decode: Decodes the images of a batch that left the workers undecoded; None if they decode them.
+        engine: Makes the engine in place of the one with workers; None: that one.
     """
 
     workers: int
@@ -48,6 +50,8 @@ class PipelineOptions:
     postprocess: Postprocess
     pin: bool
     headspace: bool
+    decode: Callable[[Any], Any] | None = None
+    engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
 class Pipeline:
@@ -97,7 +101,7 @@ class Pipeline:
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             tensors = partial(assembled, layout=self._engine.layout)
-            finish = partial(_finished, maker.finishing, self._engine.layout)
+            finish = partial(_finished, options.decode, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
                 options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin
             )
@@ -133,6 +137,8 @@ class Pipeline:
 
     def _engine_for(self, maker: BatchMaker, probe: Probe) -> Engine:
         options = self._options
+        if options.engine is not None:
+            return options.engine(maker, probe)
         if not options.workers:
             return SerialEngine(maker, probe)
         return ParallelEngine(
@@ -150,8 +156,12 @@ class Pipeline:
         return self._transfer.run(self._meter.collected(self._engine.run(jobs)))
 
 
-def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) -> Any:
-    """The batch with the steps on tensors that were left to this process."""
+def _finished(
+    decode: Callable[[Any], Any] | None, finishing: Finishing, layout: Layout, value: Any, batch: Batch
+) -> Any:
+    """The batch with what was left to this process: decoding, and the steps on tensors."""
+    if decode is not None:
+        value = decode(value)
     if not any(field.unfinished for field in layout.fields.values()):
         return value
     positions = batch.value["position"][: batch.made.size].tolist()

@@ -46,14 +46,20 @@ class SampleMaker:
         dataset: A packtrain dataset, or any other map-style dataset.
         fields: Names in `FIELDS` of what to hand out in addition.
         finish: True to run all steps of transforms on each sample, also those that `finishers` run on whole batches.
+        undecoded: True to leave it to others to decode images.
 
     Raises:
         UsageError: A field does not exist, or the dataset does not have it.
     """
 
-    def __init__(self, dataset: Dataset[Any], fields: Sequence[str], *, finish: bool = True) -> None:
+    def __init__(
+        self, dataset: Dataset[Any], fields: Sequence[str], *, finish: bool = True, undecoded: bool = False
+    ) -> None:
         self._dataset = dataset
-        self._packed = samples_of(dataset)
+        self._finish_all, self._undecoded = finish, undecoded
+        self._given = self._packed = samples_of(dataset)
+        if undecoded:
+            self._packed = _undecoded(self._packed)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         finishers = self._packed.finishers if self._packed is not None else ()
@@ -104,7 +110,11 @@ class SampleMaker:
 
     def same_dataset(self, dataset: Dataset[Any]) -> bool:
         """True if these are the samples of a dataset as it is now; a packtrain dataset may have another transform."""
-        return self._dataset is dataset and self._packed is samples_of(dataset)
+        return self._dataset is dataset and self._given is samples_of(dataset)
+
+    def of(self, dataset: Dataset[Any]) -> SampleMaker:
+        """The same for another dataset."""
+        return SampleMaker(dataset, self.fields, finish=self._finish_all, undecoded=self._undecoded)
 
     def look_again(self) -> None:
         """Prepares for a dataset that is not packtrain's to have changed."""
@@ -189,8 +199,10 @@ class SampleMaker:
         try:
             if self.seeds:
                 self._seeder.seed(key, position)
-            if self._packed is not None:
-                return self._packed.make(row, numbers, into, on_stage, finish=finish or self._finish)
+            # A single sample is decoded here.
+            packed = self._given if finish else self._packed
+            if packed is not None:
+                return packed.make(row, numbers, into, on_stage, finish=finish or self._finish)
             sample = self._dataset[row]
             on_stage(TRANSFORM)
             return sample
@@ -224,6 +236,14 @@ class SampleMaker:
             return self._packed.describe(row) if self._packed is not None else f"row {row}"
         except PacktrainError:
             return f"row {row}"
+
+
+def _undecoded(samples: Samples | None) -> Samples:
+    if samples is None:
+        raise UsageError("only a dataset from open_dataset, concat or subset can hand out images undecoded")
+    if samples.finishers is None:
+        raise UsageError("the transforms of the datasets end with different steps on tensors: let them end alike")
+    return samples.undecoded()
 
 
 def _schema_of(samples: Samples) -> Mapping[str, Field]:

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from packtrain._core.schema import CROP, IMAGE, LABEL
 
+from ..transforms.undecoded import Undecoded
 from .arena import Arrays, Field, Layout, Varying
-from .columns import NUMBERS, pixels_of, present
+from .columns import ENCODED, NUMBERS, pixels_of, present
 
 Target = npt.NDArray[np.uint8] | None | tuple[npt.NDArray[np.uint8] | None, ...]
 """Where an image may be decoded to, or each of its views."""
@@ -72,6 +73,8 @@ class Writer:
         if name not in layout.fields:
             each = [part for part in layout.fields if part.rpartition(".")[0] == name]
             return _Views(name, [_Image(f"{name}, view {n}", layout.fields[p], arrays[p]) for n, p in enumerate(each)])
+        if layout.fields[name].undecoded:
+            return _Undecoded(name, layout.fields[name], self.lists[ENCODED])
         field, array = layout.fields[name], arrays[name]
         return _SPECIAL.get(name, _Values)(name, field, array)
 
@@ -150,6 +153,26 @@ class _Image(_Values):
     def write(self, at: int, value: Any) -> None:
         if value is not self._target or value is None:
             super().write(at, value)
+
+
+class _Undecoded(_Column):
+    """Images that are still to be decoded."""
+
+    def __init__(self, name: str, field: Field, images: list[Undecoded]) -> None:
+        self._name = name
+        self._size = field.shape[1::-1]
+        self._append = images.append
+
+    @override
+    def write(self, at: int, value: Undecoded) -> None:
+        if value.size != self._size:
+            found, expected = (" x ".join(map(str, size)) for size in (value.size, self._size))
+            raise ValueError(f"its {self._name} will have {found} pixels, that of the first sample {expected}")
+        self._append(value)
+
+    @override
+    def fill(self, at: int) -> None:
+        raise TypeError(f"it has no {self._name}: a dataset whose images may be missing has to be decoded by workers")
 
 
 class _Views(_Column):

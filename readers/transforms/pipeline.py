@@ -28,20 +28,18 @@ class Pipeline:
         records: Decodes images.
         scaled: Let the decoder shrink JPEGs by 2, 4 or 8 if they are then resized to less than that. Much faster for
             large photographs, with slightly different pixels (`docs/benchmarks.md` has figures).
+        executors: Run the plans; empty for those that are the fastest for this transform.
     """
 
     several: Final = False
 
-    def __init__(self, compose: Compose, records: RecordDecoder, *, scaled: bool = False) -> None:
+    def __init__(
+        self, compose: Compose, records: RecordDecoder, *, scaled: bool = False, executors: Sequence[Executor] = ()
+    ) -> None:
         self.compose: Final = compose
         self.draws: Final = compose.draws
         self._finisher = Finisher(compose.finishing, compose.planned)
-        executors: tuple[Executor, ...] = (PillowExecutor(records, compose.foreign, scaled=scaled),)
-        if not compose.foreign:
-            executors = (ArrayExecutor(records, scaled=scaled), *executors)
-        elif isinstance(compose.foreign[0], OnArray):
-            executors = (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
-        self._executors: Final = executors
+        self._executors: Final = tuple(executors) or _executors_of(compose, records, scaled=scaled)
         self._in_colour: Final = records.store.channels == 3
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
@@ -93,3 +91,12 @@ class Pipeline:
 def drawn(count: int) -> Sequence[float]:
     """Random numbers from torch's default generator, uniform in [0, 1)."""
     return torch.rand(count, dtype=torch.float64).tolist() if count else ()
+
+
+def _executors_of(compose: Compose, records: RecordDecoder, *, scaled: bool) -> tuple[Executor, ...]:
+    """What runs the plans of a transform, the fastest first."""
+    if not compose.foreign:
+        return ArrayExecutor(records, scaled=scaled), PillowExecutor(records, scaled=scaled)
+    if isinstance(compose.foreign[0], OnArray):
+        return (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
+    return (PillowExecutor(records, compose.foreign, scaled=scaled),)

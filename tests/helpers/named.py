@@ -207,6 +207,7 @@ class Fields(Samples):
     rows_at: Any = _none
     places_of: Any = _none
     with_transform: Any = _none
+    undecoded: Any = _none
     labels: Any = property(_none)
 
 

@@ -27,6 +27,7 @@ MAY_IMPORT = {  # rooms and the rooms below them; what is not listed here is nob
     "core": set[str](),
 }
 MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
+    "readers/dali": {"dataset", "loader", "monitoring", "transforms"},
     "readers/tuning": {"dataset", "formats", "loader", "monitoring", "transforms"},
     "readers/loader": {"dataset", "formats", "monitoring", "transforms"},
     "readers/monitoring": {"dataset"},
@@ -54,6 +55,8 @@ TORCH_ALLOWED = {
     "readers/loader/assembly.py",
     "readers/loader/blob.py",
     "readers/loader/columns.py",
+    "readers/loader/cuda_decoder.py",
+    "readers/loader/decoding.py",
     "readers/loader/finishing.py",
     "readers/loader/generators.py",
     "readers/loader/device.py",
@@ -63,6 +66,7 @@ TORCH_ALLOWED = {
     "readers/loader/ragged.py",
     "readers/loader/randomness.py",
     "readers/loader/ranks.py",
+    "readers/loader/resampling.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
     "readers/transforms/pipeline.py",

@@ -1,0 +1,109 @@
+"""Images that somebody else decodes: the workers plan and cut, and what is left travels as compressed bytes.
+
+`Undecoded` is what samples have in place of pixels, if they were asked for by `Samples.undecoded`. Whoever decodes it,
+DALI or a GPU, gets a small ordinary JPEG where the record can be cut, and so needs no decoder of regions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from typing_extensions import override
+
+from packtrain._codec.cut import cut
+from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec.geometry import Box, Flip
+from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.pillow import check_pixels
+from packtrain._codec.stages import CUT, OnStage
+from packtrain._core.errors import UsageError
+from packtrain._core.options import StoreOptions
+
+from .compose import Compose, name_of
+from .executors import Decoded, Executor
+from .views import Views
+
+UPSIDE_DOWN: Final = Flip(horizontal=False)
+
+
+class Undecoded(NamedTuple):
+    """An image as it is stored, or a part of it, and what becomes of its pixels.
+
+    Attributes:
+        data: An encoded image, for example a JPEG. May be a view of the record.
+        plan: What becomes of it. Its places are those in this image: if only a part of the box is needed, and was cut
+            out, the box reaches outside. `rest` is empty, or turns the image upside down.
+    """
+
+    data: bytes | bytearray | memoryview
+    plan: ImagePlan
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the result, in pixels."""
+        return self.plan.size
+
+
+class UndecodedExecutor(Executor):
+    """Runs no plan, but says what has to be decoded for it, and cuts it out.
+
+    Args:
+        records: Cuts records.
+    """
+
+    def __init__(self, records: RecordDecoder) -> None:
+        self._records = records
+
+    @override
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
+        check_pixels(image.width, image.height)
+        source = plan.source
+        part = cut(image.data, source) if self._records.cuts and source != image.box else None
+        on_stage(CUT)
+        if part is None:
+            return _Ready(Undecoded(image.data, plan))
+        box = plan.box
+        moved = Box(box.left - part.left, box.top - part.top, box.width, box.height)
+        return _Ready(Undecoded(part.data, plan._replace(box=moved)))
+
+
+class _Ready:
+    """What needs no more work here."""
+
+    __slots__ = ("_image",)
+
+    def __init__(self, image: Undecoded) -> None:
+        self._image = image
+
+    def finish(self, into: Any, on_stage: OnStage) -> Undecoded:
+        rest = self._image.plan.rest
+        if rest not in ((), (UPSIDE_DOWN,)):
+            raise UsageError(f"only crops, one resize and flips can be run where an image is decoded, not {rest[0]}")
+        return self._image
+
+
+def require_plannable(compose: Compose | Views | None, store: StoreOptions) -> Compose:
+    """Checks that all that a transform does can be left to whoever decodes the image, and returns it.
+
+    Args:
+        compose: The transform, or None.
+        store: How the dataset stores images.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if store.mode != "RGB":
+        raise UsageError("its images are grey, and only packtrain.Loader decodes these, with decode='cpu'")
+    if store.store == "raw":
+        raise UsageError("its images are stored raw, so there is nothing to decode: use packtrain.Loader as it is")
+    if compose is None:
+        raise UsageError("give a transform, such as [RandomResizedCrop(224), RandomHorizontalFlip()]")
+    if isinstance(compose, Views):
+        raise UsageError("Views makes several images of each, which only packtrain.Loader does, with decode='cpu'")
+    others = [*(each for each in compose.fused if not each.geometric), *compose.foreign]
+    if others:
+        raise UsageError(
+            f"{name_of(others[0])} needs decoded pixels, but only crops, resizes and flips can be run where an image "
+            "is decoded: use packtrain.Loader with decode='cpu', or do it to the batch (batch_transform)"
+        )
+    return compose
