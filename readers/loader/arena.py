@@ -54,7 +54,8 @@ class Field(NamedTuple):
         channels_last: True if it is [height, width, channels] here, and [channels, height, width] for the consumer.
         small: True if the consumer gets a copy. Keeping the field then does not keep the whole slot.
         unfinished: True for images on which the consumer's process still has to run the steps on tensors.
-        undecoded: True for images that the consumer's process still has to decode; they have no array.
+        undecoded: True for images that the consumer's process still has to decode; they have no array of pixels.
+        internal: True for what the loader needs to get a batch out of a slot: only slots have it, and no consumer.
     """
 
     dtype: str
@@ -63,6 +64,7 @@ class Field(NamedTuple):
     small: bool = False
     unfinished: bool = False
     undecoded: bool = False
+    internal: bool = False
 
 
 class Varying(NamedTuple):
@@ -115,7 +117,7 @@ class Layout:
         return {
             name: np.empty((self.batch_size, *field.shape), field.dtype)
             for name, field in self.fields.items()
-            if not field.undecoded
+            if not (field.undecoded or field.internal)
         }
 
     @cached_property

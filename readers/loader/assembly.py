@@ -12,8 +12,8 @@ from packtrain._core.schema import PRESENT
 from ..dataset.rows import sample_type
 from .arena import Field, Layout
 from .blob import unpacked
-from .columns import ENCODED
 from .decoding import UndecodedImages
+from .encoded import PLANS, SPILT, read
 from .engine import Batch
 
 _PREFIX: Final = f"{PRESENT}."
@@ -35,7 +35,8 @@ def assembled(batch: Batch, layout: Layout, *, apart: bool) -> Any:
         found |= unpacked(layout.varying, b"".join(made.blob), made.size)
     for name, field in layout.fields.items():
         if field.undecoded and name not in arrays:
-            found[name] = UndecodedImages(found.pop(ENCODED), field.shape)
+            images = read(arrays, made.size, found[SPILT]) if PLANS in arrays else made.undecoded
+            found[name] = UndecodedImages(images, field.shape)
             continue
         whole = name.rpartition(".")[0]
         if name in layout.columns or whole:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +18,8 @@ from ..monitoring.timing import Observer
 from ..transforms.undecoded import Undecoded
 from .arena import Arrays, Field, Layout, Varying
 from .blob import Blob, packed
-from .columns import ENCODED, Column, column_of, mask_like, present, view
+from .columns import Column, column_of, mask_like, present, view
+from .encoded import with_room
 from .finishing import Finishing
 from .generators import Seeder
 from .randomness import mixed
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _COLLATE: Final = 0x636F6C6C617465
 
 _NUMBER: Final = Field("<i8", small=True)
+# Number of undecoded images that show how large they are.
+_MEASURED: Final = 32
 _INPUTS: Final = {"row": _NUMBER, "position": _NUMBER}
 
 
@@ -41,7 +45,7 @@ class Made(NamedTuple):
         size: Number of samples in the batch. They come first in its arrays.
         skipped: For each sample that was left out, what was wrong with it.
         blob: The fields of the batch that lie in no array, see `blob`.
-        undecoded: The images that are still to be decoded, in the process that made the batch; they travel in `blob`.
+        undecoded: The images that are still to be decoded, if they lie in no slot; see `encoded`.
         collated: What `collate_fn` returned; None without `collate_fn`.
         layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.
@@ -157,9 +161,10 @@ class BatchMaker:
             except (TypeError, ValueError) as error:
                 raise self._unfit(position, row, error) from error
             if len(found) == len(names):
-                return self.finishing.planned(
-                    self._layout(batch_size, {name: found[name] for name in names}, named=named)
-                )
+                layout = self._layout(batch_size, {name: found[name] for name in names}, named=named)
+                if IMAGE in layout.fields and layout.fields[IMAGE].undecoded:
+                    layout = with_room(layout, self._encoded_sizes(probe))
+                return self.finishing.planned(layout)
         if missing := [name for name in names if name not in found]:
             raise LoaderError(
                 f"none of the first {len(positions)} samples has the field {missing[0]}, so its size is unknown: leave "
@@ -175,6 +180,18 @@ class BatchMaker:
             # One at a time, so that the others are not read ahead: each may lie in another shard.
             random = self.samples.random(key, [position])
             yield from self._samples(key, [position], [row], random, skipped, observer)
+
+    def _encoded_sizes(self, probe: Probe) -> list[int]:
+        """Numbers of bytes of the undecoded images of some samples."""
+        positions, rows = probe.positions[:_MEASURED], probe.rows[:_MEASURED]
+        sizes = []
+        # What is damaged shows when the batches are made.
+        with suppress(CorruptRecord):
+            for _, _, sample in self._tried(probe.key, positions, rows, [], Observer()):
+                image = sample.image if is_sample(sample) else sample[0]
+                if image is not None:
+                    sizes.append(memoryview(image.data).nbytes)
+        return sizes
 
     def _look(self, found: dict[str, Column], names: Sequence[str], values: Sequence[Any]) -> None:
         """Adds what a sample shows of the fields that are not `found` yet."""
@@ -205,9 +222,6 @@ class BatchMaker:
             **({"line": _NUMBER} if "line" in extras else {}),
         }
         varying = {name: column for name, column in found.items() if isinstance(column, Varying)}
-        image = found.get(IMAGE)
-        if isinstance(image, Field) and image.undecoded:
-            varying[ENCODED] = Varying("undecoded")
         if "path" in extras:
             varying["path"] = Varying("text")
         return Layout(batch_size, fields, varying, (*found, *extras), named)
@@ -299,7 +313,7 @@ class BatchMaker:
         self._add_extras(arrays, writer.lists, positions, rows)
         blob = packed(layout.varying, writer.lists)
         observer.end_stage(None)
-        return Made(writer.count, skipped, blob, undecoded=writer.lists.get(ENCODED, ()))
+        return Made(writer.count, skipped, blob, undecoded=writer.undecoded)
 
     def _values(self, sample: Any, names: tuple[str, ...], *, named: bool) -> Sequence[Any]:
         """The values of a sample's fields.

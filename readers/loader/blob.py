@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from packtrain._codec.geometry import Box, Scale
-from packtrain._codec.image_plan import ImagePlan
-
-from ..transforms.undecoded import UPSIDE_DOWN, Undecoded
 from .arena import Varying
 from .ragged import Ragged
 
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _LENGTH: Final = struct.Struct("<q")
-# Of an undecoded image: its bytes, and what its plan consists of.
-_NUMBERS: Final = 14
 # A path that is not UTF-8 has lone surrogates.
 _LONE: Final = "surrogatepass"
 
@@ -50,8 +44,6 @@ def _packed(kind: str, values: Sequence[Any]) -> Blob:
     if kind == "json":
         text = f"[{','.join(values)}]".encode("ascii")
         return _LENGTH.pack(len(text)), text
-    if kind == "undecoded":
-        return _packed_images(values)
     sizes = struct.pack(f"<{len(values)}q", *map(len, values))
     if kind == "text":
         text = "".join(values).encode("utf-8", _LONE)
@@ -60,19 +52,7 @@ def _packed(kind: str, values: Sequence[Any]) -> Blob:
     return _LENGTH.pack(length), sizes, *values
 
 
-def _packed_images(images: Sequence[Undecoded]) -> Blob:
-    numbers = np.array([(len(memoryview(image.data)), *_numbers(image.plan)) for image in images], "<i8")
-    return _LENGTH.pack(int(numbers[:, 0].sum())), numbers.data.cast("B"), *(image.data for image in images)
-
-
-def _numbers(plan: ImagePlan) -> Iterator[int]:
-    yield from plan.box
-    yield from plan.resize or (-1, -1, -1)
-    yield from plan.window or (-1, -1, -1, -1)
-    yield from (plan.mirrored, bool(plan.rest))
-
-
-def unpacked(varying: Mapping[str, Varying], blob: Buffer, samples: int) -> dict[str, Any]:
+def unpacked(varying: Mapping[str, Varying], blob: Buffer, samples: int) -> dict[str, list[Any] | Ragged]:
     """What the consumer gets.
 
     Args:
@@ -80,18 +60,11 @@ def unpacked(varying: Mapping[str, Varying], blob: Buffer, samples: int) -> dict
         blob: What `packed` returned, in one piece.
         samples: Number of samples.
     """
-    memory, at = memoryview(blob), 0
-    found: dict[str, Any] = {}
+    memory, found, at = memoryview(blob), {}, 0
     for name, field in varying.items():
         (length,) = _LENGTH.unpack_from(memory, at)
         at += _LENGTH.size
         sizes: tuple[int, ...] = ()
-        if field.kind == "undecoded":
-            numbers = np.frombuffer(memory, "<i8", samples * _NUMBERS, at).reshape(samples, _NUMBERS)
-            at += numbers.nbytes
-            found[name] = list(_unpacked_images(memory[at : at + length], numbers.tolist()))
-            at += length
-            continue
         if field.kind != "json":
             sizes = struct.unpack_from(f"<{samples}q", memory, at)
             at += _LENGTH.size * samples
@@ -110,13 +83,3 @@ def _unpacked(field: Varying, memory: memoryview, sizes: Sequence[int]) -> list[
         return Ragged(torch.from_numpy(entries), torch.tensor(places, device="cpu"))
     whole = str(memory, "utf-8", _LONE) if field.kind == "text" else bytes(memory)
     return [whole[first:last] for first, last in pairwise(places)]
-
-
-def _unpacked_images(memory: memoryview, numbers: Sequence[Sequence[int]]) -> Iterator[Undecoded]:
-    at = 0
-    for length, *plan in numbers:
-        resize = Scale(*plan[4:7]) if plan[4] >= 0 else None
-        window = Box(*plan[7:11]) if plan[7] >= 0 else None
-        rest = (UPSIDE_DOWN,) if plan[12] else ()
-        yield Undecoded(memory[at : at + length], ImagePlan(Box(*plan[:4]), resize, window, bool(plan[11]), rest))
-        at += length

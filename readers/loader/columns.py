@@ -23,8 +23,6 @@ from .arena import Field, Varying
 
 # Number of bytes per sample up to which the consumer gets a copy.
 _SMALL: Final = 64
-ENCODED: Final = f"{schema.IMAGE}.encoded"
-"""Name of the list of images that are still to be decoded."""
 NUMBERS: Final = (bool, int, float, complex, np.generic)
 """Types of the values that lie in arrays as they are."""
 

@@ -328,7 +328,11 @@ class ParallelEngine(Engine):
             raise made.error
         # Each worker must always have a slot, however many batches the consumer keeps.
         if len(self._slots) + len(self._out) + len(self._results) < self._board.workers:
-            arrays = {name: array[: made.size].copy() for name, array in self._arrays[slot].items()}
+            fields = self.layout.fields
+            arrays = {
+                name: (array if fields[name].internal else array[: made.size]).copy()
+                for name, array in self._arrays[slot].items()
+            }
             self._slots.give_back(slot)
             self._counters.add(Count.COPIED)
             return Batch(job, made, arrays)

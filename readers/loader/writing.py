@@ -13,9 +13,10 @@ from typing_extensions import override
 
 from packtrain._core.schema import CROP, IMAGE, LABEL
 
-from ..transforms.undecoded import Undecoded
+from ..transforms.undecoded import Undecoded, black
 from .arena import Arrays, Field, Layout, Varying
-from .columns import ENCODED, NUMBERS, pixels_of, present
+from .columns import NUMBERS, pixels_of, present
+from .encoded import SPILT, EncodedWriter
 
 Target = npt.NDArray[np.uint8] | None | tuple[npt.NDArray[np.uint8] | None, ...]
 """Where an image may be decoded to, or each of its views."""
@@ -34,12 +35,15 @@ class Writer:
     Attributes:
         direct: True if samples have one image, which can be decoded in place.
         lists: For each varying field, the values so far.
+        undecoded: The images so far, if they are left undecoded and `arrays` have no room for them.
         count: Number of samples so far.
     """
 
     def __init__(self, layout: Layout, arrays: Arrays, names: Sequence[str]) -> None:
         self.lists: Final[dict[str, list[Any]]] = {name: [] for name in layout.varying}
-        columns = {name: self._column(name, layout, arrays) for name in names}
+        encoded = EncodedWriter(arrays, self.lists.get(SPILT, []))
+        self.undecoded: Final = encoded.images
+        columns = {name: self._column(name, layout, arrays, encoded) for name in names}
         image = columns.get(IMAGE)
         self._image = image if isinstance(image, (_Image, _Views)) else None
         self.direct: Final = isinstance(image, _Image) and image.direct
@@ -66,7 +70,7 @@ class Writer:
             column.write(at, value)
         self.count = at + 1
 
-    def _column(self, name: str, layout: Layout, arrays: Arrays) -> _Column:
+    def _column(self, name: str, layout: Layout, arrays: Arrays, encoded: EncodedWriter) -> _Column:
         if name in layout.varying:
             varying = layout.varying[name]
             return _LISTS[varying.kind](name, varying, self.lists[name])
@@ -74,7 +78,7 @@ class Writer:
             each = [part for part in layout.fields if part.rpartition(".")[0] == name]
             return _Views(name, [_Image(f"{name}, view {n}", layout.fields[p], arrays[p]) for n, p in enumerate(each)])
         if layout.fields[name].undecoded:
-            return _Undecoded(name, layout.fields[name], self.lists[ENCODED])
+            return _Undecoded(name, layout.fields[name], encoded)
         field, array = layout.fields[name], arrays[name]
         return _SPECIAL.get(name, _Values)(name, field, array)
 
@@ -158,21 +162,22 @@ class _Image(_Values):
 class _Undecoded(_Column):
     """Images that are still to be decoded."""
 
-    def __init__(self, name: str, field: Field, images: list[Undecoded]) -> None:
+    def __init__(self, name: str, field: Field, encoded: EncodedWriter) -> None:
+        height, width, _ = field.shape
         self._name = name
-        self._size = field.shape[1::-1]
-        self._append = images.append
+        self._size = width, height
+        self._write = encoded.write
 
     @override
     def write(self, at: int, value: Undecoded) -> None:
         if value.size != self._size:
             found, expected = (" x ".join(map(str, size)) for size in (value.size, self._size))
             raise ValueError(f"its {self._name} will have {found} pixels, that of the first sample {expected}")
-        self._append(value)
+        self._write(at, value)
 
     @override
     def fill(self, at: int) -> None:
-        raise TypeError(f"it has no {self._name}: a dataset whose images may be missing has to be decoded by workers")
+        self._write(at, black(self._size))
 
 
 class _Views(_Column):

@@ -6,15 +6,17 @@ DALI or a GPU, gets a small ordinary JPEG where the record can be cut, and so ne
 
 from __future__ import annotations
 
+from functools import cache
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import EncodedImage, RecordDecoder
-from packtrain._codec.geometry import Box, Flip
+from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import ImagePlan
-from packtrain._codec.pillow import check_pixels
+from packtrain._codec.pillow import check_pixels, require_pillow
 from packtrain._codec.stages import CUT, OnStage
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
@@ -24,6 +26,8 @@ from .executors import Decoded, Executor
 from .views import Views
 
 UPSIDE_DOWN: Final = Flip(horizontal=False)
+# Width and height in pixels: one block of a JPEG, however it is subsampled.
+_BLACK_SIDE: Final = 16
 
 
 class Undecoded(NamedTuple):
@@ -80,6 +84,20 @@ class _Ready:
         if rest not in ((), (UPSIDE_DOWN,)):
             raise UsageError(f"only crops, one resize and flips can be run where an image is decoded, not {rest[0]}")
         return self._image
+
+
+def black(size: tuple[int, int]) -> Undecoded:
+    """A black image of `size`, width and height in pixels: what stands for an image that is missing."""
+    side = _BLACK_SIDE
+    resize = Scale(*size, FILTERS["bilinear"])
+    return Undecoded(_black(), ImagePlan(Box(0, 0, side, side), resize, None, mirrored=False, rest=()))
+
+
+@cache
+def _black() -> bytes:
+    file = BytesIO()
+    require_pillow().new("RGB", (_BLACK_SIDE, _BLACK_SIDE)).save(file, "jpeg")
+    return file.getvalue()
 
 
 def require_plannable(compose: Compose | Views | None, store: StoreOptions) -> Compose:
