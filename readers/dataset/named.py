@@ -122,7 +122,7 @@ class NamedSamples:
         self._with_pixels: Final = {name for name, records in self._fields.items() if records.field.has_pixels}
         self._masks: Final = [name for name, records in self._fields.items() if records.field.kind == "mask"]
         # Callables that are not packtrain's get PIL images, and are called when all fields are there.
-        alone = Compose([*self._compose.fused, _unchanged]) if self._compose.foreign else compose
+        alone = Compose([*self._compose.fused, _unchanged]) if self._compose.foreign and not undecoded else compose
         if isinstance(compose, Views) and (self._masks or CROP in names):
             raise UsageError(
                 f"fields: {(*self._masks, CROP)[0]}: it belongs to one view of an image, and Views makes several: "

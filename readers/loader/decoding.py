@@ -7,7 +7,8 @@ and flips, is two multiplications with matrices for the whole batch, see `resamp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class UndecodedImages(NamedTuple):
+@dataclass(frozen=True)
+class UndecodedImages:
     """The images of a batch, still to be decoded.
 
     Attributes:

@@ -3,7 +3,8 @@
 On an accelerator, copies and postprocessing are queued on a side stream, some batches before the consumer asks for
 them. Four rules make that safe:
 
-- A slot of the arena is not written again before the copies out of it are done: an event is left with the slot.
+- A slot of the arena is not written again before the copies out of it are done, and before the images that lie in it
+  undecoded are decoded: an event is left with the slot.
 - The consumer's stream waits for the event that follows all work on the batch it gets.
 - The memory of that batch belongs to the side stream. The allocator is told that the consumer's stream uses it, too, so
   that it is not given to another batch while that stream still reads it, however early the consumer drops the batch.
@@ -273,11 +274,13 @@ class DeviceTransfer(Transfer):
         with accelerator.stream():
             try:
                 value = mapped(self._copied, self._tensors(batch, apart=False))
+                # It may decode what lies in the slot.
+                value = self._finish(value, batch)
             finally:
-                # Even after an error, a copy may be under way.
+                # Even after an error, the slot may be read.
                 if batch.after is not None:
                     batch.after(accelerator.event())
-            value = self._postprocess(self._finish(value, batch), job)
+            value = self._postprocess(value, job)
         return Batch(job, made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -280,9 +280,10 @@ class Loader:
     def __repr__(self) -> str:
         progress, (rank, world_size) = self._progress, self._ranks.now()
         order = type(progress.order if self._sampler is None else self._sampler).__name__
+        decode = "" if self._decode is None else "decode='cuda', "
         return (
             f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
-            f"rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
+            f"{decode}rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
         )
 
     def __len__(self) -> int:
@@ -510,5 +511,11 @@ def _maker_of(
     leave: bool,
     undecoded: bool,
 ) -> BatchMaker:
+    if undecoded and collate_fn is not None:
+        raise UsageError(
+            "collate_fn gets decoded images, but here they are decoded after it: leave it out (batch_transform changes "
+            "whole batches), or take packtrain.Loader with decode='cpu'"
+        )
     samples = SampleMaker(dataset, fields, finish=collate_fn is not None, undecoded=undecoded)
-    return BatchMaker(samples, collate_fn, skip=skip, leave=leave)
+    # Steps on tensors come after decoding.
+    return BatchMaker(samples, collate_fn, skip=skip, leave=leave or undecoded)

@@ -15,7 +15,7 @@ from typing_extensions import override
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
-from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.pillow import check_pixels, require_pillow
 from packtrain._codec.stages import CUT, OnStage
 from packtrain._core.errors import UsageError
@@ -65,25 +65,37 @@ class UndecodedExecutor(Executor):
         part = cut(image.data, source) if self._records.cuts and source != image.box else None
         on_stage(CUT)
         if part is None:
-            return _Ready(Undecoded(image.data, plan))
-        box = plan.box
-        moved = Box(box.left - part.left, box.top - part.top, box.width, box.height)
-        return _Ready(Undecoded(part.data, plan._replace(box=moved)))
+            return _Ready(image.data, plan)
+        left, top, width, height = plan.box
+        return _Ready(part.data, plan._replace(box=Box(left - part.left, top - part.top, width, height)))
 
 
 class _Ready:
     """What needs no more work here."""
 
-    __slots__ = ("_image",)
+    __slots__ = ("_data", "_plan")
 
-    def __init__(self, image: Undecoded) -> None:
-        self._image = image
+    def __init__(self, data: bytes | bytearray | memoryview, plan: ImagePlan) -> None:
+        self._data = data
+        self._plan = plan
 
     def finish(self, into: Any, on_stage: OnStage) -> Undecoded:
-        rest = self._image.plan.rest
-        if rest not in ((), (UPSIDE_DOWN,)):
-            raise UsageError(f"only crops, one resize and flips can be run where an image is decoded, not {rest[0]}")
-        return self._image
+        plan = self._plan
+        if plan.rest not in ((), (UPSIDE_DOWN,)):
+            plan = _with_flips(plan)
+        return Undecoded(self._data, plan)
+
+
+def _with_flips(plan: ImagePlan) -> ImagePlan:
+    """The plan with flips that follow in any order brought into the form of `Undecoded`."""
+    for operation in plan.rest:
+        if not isinstance(operation, Flip):
+            raise UsageError(
+                "where an image is decoded, crops and one resize can be run, and flips after them. That does not leave "
+                f"room for {operation}: put flips last, or use packtrain.Loader with decode='cpu'"
+            )
+    mirrored = plan.mirrored ^ bool(plan.rest.count(MIRROR) % 2)
+    return plan._replace(mirrored=mirrored, rest=(UPSIDE_DOWN,) * (plan.rest.count(UPSIDE_DOWN) % 2))
 
 
 def black(size: tuple[int, int]) -> Undecoded:
