@@ -154,5 +154,6 @@ class Finishing:
 def _finished(finisher: Finisher, images: torch.Tensor, numbers: Any, there: torch.Tensor | None) -> torch.Tensor:
     finished = finisher.batch(images, numbers)
     if there is not None:
-        finished = finished.masked_fill(~there[:, None, None, None], 0)
+        # In place, which also keeps the order of the memory.
+        finished.masked_fill_(~there[:, None, None, None], 0)
     return finished

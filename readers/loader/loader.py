@@ -283,7 +283,8 @@ class Loader:
         decode = "" if self._decode is None else "decode='cuda', "
         return (
             f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
-            f"{decode}rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
+            f"{decode}rank {rank} of {world_size}, epoch {progress.epoch}, "
+            f"{progress.consumed} samples handed out in it)"
         )
 
     def __len__(self) -> int:

@@ -72,8 +72,8 @@ def test_what_an_undecoded_image_stands_for_is_what_is_decoded_otherwise(dataset
     for row in range(len(dataset)):
         try:
             image, expected = both(dataset, TRANSFORMS[name](), row, numbers(row, 40))
-        except UsageError as error:
-            assert name not in ALWAYS and "can be run" in str(error)
+        except UsageError:
+            assert name not in ALWAYS
             continue
         assert image.plan.rest in ((), (UPSIDE_DOWN,))
         assert image.size == (expected.shape[1], expected.shape[0])
@@ -180,8 +180,9 @@ def test_steps_on_tensors_are_left_to_who_decodes(large: PackedDataset) -> None:
 
 
 def test_torchvisions_transforms_are_left_to_others_as_well(large: PackedDataset) -> None:
-    T = import_torchvision().transforms
-    image, expected = both(large, T.Compose([T.CenterCrop(20), T.RandomVerticalFlip(1), T.ToTensor()]), 0, [0.5])
+    theirs = import_torchvision().transforms
+    steps = [theirs.CenterCrop(20), theirs.RandomVerticalFlip(1), theirs.ToTensor()]
+    image, expected = both(large, theirs.Compose(steps), 0, [0.5])
     assert torch.equal(pixels(image), expected) and image.plan.rest == (Flip(horizontal=False),)
 
 
