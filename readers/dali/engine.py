@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +28,13 @@ class DaliOptions:
         threads: Number of threads that decode.
         depth: Number of batches that it works on ahead of the consumer.
         device: Number of the GPU that decodes; None: the CPU does.
+        hints: Further arguments of DALI's decoder, about memory.
     """
 
     threads: int
     depth: int
     device: int | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
 
 
 class DaliEngine(Engine):
@@ -60,7 +62,13 @@ class DaliEngine(Engine):
         """What DALI works on, with the memory that it reads."""
         self._error: Exception | None = None
         self._pipeline = built(
-            self._next, (width, height), self.layout.batch_size, options.threads, options.depth, options.device
+            self._next,
+            (width, height),
+            self.layout.batch_size,
+            options.threads,
+            options.depth,
+            options.device,
+            options.hints,
         )
 
     @override

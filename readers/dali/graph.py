@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ def built(
     threads: int,
     depth: int,
     device: int | None = None,
+    hints: Mapping[str, int] | None = None,
 ) -> Any:
     """A DALI pipeline with one output: images, uint8 [batch, height, width, 3].
 
@@ -42,6 +43,7 @@ def built(
         threads: Number of threads that decode.
         depth: Number of batches that it may work on.
         device: Number of the GPU that decodes and resizes; None: the CPU does.
+        hints: Further arguments of the decoder, about memory.
     """
     from nvidia.dali import Pipeline, fn, types
 
@@ -60,6 +62,7 @@ def built(
             # packtrain turns no image by its EXIF orientation, as torchvision does.
             adjust_orientation=False,
             jpeg_fancy_upsampling=True,
+            **(hints or {}),
         )
         filters = fn.reinterpret(filters, dtype=types.INTERP_TYPE)
         images = fn.resize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal
 
@@ -18,23 +18,35 @@ from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
 
 # torch's arguments that a loader does not have: the value that means the same as leaving them out, and what to do.
-_REFUSED: Final[Mapping[str, tuple[object, str]]] = {
+TORCHS: Final[Mapping[str, tuple[object, str]]] = {
     "batch_sampler": (None, "give sampler= and batch_size=; for batches of other shapes, use torch's DataLoader"),
     "in_order": (True, "batches always come in order"),
     "pin_memory_device": ("", "give device="),
 }
 
 
-def refuse(unknown: Mapping[str, object], known: Mapping[str, object]) -> None:
+def refuse(
+    loader: str,
+    unknown: Mapping[str, object],
+    known: Iterable[str],
+    refused: Mapping[str, tuple[object, str]] = TORCHS,
+) -> None:
     """Refuses keyword arguments that a loader does not have, except where torch's default is given for torch's.
+
+    Args:
+        loader: Name of the loader's class.
+        unknown: The arguments.
+        known: Names of those that it has.
+        refused: Arguments that are known from elsewhere: the value that means the same as leaving each out, and what to
+            do.
 
     Raises:
         UsageError: There is one. The message says what to do instead.
     """
-    for name, (default, advice) in _REFUSED.items():
+    for name, (default, advice) in refused.items():
         if unknown.get(name, default) != default:
             raise UsageError(f"{name}={unknown[name]!r}: a loader does not have this argument; {advice}")
-    refuse_unknown("Loader", [name for name in unknown if name not in _REFUSED], known)
+    refuse_unknown(loader, [name for name in unknown if name not in refused], known)
 
 
 def require_dataset(dataset: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self
 
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, UsageError
@@ -164,7 +164,7 @@ class Loader:
         decode: Literal["cpu", "cuda"] = "cpu",
         **unknown: Never,
     ) -> None:
-        refuse(unknown, Loader.__init__.__annotations__)
+        refuse("Loader", unknown, self._arguments)
         self.batch_size: Final = whole("batch_size", batch_size, 1)
         self.drop_last: Final = flag("drop_last", drop_last)
         self._sampler: Final = sampler
@@ -228,6 +228,9 @@ class Loader:
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
 
+    _arguments: ClassVar[Mapping[str, object]] = __init__.__annotations__
+    """The arguments of the constructor. A subclass of packtrain's says its own; a user's may have other attributes."""
+
     @property
     def _undecoded(self) -> bool:
         """True if batches are made with undecoded images."""
@@ -237,6 +240,11 @@ class Loader:
     def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
         """What makes batches in place of workers."""
         return None
+
+    @property
+    def _made_by(self) -> str:
+        """What makes the batches, for `repr`."""
+        return f"workers={self.num_workers}" + ("" if self._decode is None else ", decode='cuda'")
 
     @property
     def dataset(self) -> Any:
@@ -268,8 +276,8 @@ class Loader:
         return self._skipped
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # A subclass may have attributes of its own.
-        known = type(self) is Loader or hasattr(Loader, name) or name in Loader.__init__.__annotations__
+        # A user's subclass may have attributes of its own.
+        known = "_arguments" in vars(type(self)) or hasattr(Loader, name) or name in self._arguments
         if known and not name.startswith("_") and name != "transform" and "_made" in vars(self):
             raise UsageError(
                 f"loader.{name} cannot be set: make another Loader, and let it continue with load_state_dict if it "
@@ -280,11 +288,9 @@ class Loader:
     def __repr__(self) -> str:
         progress, (rank, world_size) = self._progress, self._ranks.now()
         order = type(progress.order if self._sampler is None else self._sampler).__name__
-        decode = "" if self._decode is None else "decode='cuda', "
         return (
-            f"Loader({self._dataset!r}, batch_size={self.batch_size}, order={order}, workers={self.num_workers}, "
-            f"{decode}rank {rank} of {world_size}, epoch {progress.epoch}, "
-            f"{progress.consumed} samples handed out in it)"
+            f"{type(self).__name__}({self._dataset!r}, batch_size={self.batch_size}, order={order}, {self._made_by}, "
+            f"rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
         )
 
     def __len__(self) -> int:
