@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from packtrain._packer.shard_check import VerifyProgress as VerifyProgress
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
+    from packtrain._readers.backends.train_val import TrainVal as TrainVal
     from packtrain._readers.dataset.image_dataset import ImageDataset as ImageDataset
     from packtrain._readers.dataset.image_dataset import PackedDataset as PackedDataset
     from packtrain._readers.dataset.image_dataset import concat as concat
@@ -80,6 +81,7 @@ _HOMES = {
     "_packer.problem": ("Problem",),
     "_packer.shard_check": ("VerifyProgress",),
     "_packer.verifier": ("VerifyReport", "verify"),
+    "_readers.backends.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": (
         "BlockShuffled",

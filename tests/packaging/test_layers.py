@@ -27,6 +27,7 @@ MAY_IMPORT = {  # rooms and the rooms below them; what is not listed here is nob
     "core": set[str](),
 }
 MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
+    "readers/backends": {"dali", "dataset", "loader", "monitoring", "transforms"},
     "readers/dali": {"dataset", "loader", "monitoring", "transforms"},
     "readers/tuning": {"dataset", "formats", "loader", "monitoring", "transforms"},
     "readers/loader": {"dataset", "formats", "monitoring", "transforms"},
@@ -50,6 +51,9 @@ HEAVY = {
 # The readers that exist to make tensors, whoever imports them has asked for torch; and those that import it only to
 # draw random numbers for a caller who hands in none, or to seed it.
 TORCH_ALLOWED = {
+    "readers/backends/options.py",
+    "readers/backends/torch_loader.py",
+    "readers/backends/train_val.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
     "readers/loader/assembly.py",
