@@ -53,7 +53,7 @@ class Making:
         if self.backend == "torch":
             return TorchLoader(dataset, batch_size, num_workers=self.workers, **options)
         if self.backend == "dali-gpu":
-            options["pipeline"] = "gpu"
+            options["decode"] = "mixed"
         return DaliLoader(dataset, batch_size, num_threads=self.workers, **options)
 
 

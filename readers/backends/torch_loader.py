@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ class TorchEngine(Engine):
     """
 
     def __init__(self, workers: int, prefetch_factor: int, maker: BatchMaker, probe: Probe) -> None:
+        # Without any look at a sample, because `collate_fn` makes batches.
         self.layout = maker.layout(probe)
         self._counters = np.frombuffer(blank(), np.int64)[np.newaxis]
         self._jobs: Final = _Jobs()
@@ -66,6 +67,8 @@ class TorchEngine(Engine):
             collate_fn=_unchanged,
             prefetch_factor=prefetch_factor if workers else None,
             persistent_workers=workers > 0,
+            # Otherwise it would draw from the program's.
+            generator=torch.Generator(),
         )
         self._batches: Iterator[Made] = iter(())
 
@@ -74,7 +77,8 @@ class TorchEngine(Engine):
         if self._loader is None:
             return
         self._jobs.begin(jobs)
-        self._batches = iter(self._loader)
+        with _blaming_torch():
+            self._batches = iter(self._loader)
         while (made := self._next()) is not None:
             job = self._jobs.out.popleft()
             if made.error is not None:
@@ -86,13 +90,8 @@ class TorchEngine(Engine):
 
     def _next(self) -> Made | None:
         """What DataLoader gives next; None after the last batch."""
-        try:
+        with _blaming_torch():
             return next(self._batches, None)
-        except PacktrainError:
-            raise
-        except RuntimeError as error:
-            # Torch says so of a worker that was killed.
-            raise LoaderError(f"torch's DataLoader failed: {error}") from error
 
     @override
     def change(self, maker: BatchMaker, probe: Probe) -> bool:
@@ -115,6 +114,17 @@ class TorchEngine(Engine):
         # DataLoader ends its workers when nothing refers to it and to its iterator.
         self._loader, self._batches = None, iter(())
         self._jobs.begin(iter(()))
+
+
+@contextmanager
+def _blaming_torch() -> Iterator[None]:
+    """Makes errors of torch's, as that a worker was killed, a LoaderError."""
+    try:
+        yield
+    except PacktrainError:
+        raise
+    except RuntimeError as error:
+        raise LoaderError(f"torch's DataLoader failed: {error}") from error
 
 
 class _Jobs(Sampler[Job]):

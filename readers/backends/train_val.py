@@ -170,19 +170,17 @@ class TrainVal:
     def prep_for_val(self) -> None:
         """Ends the processes and threads of training, and releases their memory, before a validation.
 
-        A training pass that is under way ends here; the next one goes through the next epoch.
+        Passes that are under way end here: the next one of validation begins with the first sample again. If a training
+        pass has handed out a batch, the next one goes through the next epoch.
         """
-        self._release(self._train)
+        self._turn(self._train, self._val)
 
     def reset(self) -> None:
         """Does the same for validation, before the next epoch of training.
 
-        A training pass that is under way ends here, too. If it has handed out a batch, the next one goes through the
-        next epoch. Without one, a state that was loaded stays.
+        A state that was loaded stays, if no pass has begun since.
         """
-        self._release(self._val)
-        if 0 < self._train.remaining < len(self._train):
-            self._release(self._train)
+        self._turn(self._val, self._train)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of training between two steps, see `packtrain.Loader.state_dict`; any back end can continue it."""
@@ -213,6 +211,12 @@ class TrainVal:
 
     def __repr__(self) -> str:
         return f"TrainVal(backend={self.backend!r}, train={self._train!r}, val={self._val!r})"
+
+    def _turn(self, last: Loader, following: Loader) -> None:
+        """Releases a loader, and the other one, too, if it is in the middle of a pass."""
+        self._release(last)
+        if 0 < following.remaining < len(following):
+            self._release(following)
 
     def _release(self, loader: Loader) -> None:
         loader.close()
