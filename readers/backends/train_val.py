@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -220,10 +222,13 @@ class TrainVal:
 
     def _release(self, loader: Loader) -> None:
         loader.close()
+        gc.collect()
         if self.backend.startswith("dali"):
             # What a dropped pipeline held goes back to DALI's pools, and only this empties them.
-            gc.collect()
             _empty_pools()
+        # The allocator keeps what batches of odd sizes have left, and workers that are forked would copy it.
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def part(length: int, rank: int, world_size: int) -> range:

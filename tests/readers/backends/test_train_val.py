@@ -304,7 +304,7 @@ def fatal(image: Any) -> Any:
 def test_a_killed_worker_of_torch_is_a_loader_error(folder: Path) -> None:
     dataset = open_dataset(folder, [Resize(32), CenterCrop(32)])
     with TorchLoader(open_dataset(folder, fatal), 5, num_workers=1) as loader:
-        with pytest.raises(LoaderError, match=r"DataLoader worker .* is killed"):
+        with pytest.raises(LoaderError, match="DataLoader worker"):
             next(iter(loader))
         loader.transform = dataset.transform
         assert labels_of(loader) == list(range(IMAGES))
