@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from benchmarks.peers.common import VERBATIM
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -36,6 +38,9 @@ STREAMING: Final = "mosaicml-streaming"
 LITDATA: Final = "litdata"
 DALI: Final = "DALI, fused"
 DALI_WHOLE: Final = "DALI, not fused"
+DALI_TARS: Final = "DALI, webdataset reader"
+DALI_LOADER: Final = "packtrain, DaliLoader"
+DALI_VERBATIM: Final = "packtrain, DaliLoader, verbatim"
 FFCV: Final = "FFCV"
 SPDL: Final = "SPDL"
 COPIES: Final = "copies alone"
@@ -60,6 +65,9 @@ CONTESTANTS: Final = {
     LITDATA: Contestant("litdata", "litdata", packages=("litdata",)),
     DALI: Contestant("dali", "dali", options={"fused": True}, packages=_DALI),
     DALI_WHOLE: Contestant("dali", "dali", options={"fused": False}, packages=_DALI),
+    DALI_TARS: Contestant("dali", "dali", options={"tars": True}, packages=_DALI),
+    DALI_LOADER: Contestant("dali_loader", "dali", packages=(*_OURS, *_DALI)),
+    DALI_VERBATIM: Contestant("dali_loader", "dali", options={"packed": VERBATIM}, packages=(*_OURS, *_DALI)),
     FFCV: Contestant("ffcv", "ffcv", packages=("ffcv", "numba", "opencv-python-headless")),
     SPDL: Contestant("spdl", "spdl", packages=("spdl", "spdl_io")),
     COPIES: Contestant("copying"),

@@ -27,6 +27,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 ENVIRONMENTS: Final = ROOT / ".venv-peers"
 REQUIREMENTS: Final = ROOT / "benchmarks" / "requirements"
 CONSTRAINTS: Final = ROOT / "constraints.txt"
+LINKS: Final = ROOT / "links"
 WHEELS: Final = ENVIRONMENTS / "wheels"
 
 _PILLOWS: Final = ("pillow", "pillow-simd")
@@ -59,6 +60,8 @@ class Environment:
         pillow: The Pillow it gets, ``pillow`` or ``pillow-simd``; None for that of packtrain's environment.
         lacks: Returns what the system lacks and the command that installs it, or an empty string.
         built: True if a package is compiled against the packages that are installed before it.
+        packtrain: True if packtrain is to be importable, from this working tree, with the packages that its loader
+            needs in the list.
     """
 
     variable: str
@@ -67,6 +70,7 @@ class Environment:
     pillow: str | None = None
     lacks: Callable[[], str] = str
     built: bool = False
+    packtrain: bool = False
 
 
 def _ffcv_lacks() -> str:
@@ -93,7 +97,7 @@ PEERS: Final = {
     "webdataset": Environment("PACKTRAIN_PEERS_PYTHON", ("webdataset",)),
     "streaming": Environment("PACKTRAIN_PEERS_PYTHON", ("torchvision", "streaming")),
     "litdata": Environment("PACKTRAIN_LITDATA_PYTHON", ("litdata",)),
-    "dali": Environment("PACKTRAIN_DALI_PYTHON", ("nvidia.dali",), lacks=_dali_lacks),
+    "dali": Environment("PACKTRAIN_DALI_PYTHON", ("nvidia.dali", "packtrain.dali"), lacks=_dali_lacks, packtrain=True),
     "ffcv": Environment("PACKTRAIN_FFCV_PYTHON", ("ffcv",), lacks=_ffcv_lacks, built=True),
     "spdl": Environment("PACKTRAIN_SPDL_PYTHON", ("spdl.io",), lacks=_spdl_lacks),
     "chart": Environment("PACKTRAIN_CHART_PYTHON", ("matplotlib",), torch=False, pillow="pillow"),
@@ -162,6 +166,9 @@ def _install(name: str, peer: Environment) -> None:
         _pip(name, "--no-index", "--find-links", _pillow_simd(name), "pillow-simd")
     else:
         _pip(name, "--constraint", CONSTRAINTS, "pillow")
+    if peer.packtrain:
+        packages = _run(_python(name), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        (Path(packages) / "packtrain.pth").write_text(f"{LINKS}\n")
     _run(_python(name), "-c", _CHECK, pillow, *_importable(peer))
 
 
@@ -191,13 +198,14 @@ def _pip(name: str, *arguments: object) -> None:
     _run(_python(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
 
 
-def _run(*command: object, **environment: str) -> None:
+def _run(*command: object, **environment: str) -> str:
     done = subprocess.run(
         [*map(str, command)], env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True
     )
     if done.returncode:
         last = (done.stdout + done.stderr).strip().splitlines()[-_LAST_LINES:]
         raise Unavailable("\n".join([f"{' '.join(map(str, command[1:4]))} ... failed:", *last]))
+    return done.stdout
 
 
 def _digest(name: str) -> str:

@@ -32,6 +32,7 @@ BENCHMARKS: Final = (
     "indexing",
     "staging",
     "growing",
+    "dali",
     "floors",
     "peers-open",
 )

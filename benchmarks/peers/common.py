@@ -12,9 +12,13 @@ import numpy.typing as npt
 BATCH: Final = 128
 WORKERS: Final = 2
 SIDE: Final = 224
+SHORT: Final = 256
+"""The short side to which images are resized for an evaluation."""
 SEED: Final = 0
 PACKED: Final = "packed"
 """Name of the folder with packtrain's dataset."""
+VERBATIM: Final = "verbatim"
+"""Name of the folder with packtrain's dataset of the unchanged files, where there is one."""
 ORIGINALS: Final = "originals.txt"
 """Name of the list of files that the shrunk files were made from; its paths are absolute."""
 SHARD_BYTES: Final = 64 << 20

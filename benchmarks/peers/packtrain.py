@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
-from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
-from .common import BATCH, EPOCH, PACKED, SEED, SIDE, WORKERS, Batch
+from .common import BATCH, EPOCH, PACKED, SEED, SHORT, SIDE, WORKERS, Batch
 
 OPTIONS: Final = {"num_workers": WORKERS, "check": True, "scaled": False, "epoch": "as long as the measurement: concat"}
 
@@ -26,8 +26,16 @@ def raw(folder: Path, *, check: bool = True, **options: Any) -> Iterator[Batch]:
     return batches(repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
 
 
-def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True) -> ImageDataset:
-    dataset = open_dataset(folder / PACKED, [RandomResizedCrop(SIDE), RandomHorizontalFlip()], check=check)
+def evaluation(folder: Path, **options: Any) -> Iterator[Batch]:
+    return batches(repeated(evaluation_dataset(folder)), **options)
+
+
+def evaluation_dataset(folder: Path, packed: str = PACKED) -> ImageDataset:
+    return open_dataset(folder / packed, [Resize(SHORT), CenterCrop(SIDE)])
+
+
+def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True, packed: str = PACKED) -> ImageDataset:
+    dataset = open_dataset(folder / packed, [RandomResizedCrop(SIDE), RandomHorizontalFlip()], check=check)
     return dataset if once else repeated(dataset)
 
 
