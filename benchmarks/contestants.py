@@ -40,6 +40,7 @@ DALI: Final = "DALI, fused"
 DALI_WHOLE: Final = "DALI, not fused"
 DALI_TARS: Final = "DALI, webdataset reader"
 DALI_LOADER: Final = "packtrain, DaliLoader"
+ACCIMAGE_LOADER: Final = "packtrain, accimage"
 DALI_VERBATIM: Final = "packtrain, DaliLoader, verbatim"
 FFCV: Final = "FFCV"
 SPDL: Final = "SPDL"
@@ -53,6 +54,9 @@ CONTESTANTS: Final = {
     PACKTRAIN: Contestant("packtrain", packages=_OURS),
     UNCHECKED: Contestant("packtrain", options={"check": False}, packages=_OURS),
     f"{PACKTRAIN}, pin_memory": Contestant("packtrain", options=_PINNED, packages=_OURS, gpu=True),
+    ACCIMAGE_LOADER: Contestant(
+        "packtrain", "accimage", options={"decoder": "accimage"}, packages=(*_OURS, "accimage")
+    ),
     TORCH: Contestant("torch_loader", packages=("torchvision",)),
     f"{TORCH}, pin_memory": Contestant("torch_loader", options=_PINNED, packages=("torchvision",), gpu=True),
     TORCH_PILLOW: Contestant("torch_loader", "pillow", packages=("torchvision",)),

@@ -53,8 +53,13 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         "median_images_per_second": {stream: medians(figures) for stream, figures in rates.items()},
         "ratios": lead,
         "targets": [
-            target("DaliLoader over DALI's file reader, training", ratio(training[DALI_LOADER], training[DALI]), least=1),
-            *(target(f"Loader over {SIDES[side]}, training", lead["jpeg"][side], least=2.0) for side in (DALI_LOADER, DALI)),
+            target(
+                "DaliLoader over DALI's file reader, training", ratio(training[DALI_LOADER], training[DALI]), least=1
+            ),
+            *(
+                target(f"Loader over {SIDES[side]}, training", lead["jpeg"][side], least=2.0)
+                for side in (DALI_LOADER, DALI)
+            ),
         ],
     }
 

@@ -88,6 +88,13 @@ def _spdl_lacks() -> str:
     return "" if found else "FFmpeg's libraries are missing: apt-get install libavdevice59"
 
 
+def _accimage_lacks() -> str:
+    return (
+        "it is neither on PyPI nor in Debian, and is compiled against Intel's IPP: `conda install -c conda-forge "
+        "accimage` next to packtrain, and name that interpreter in PACKTRAIN_ACCIMAGE_PYTHON"
+    )
+
+
 def _dali_lacks() -> str:
     return "" if platform.machine() == "x86_64" else f"there is no wheel of it for {platform.machine()}"
 
@@ -100,6 +107,7 @@ PEERS: Final = {
     "dali": Environment("PACKTRAIN_DALI_PYTHON", ("nvidia.dali", "packtrain.dali"), lacks=_dali_lacks, packtrain=True),
     "ffcv": Environment("PACKTRAIN_FFCV_PYTHON", ("ffcv",), lacks=_ffcv_lacks, built=True),
     "spdl": Environment("PACKTRAIN_SPDL_PYTHON", ("spdl.io",), lacks=_spdl_lacks),
+    "accimage": Environment("PACKTRAIN_ACCIMAGE_PYTHON", ("accimage", "packtrain"), lacks=_accimage_lacks),
     "chart": Environment("PACKTRAIN_CHART_PYTHON", ("matplotlib",), torch=False, pillow="pillow"),
 }
 
@@ -123,6 +131,8 @@ def interpreter(name: str | None) -> str:
 
 def why_missing(name: str | None) -> str:
     """The reason why `make` could not make an environment."""
+    if name is not None and (lacks := PEERS[name].lacks()):
+        return lacks
     path = ENVIRONMENTS / f"{name}.reason"
     return path.read_text().strip() if path.exists() else "not installed; `make bench-peers` installs it"
 

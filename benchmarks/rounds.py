@@ -21,24 +21,26 @@ WARM_UP: Final = 8
 QUICK_SECONDS: Final = 1.0
 
 Side = TypeVar("Side", bound=Hashable)
+Figures = TypeVar("Figures")
 
 
 def take_turns(
     sides: Iterable[Side],
     prepare: Callable[[Path, int], dict[str, Any]],
-    measured: Callable[[Side, Path, float], float],
+    measured: Callable[[Side, Path, float], Figures],
     *,
     quick: bool,
     seconds: float,
-) -> tuple[dict[Side, list[float]], dict[str, Any]]:
+) -> tuple[dict[Side, list[Figures]], dict[str, Any]]:
     """Measures the sides of a benchmark in alternating rounds.
 
     Args:
         sides: The sides.
         prepare: Writes what they read into a folder that does not exist yet, from a list repeated to about so many
             lines, and describes it.
-        measured: Images per second of a side over this folder, measured for at least so many seconds in a fresh
-            process, which warms up by itself. It raises `NotInstalled` for a side that cannot be run.
+        measured: Images per second of a side over this folder, or several such figures, each measured for at least so
+            many seconds, in a fresh process, which warms up by itself. It raises `NotInstalled` for a side that cannot
+            be run.
         quick: True for one short round over a short list.
         seconds: How long each figure is measured.
 

@@ -33,6 +33,10 @@ BENCHMARKS: Final = (
     "staging",
     "growing",
     "dali",
+    "backends",
+    "largest-batch",
+    "pinning",
+    "decoders",
     "floors",
     "peers-open",
 )

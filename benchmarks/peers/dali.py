@@ -71,7 +71,11 @@ def _encoded(folder: Path, tars: bool) -> tuple[Any, Any]:
         shards = sorted(map(str, (folder / PACKED).glob("*.tar")))
         indexes = [str(Path(shard).with_suffix(".idx")) for shard in shards]
         data, label = fn.readers.webdataset(
-            paths=shards, index_paths=indexes, ext=["jpg;jpeg;png", "cls"], missing_component_behavior="error", **shuffled
+            paths=shards,
+            index_paths=indexes,
+            ext=["jpg;jpeg;png", "cls"],
+            missing_component_behavior="error",
+            **shuffled,
         )
         # DALI hands out the digits of a label, which make a tensor only if all labels have as many.
         return data, fn.pad(label, axes=[0], shape=[DIGITS], fill_value=ord(" "))

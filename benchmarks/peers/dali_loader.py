@@ -12,7 +12,11 @@ from packtrain.dali import DaliLoader
 from .common import BATCH, PACKED, SEED, WORKERS, Batch
 from .packtrain import evaluation_dataset, jpeg_dataset, repeated
 
-OPTIONS: Final = {"num_threads": WORKERS, "prefetch_factor": "default, 2", "epoch": "as long as the measurement: concat"}
+OPTIONS: Final = {
+    "num_threads": WORKERS,
+    "prefetch_factor": "default, 2",
+    "epoch": "as long as the measurement: concat",
+}
 
 
 def jpeg(folder: Path, *, once: bool = False, packed: str = PACKED) -> Iterator[Batch]:

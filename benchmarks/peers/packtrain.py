@@ -14,8 +14,10 @@ from .common import BATCH, EPOCH, PACKED, SEED, SHORT, SIDE, WORKERS, Batch
 OPTIONS: Final = {"num_workers": WORKERS, "check": True, "scaled": False, "epoch": "as long as the measurement: concat"}
 
 
-def jpeg(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
-    return batches(jpeg_dataset(folder, once=once, check=check), **options)
+def jpeg(
+    folder: Path, *, once: bool = False, check: bool = True, decoder: str = "auto", **options: Any
+) -> Iterator[Batch]:
+    return batches(jpeg_dataset(folder, once=once, check=check, decoder=decoder), **options)
 
 
 def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
@@ -34,8 +36,11 @@ def evaluation_dataset(folder: Path, packed: str = PACKED) -> ImageDataset:
     return open_dataset(folder / packed, [Resize(SHORT), CenterCrop(SIDE)])
 
 
-def jpeg_dataset(folder: Path, *, once: bool = False, check: bool = True, packed: str = PACKED) -> ImageDataset:
-    dataset = open_dataset(folder / packed, [RandomResizedCrop(SIDE), RandomHorizontalFlip()], check=check)
+def jpeg_dataset(
+    folder: Path, *, once: bool = False, check: bool = True, packed: str = PACKED, decoder: str = "auto"
+) -> ImageDataset:
+    transform = [RandomResizedCrop(SIDE), RandomHorizontalFlip()]
+    dataset = open_dataset(folder / packed, transform, check=check, decoder=decoder)
     return dataset if once else repeated(dataset)
 
 
