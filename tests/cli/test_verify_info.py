@@ -33,6 +33,7 @@ class TestVerify:
         assert outcome.out == f"{dataset}: 12 records in 3 shard(s) checked: no problems\n"
         assert run("verify", dataset, "--decode").out.endswith("checked and decoded: no problems\n")
 
+    @ONE_FORMAT
     def test_damage_is_exit_code_1_and_named(self, run: Run, dataset: Path, format_name: str) -> None:
         row = 4
         where = int(np.load(dataset / "index" / "offset.npy")[row])

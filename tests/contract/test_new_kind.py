@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.support import FORMATS
+from helpers.support import ONE_FORMAT
 
 SCRIPT = """
 import sys
@@ -44,9 +44,9 @@ with Loader(dataset, 2, num_workers=1) as loader:
 """
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@ONE_FORMAT
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_kind_is_packed_verified_and_loaded(tmp_path: Path, format: str, suffix: str) -> None:
+def test_a_kind_is_packed_verified_and_loaded(tmp_path: Path, format_name: str, suffix: str) -> None:
     source = tmp_path / f"list.{suffix}"
     rows = ["a,b", "c", "d,e,f", "g"]
     if suffix == "csv":
@@ -54,7 +54,7 @@ def test_a_kind_is_packed_verified_and_loaded(tmp_path: Path, format: str, suffi
     else:
         pyarrow = pytest.importorskip("pyarrow")
         pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"words": rows}), source)
-    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "out"), format]
+    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "out"), format_name]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines()[-1] == str([row.split(",") for row in rows])

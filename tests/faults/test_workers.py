@@ -42,7 +42,7 @@ def wait_until(look: Callable[[], Found | None], what: str) -> Found:
     while time.monotonic() < end:
         if found := look():
             return found
-        time.sleep(0.002)
+        time.sleep(0.005)
     raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
 
 
@@ -130,8 +130,8 @@ class Run:
 
     def workers(self) -> list[int]:
         """The living workers, newly started ones included."""
-        found = [pid for pid, state, parent, _ in all_processes() if parent == self.process.pid and state not in "ZX"]
-        return [pid for pid in found if b"spawn_main" in read_proc(pid, "cmdline")]
+        children = read_proc(self.process.pid, f"task/{self.process.pid}/children").split()
+        return [pid for pid in map(int, children) if b"spawn_main" in read_proc(pid, "cmdline")]
 
     def at_work(self) -> tuple[int, str] | None:
         """A worker that has a shard half written, frozen there, and the shard's name."""
@@ -351,7 +351,12 @@ def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, 
     ],
 )
 def test_ctrl_c_leaves_nothing_behind(
-    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, whole_group: bool, begun: bool
+    listing: Path,
+    expected: Callable[[str], dict[str, bytes]],
+    memory_path: Path,
+    complete: bool,
+    whole_group: bool,
+    begun: bool,
 ) -> None:
     """Also not a word of workers that were still starting when it came."""
     with Run(listing, memory_path / "out") as run:
@@ -366,7 +371,9 @@ def test_ctrl_c_leaves_nothing_behind(
         assert stderr.strip() == "stopped; run the same command to continue"
         run.assert_nothing_left()
         assert temporaries(run.out) == []
-    assert_completed(run, expected("tar"))
+    # A run that had not begun has left nothing to continue.
+    if begun or complete:
+        assert_completed(run, expected("tar"))
 
 
 @pytest.mark.stress

@@ -25,6 +25,7 @@ def blocks(language: str) -> list[str]:
     return [text for marked, text in found if marked == language]
 
 
+@pytest.mark.complete
 def test_its_example_runs(tmp_path: Path, memory_path: Path) -> None:
     for block in blocks("python"):
         name = block.split()[1]

@@ -63,8 +63,9 @@ def odd_images() -> Iterator[tuple[str, bytes]]:
     bomb = PngImagePlugin.PngInfo()
     bomb.add_text("bomb", "0" * (3 << 20), zip=True)
     yield "PNG with a text that unpacks to megabytes", encoded(PHOTO, "PNG", pnginfo=bomb)
+    packed = zlib.compress(bytes(70 << 20), 9)
     for kind in ("iCCP", "zTXt", "iTXt"):
-        body = b"a\0" + (b"\1\0\0\0" if kind == "iTXt" else b"\0") + zlib.compress(bytes(70 << 20), 9)
+        body = b"a\0" + (b"\1\0\0\0" if kind == "iTXt" else b"\0") + packed
         at = (png := encoded(PHOTO, "PNG")).index(b"IDAT") - 4
         chunk = struct.pack(">I", len(body)) + kind.encode() + body
         yield f"PNG with {kind} of 70 MB", png[:at] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + png[at:]
