@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import io
 import random as chances
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ from helpers.support import encoded, flip, picture
 from helpers.undecoded import decoding, stacked
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from packtrain import ImageDataset, Loader, StoreOptions, concat, open_dataset
+from packtrain import GrowingCache, ImageDataset, Loader, StoreOptions, concat, open_dataset
 from packtrain._codec.geometry import Box, Scale
 from packtrain._codec.image_plan import ImagePlan
+from packtrain._filler.filler import fill
+from packtrain._filler.options import FillOptions
 from packtrain._readers.dataset.rows import is_sample
 from packtrain._readers.loader.arena import Field, Layout
 from packtrain._readers.loader.decoding import UndecodedImages
@@ -163,8 +168,6 @@ def test_workers_may_be_started_in_any_way(dataset: ImageDataset, method: str) -
 @pytest.mark.parametrize("workers", [0, 2])
 def test_records_may_be_of_very_different_sizes(tmp_path: Path, large_first: bool, workers: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)
-    from PIL import Image
-
     small, large = [encoded(picture(n, 9, 9)) for n in range(40)], [encoded(Image.fromarray(noise), quality=95)] * 9
     assert len(large[0]) > 500 * len(small[0])
     files = [*large, *small] if large_first else [*small, *large, *small[:2]]
@@ -297,6 +300,38 @@ def test_a_transform_that_needs_pixels_is_refused_when_it_is_set(dataset: ImageD
         loader.transform = [CenterCrop(8), np.asarray]
         with pytest.raises(UsageError, match=r"asarray needs decoded pixels.*decode='cpu'"):
             next(iter(loader))
+
+
+SIDES = (16, 150, 400)
+"""Width and height of the images of each generation of a cache, 20 of each size."""
+
+
+def made(number: int) -> bytes:
+    side = SIDES[number // 20]
+    return encoded(picture(number, side, side))
+
+
+def source(first: int) -> Iterator[dict[str, Any]]:
+    return ({"image": made(number), "number": number} for number in range(first, first + 20))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_growing_cache_may_get_larger_images(tmp_path: Path, workers: int) -> None:
+    options = FillOptions(budget=12 << 20, shard_size=64 << 10)
+    fill(tmp_path / "cache", partial(source, 0), options)
+    data = GrowingCache(tmp_path / "cache").dataset(transform=Resize((16, 16)), fields=("image", "number"))
+    with decoding(), Loader(data, BATCH, shuffle=True, seed=5, num_workers=workers, decode="cuda") as loader:
+        for first in (0, 20, 40):
+            if first:
+                fill(tmp_path / "cache", partial(source, first), options)
+            found = {}
+            for batch in loader:
+                found |= dict(zip(batch.number.tolist(), plain(batch.image), strict=True))
+            assert sorted(found) == list(range(first + 20))
+            for number, image in found.items():
+                whole = Image.open(io.BytesIO(made(number)))
+                expected = whole.resize((16, 16), Image.Resampling.BILINEAR)
+                assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(expected))
 
 
 # --- damage ---
