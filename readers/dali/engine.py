@@ -1,23 +1,51 @@
-"""Makes batches with DALI, in the place of the loader's workers."""
+"""Makes batches with DALI, in the place of the loader's workers.
+
+The pixels are those of `packtrain.Loader`, with these differences, which come from how DALI resizes:
+
+- Nearest and no resize: none.
+- All filters: 1 level, because Pillow rounds between the two passes of a resize.
+- The outermost pixels of a picture that is made smaller (1 for bilinear, 2 for bicubic, 3 for lanczos) may differ by
+  more: DALI repeats the pixels at the edge, where Pillow leaves out what lies beyond it.
+- Bicubic and lanczos may differ by more beside pixels that are black or white: Pillow also clips between the passes.
+
+DALI decodes JPEGs and PNGs of up to 8 bits as Pillow does. All other images, and those that DALI refuses, are decoded
+by packtrain, with exactly its pixels.
+"""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from typing_extensions import override
 
+from packtrain._codec.stages import Stage
+from packtrain._core.errors import CorruptRecord, LoaderError
 from packtrain._core.schema import IMAGE
 
-from ..loader.batches import BatchMaker, Probe
+from ..dataset.rows import is_sample
+from ..loader.batches import BatchMaker, Made, Probe
 from ..loader.engine import Batch, Engine, Job
 from ..loader.randomness import preserved
+from ..loader.samples import SampleMaker
+from ..loader.slots import Event
 from ..monitoring.counters import Words, blank
 from ..monitoring.timing import StageTimer
-from .graph import Inputs, built, inputs_of
+from ..transforms.undecoded import Undecoded
+from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
+
+_WARNINGS: Final = 10
+_SAMPLE: Final = re.compile(r"sample #(\d+)", re.IGNORECASE)
+
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -37,6 +65,22 @@ class DaliOptions:
     hints: Mapping[str, int] = field(default_factory=dict)
 
 
+class _Begun(NamedTuple):
+    """A batch that DALI works on.
+
+    Attributes:
+        batch: All of it but the images.
+        rows: Rows of its samples.
+        inputs: What DALI got, with the memory that it reads.
+        pixels: The images that packtrain decoded, by their places in the batch.
+    """
+
+    batch: Batch
+    rows: Sequence[int]
+    inputs: Inputs
+    pixels: dict[int, Pixels]
+
+
 class DaliEngine(Engine):
     """Reads and plans batches in this process, and has DALI's threads decode them ahead of the consumer.
 
@@ -51,74 +95,241 @@ class DaliEngine(Engine):
 
     def __init__(self, options: DaliOptions, maker: BatchMaker, probe: Probe) -> None:
         self._options: Final = options
-        self._maker: BatchMaker | None = maker
+        self._words = blank()
+        self._begun: deque[_Begun] = deque()
+        """What DALI works on, in order."""
+        self._again: deque[Job] = deque()
+        """What it worked on when it failed, in order."""
+        self._ended = False
+        """True if there are no more jobs."""
+        self._error: Exception | None = None
+        """Why there are no more batches after those that are begun."""
+        self._refused: set[int] = set()
+        """Rows that DALI refused."""
+        self._damaged: dict[int, str] = {}
+        """Rows that packtrain refused as well, with what is wrong with each."""
+        self._lent: deque[tuple[Event, Any]] = deque()
+        """Memory of a GPU that is read until an event."""
+        self._pipeline: DaliPipeline | None = None
+        self._maker: BatchMaker | None = None
+        self._adopt(maker, probe)
+
+    @property
+    def refused(self) -> int:
+        """Number of images that DALI refused, each counted once."""
+        return len(self._refused)
+
+    def _adopt(self, maker: BatchMaker, probe: Probe) -> None:
         with preserved():
             self.layout = maker.layout(probe)
-        self._words = blank()
+        self._maker = maker
+        self._decoded: SampleMaker | None = maker.samples.decoded()
         self._timer = StageTimer(self._words, maker.samples.opened)
-        height, width, _ = self.layout.fields[IMAGE].shape
-        self._jobs: Iterator[Job] = iter(())
-        self._begun: deque[tuple[Batch, Inputs]] = deque()
-        """What DALI works on, with the memory that it reads."""
-        self._error: Exception | None = None
-        self._pipeline = built(
-            self._next,
-            (width, height),
-            self.layout.batch_size,
-            options.threads,
-            options.depth,
-            options.device,
-            options.hints,
-        )
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
-        self._drain()
-        self._jobs, self._error = jobs, None
-        while (images := self._output()) is not None:
-            batch, _ = self._begun.popleft()
-            yield batch._replace(value={**batch.value, IMAGE: np.asarray(images.as_tensor())})
+        self._abandon()
+        self._again.clear()
+        self._ended, self._error = False, None
+        self._fill(jobs)
+        while self._begun:
+            # In a list, because a variable would keep the batch alive after the consumer has dropped it.
+            batch = self._next()
+            # Before the consumer goes to work, so that DALI does not wait until it comes back.
+            self._fill(jobs)
+            if batch:
+                yield batch.pop()
         if self._error is not None:
             raise self._error
 
-    def _output(self) -> Any:
-        """The next images; None after the last ones."""
+    def _fill(self, jobs: Iterator[Job]) -> None:
+        """Begins as many batches as there is room for, or all there are."""
+        begun = []
+        while (self._again or not self._ended) and len(self._begun) + len(begun) < self._options.depth:
+            self._timer.begin_batch()
+            self._timer.discard_usage()
+            try:
+                job = self._again.popleft() if self._again else next(jobs)
+                begun.append(self._planned(job))
+            except StopIteration:
+                self._ended = True
+            except Exception as error:
+                # The batches before it are good.
+                self._error, self._ended = error, True
+                self._again.clear()
+            finally:
+                self._timer.count_usage()
+                self._timer.idle()
+        if not begun:
+            return
+        if self._pipeline is None:
+            height, width, _ = self.layout.fields[IMAGE].shape
+            self._pipeline = DaliPipeline(
+                (width, height),
+                self.layout.batch_size,
+                self._options.threads,
+                self._options.depth,
+                self._options.device,
+                self._options.hints,
+            )
+        elif not self._begun:
+            self._pipeline.rewind()
+        self._begun += begun
         try:
-            return self._pipeline.run()[0]
-        except StopIteration:
-            self._pipeline.reset()
-            return None
+            self._pipeline.begin([each.inputs for each in begun])
+        except BaseException as error:
+            self._abandon()
+            if not isinstance(error, Exception):
+                raise
+            raise _failed(error) from error
 
-    def _drain(self) -> None:
-        """Waits for what is left of an earlier run."""
-        self._jobs = iter(())
-        while self._begun and self._output() is not None:
-            self._begun.popleft()
+    def _planned(self, job: Job) -> _Begun:
+        """Reads and plans a batch, and decodes what DALI does not."""
+        while True:
+            kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
+            left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
+            batch, rows, images = self._read(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
+            try:
+                pixels = {
+                    place: self._pixels(job.key, int(batch.value["position"][place]), row)
+                    for place, (row, image) in enumerate(zip(rows, images, strict=True))
+                    if row in self._refused or not decodes(image)
+                }
+            except _Damage as damage:
+                self._damaged[damage.row] = str(damage)
+                continue
+            made = batch.made._replace(skipped=[*batch.made.skipped, *left_out])
+            given = [STAND_IN if place in pixels else image for place, image in enumerate(images)]
+            return _Begun(Batch(job, made, batch.value), rows, inputs_of(given or [STAND_IN]), pixels)
 
-    def _next(self) -> Inputs:
-        """Reads and plans the next batch."""
+    def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
+        """Reads and plans a batch: all of it but the images, the rows of its samples, and the images."""
+        assert self._maker is not None
+        arrays = self.layout.new()
+        count = len(job.rows)
+        arrays["row"][:count], arrays["position"][:count] = job.rows, job.positions
+        with preserved() if self._maker.seeds else nullcontext():
+            made = self._maker.make(job.key, count, self.layout, arrays, self._timer) if count else Made()
+        row_at = dict(zip(job.positions.tolist(), job.rows.tolist(), strict=True))
+        rows = [row_at[position] for position in arrays["position"][: made.size].tolist()]
+        return Batch(job, made._replace(undecoded=()), arrays), rows, made.undecoded
+
+    def _pixels(self, key: int, position: int, row: int) -> Pixels:
+        """The image of a sample, decoded by packtrain: uint8 [height, width, 3].
+
+        Raises:
+            CorruptRecord: The record is damaged.
+            _Damage: The same, if damaged records are left out.
+        """
+        assert self._maker is not None and self._decoded is not None
         try:
-            job = next(self._jobs)
-            arrays = self.layout.new()
-            arrays["row"][: len(job.rows)], arrays["position"][: len(job.rows)] = job.rows, job.positions
-            assert self._maker is not None
-            made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
-        except StopIteration:
-            raise
+            with preserved():
+                sample = self._decoded.make(key, position, row, self._decoded.random(key, [position])[0].tolist())
+        except CorruptRecord as error:
+            if not self._maker.skip:
+                raise
+            raise _Damage(row, str(error)) from error
+        image = getattr(sample, IMAGE) if is_sample(sample) else sample[0]
+        pixels: Pixels = image.permute(1, 2, 0).numpy()
+        return pixels
+
+    def _next(self) -> list[Batch]:
+        """Waits for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
+        assert self._pipeline is not None
+        self._timer.begin_batch()
+        self._timer.discard_usage()
+        try:
+            images = self._pipeline.next()
         except Exception as error:
-            # The batches before it are good.
-            self._error = error
-            raise StopIteration from None
-        inputs = inputs_of(made.undecoded)
-        self._begun.append((Batch(job, made._replace(undecoded=()), arrays), inputs))
-        return inputs
+            self._refuse(error)
+            return []
+        except BaseException:
+            # Ctrl-C: it may or may not have taken the batch.
+            self._abandon()
+            raise
+        finally:
+            self._timer.end_stage(Stage.DECODE)
+            self._timer.count_usage()
+            self._timer.idle()
+        begun = self._begun.popleft()
+        return [self._handed_out(begun, images)]
+
+    def _handed_out(self, begun: _Begun, images: Any) -> Batch:
+        if self._options.device is not None:
+            return self._on_device(begun, images)
+        array = np.asarray(images.as_tensor())
+        if begun.pixels and not array.flags.writeable:
+            array = array.copy()
+        for place, pixels in begun.pixels.items():
+            array[place] = pixels
+        return begun.batch._replace(value={**begun.batch.value, IMAGE: array})
+
+    def _on_device(self, begun: _Begun, images: Any) -> Batch:
+        """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
+        tensor = torch.from_dlpack(images.as_tensor())
+        for place, pixels in begun.pixels.items():
+            tensor[place].copy_(torch.from_numpy(pixels))
+        while self._lent and self._lent[0][0].query():
+            self._lent.popleft()
+
+        def after(event: Event) -> None:
+            # DALI uses the memory again as soon as nothing refers to it.
+            self._lent.append((event, images))
+
+        return begun.batch._replace(value={**begun.batch.value, IMAGE: tensor}, after=after)
+
+    def _refuse(self, error: Exception) -> None:
+        """After a failure: has packtrain decode what DALI refused, and begins all that was begun again.
+
+        Raises:
+            LoaderError: The failure is not about an image.
+        """
+        first = self._begun[0]
+        again = [begun.batch.job for begun in self._begun]
+        self._abandon()
+        places = {int(place) for place in _SAMPLE.findall(str(error))}
+        rows = [row for place, row in enumerate(first.rows) if place in places and place not in first.pixels]
+        if not rows:
+            raise _failed(error) from error
+        for row in rows:
+            if len(self._refused) < _WARNINGS:
+                assert self._maker is not None
+                warnings.warn(
+                    f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {_reason(error)}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._refused.add(row)
+        self._again.extendleft(reversed(again))
+
+    def _abandon(self) -> None:
+        """Drops what DALI works on, and waits until it no longer reads it."""
+        if self._begun:
+            # After an error it cannot be used any more, and a new one takes less time than waiting for the old one.
+            self._pipeline = None
+        self._begun.clear()
 
     @override
     def change(self, maker: BatchMaker, probe: Probe) -> bool:
-        return False
+        self._abandon()
+        assert self._maker is not None
+        before, stores = self.layout, self._maker.samples.stores
+        self._adopt(maker, probe)
+        if maker.samples.stores != stores:
+            # Its rows may be others.
+            self._refused.clear()
+            self._damaged.clear()
+        images = IMAGE in before.fields and IMAGE in self.layout.fields
+        if not images or (before.batch_size, before.fields[IMAGE].shape) != (
+            self.layout.batch_size,
+            self.layout.fields[IMAGE].shape,
+        ):
+            self._pipeline = None
+        return True
 
     @override
     def ready(self) -> bool:
+        # Whether DALI is done cannot be asked.
         return False
 
     @override
@@ -131,5 +342,29 @@ class DaliEngine(Engine):
 
     @override
     def close(self) -> None:
-        self._maker = None
         self._pipeline = None
+        self._begun.clear()
+        for event, _ in self._lent:
+            event.synchronize()
+        self._lent.clear()
+        # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
+        self._maker = self._decoded = None
+
+
+class _Damage(Exception):
+    """A damaged record that is to be left out."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+def _failed(error: Exception) -> LoaderError:
+    return LoaderError(f"DALI failed: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What DALI says, without where in a graph that is not the user's."""
+    text = str(error).rpartition("encountered:")[2]
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and "no longer valid" not in line).rstrip(" :")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from packtrain._codec.geometry import FILTERS
+from packtrain._codec.geometry import FILTERS, Box
+from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.jpeg_frame import frame_header
+from packtrain._core.errors import UsageError
 
 from ..transforms.undecoded import Undecoded
 
@@ -23,21 +27,27 @@ _FILTERS: Final = {
     FILTERS["bicubic"]: "INTERP_CUBIC",
     FILTERS["lanczos"]: "INTERP_LANCZOS3",
 }
+_NEAREST: Final = FILTERS["nearest"]
+_BILINEAR: Final = FILTERS["bilinear"]
+# DALI computes in 32 bits where a pixel lies, and so would take the one before it where the place is a whole number.
+_NUDGE: Final = 1e-4
+
+# A black pixel in place of an image that DALI is not to decode, as PPM.
+STAND_IN: Final = Undecoded(b"P6\n1 1\n255\n\0\0\0", ImagePlan(Box(0, 0, 1, 1), None, None, False, ()))
+
+_JPEG: Final = b"\xff\xd8\xff"
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+# Where a PNG says how many bits a sample has.
+_PNG_BITS: Final = 24
 
 
-def built(
-    source: Callable[[], Inputs],
-    size: tuple[int, int],
-    batch_size: int,
-    threads: int,
-    depth: int,
-    device: int | None = None,
-    hints: Mapping[str, int] | None = None,
-) -> Any:
-    """A DALI pipeline with one output: images, uint8 [batch, height, width, 3].
+class DaliPipeline:
+    """A DALI pipeline that works on batches ahead of its consumer.
+
+    Its outputs stay valid after it is gone. After any error it cannot be used any more: whatever is called then may
+    wait for ever.
 
     Args:
-        source: Returns the inputs of the next batch, and raises StopIteration after the last one.
         size: Width and height of the results, in pixels.
         batch_size: Largest number of images in a batch.
         threads: Number of threads that decode.
@@ -45,25 +55,78 @@ def built(
         device: Number of the GPU that decodes and resizes; None: the CPU does.
         hints: Further arguments of the decoder, about memory.
     """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        batch_size: int,
+        threads: int,
+        depth: int,
+        device: int | None = None,
+        hints: Mapping[str, int] | None = None,
+    ) -> None:
+        self._fed: deque[Inputs] = deque()
+        self._pipeline = _built(self._fed, size, batch_size, threads, depth, device, hints or {})
+
+    def begin(self, batches: Sequence[Inputs]) -> None:
+        """Begins to work on batches. The memory of their images must stay as it is until they are done.
+
+        The first call, and the first one after `rewind`, must have as many as it may work on, or all there are.
+        """
+        self._fed.extend(batches)
+        while left := len(self._fed):
+            self._pipeline.schedule_run()
+            assert len(self._fed) < left
+
+    def next(self) -> Any:
+        """Waits for the next batch: a TensorList, uint8 [batch][height, width, 3].
+
+        Raises:
+            Exception: Whatever DALI raises.
+        """
+        (images,) = self._pipeline.share_outputs()
+        self._pipeline.release_outputs()
+        return images
+
+    def rewind(self) -> None:
+        """Prepares for other batches, once all that were begun are done."""
+        self._pipeline.reset()
+
+
+def _built(
+    fed: deque[Inputs],
+    size: tuple[int, int],
+    batch_size: int,
+    threads: int,
+    depth: int,
+    device: int | None,
+    hints: Mapping[str, int],
+) -> Any:
     from nvidia.dali import Pipeline, fn, types
+
+    def source() -> Inputs:
+        if not fed:
+            raise StopIteration
+        return fed.popleft()
 
     pipeline = Pipeline(batch_size, threads, device, prefetch_queue_depth=depth, exec_dynamic=True)
     with pipeline:
         data, start, shape, roi_start, roi_end, filters, mirrored, flipped = fn.external_source(
             source=source, num_outputs=_INPUTS, no_copy=True
         )
-        images = fn.decoders.image_slice(
-            data,
-            start=start,
-            shape=shape,
-            axes=[0, 1],
-            device="cpu" if device is None else "mixed",
-            output_type=types.RGB,
+        options = {
+            "output_type": types.RGB,
             # packtrain turns no image by its EXIF orientation, as torchvision does.
-            adjust_orientation=False,
-            jpeg_fancy_upsampling=True,
-            **(hints or {}),
-        )
+            "adjust_orientation": False,
+            "jpeg_fancy_upsampling": True,
+            **hints,
+        }
+        rectangle = {"start": start, "shape": shape, "axes": [0, 1]}
+        if device is None:
+            images = fn.decoders.image_slice(data, device="cpu", **rectangle, **options)
+        else:
+            # On several GPUs, decoding a region fails or crashes (NVIDIA/nvImageCodec#55).
+            images = fn.slice(fn.decoders.image(data, device="mixed", **options), **rectangle)
         filters = fn.reinterpret(filters, dtype=types.INTERP_TYPE)
         images = fn.resize(
             images, size=size[::-1], interp_type=filters, roi_start=roi_start, roi_end=roi_end, antialias=True
@@ -74,8 +137,31 @@ def built(
     return pipeline
 
 
+def decodes(image: Undecoded) -> bool:
+    """True if DALI makes the pixels of an image that Pillow makes of it; looks at nothing but headers.
+
+    It does so for JPEGs of all kinds, and for PNGs of up to 8 bits. It refuses GIFs, spreads 16 bits in another way,
+    turns TIFFs, and reads some of their palettes differently.
+    """
+    data, source = image.data, image.plan.source
+    if bytes(data[:3]) == _JPEG:
+        frame = frame_header(data)
+        # The index may say another size than the image.
+        return (
+            frame is not None
+            and not frame.is_lossless
+            and source.left + source.width <= frame.width
+            and source.top + source.height <= frame.height
+        )
+    return bytes(data[:8]) == _PNG and len(data) > _PNG_BITS and data[_PNG_BITS] <= 8
+
+
 def inputs_of(images: Sequence[Undecoded]) -> Inputs:
-    """What the pipeline gets for a batch."""
+    """What the pipeline gets for a batch.
+
+    Raises:
+        UsageError: DALI does not have the filter of a resize.
+    """
     from nvidia.dali import types
 
     starts, shapes, roi_starts, roi_ends, filters, mirrored, flipped = [], [], [], [], [], [], []
@@ -87,10 +173,12 @@ def inputs_of(images: Sequence[Undecoded]) -> Inputs:
         # The rectangle of the source that becomes the result, within what is decoded.
         x, y, wide, high = (0, 0, *plan.size) if plan.window is None else plan.window
         across, down = (1.0, 1.0) if plan.resize is None else _scales(plan.box[2:], plan.resize[:2])
-        roi_left, roi_top = plan.box.left - left + x * across, plan.box.top - top + y * down
+        resample = _BILINEAR if plan.resize is None else plan.resize.resample
+        nudge = _NUDGE if resample == _NEAREST else 0.0
+        roi_left, roi_top = plan.box.left - left + x * across + nudge, plan.box.top - top + y * down + nudge
         roi_starts.append((roi_top, roi_left))
         roi_ends.append((roi_top + high * down, roi_left + wide * across))
-        filters.append(getattr(types, _FILTERS[2 if plan.resize is None else plan.resize.resample]))
+        filters.append(int(getattr(types, _filter(resample))))
         mirrored.append(plan.mirrored)
         flipped.append(bool(plan.rest))
     return (
@@ -103,6 +191,14 @@ def inputs_of(images: Sequence[Undecoded]) -> Inputs:
         np.array(mirrored, np.int32),
         np.array(flipped, np.int32),
     )
+
+
+def _filter(resample: int) -> str:
+    if resample not in _FILTERS:
+        name = next((name for name, value in FILTERS.items() if value == resample), str(resample))
+        known = ", ".join(name for name, value in FILTERS.items() if value in _FILTERS)
+        raise UsageError(f"DALI cannot resize with {name}: use one of {known}, or packtrain.Loader")
+    return _FILTERS[resample]
 
 
 def _scales(box: Sequence[int], size: Sequence[int]) -> tuple[float, float]:

@@ -96,6 +96,7 @@ class BatchMaker:
 
     Attributes:
         finishing: Runs these steps.
+        skip: True if damaged records are left out.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class BatchMaker:
         self.samples: Final = samples
         self.collate_fn: Final = collate_fn
         self.finishing: Final = Finishing(samples, leave=leave)
-        self._skip = skip
+        self.skip: Final = skip
         self._leave = leave
         self._seeder = Seeder(collate_fn)
 
@@ -120,7 +121,7 @@ class BatchMaker:
             self._seeder.look_again()
             return self
         samples = self.samples.of(dataset)
-        return type(self)(samples, self.collate_fn, skip=self._skip, leave=self._leave)
+        return type(self)(samples, self.collate_fn, skip=self.skip, leave=self._leave)
 
     def sample(self, key: int, position: int, row: int) -> Any:
         """The sample at a position, with its fields: what `collate_fn` gets, or what becomes a row of the arrays."""
@@ -362,7 +363,7 @@ class BatchMaker:
             try:
                 sample = self.samples.make(key, position, row, numbers, target(), on_stage)
             except CorruptRecord as error:
-                if not self._skip:
+                if not self.skip:
                     raise
                 skipped.append(str(error))
             else:

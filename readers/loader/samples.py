@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,6 +116,12 @@ class SampleMaker:
     def of(self, dataset: Dataset[Any]) -> SampleMaker:
         """The same for another dataset."""
         return SampleMaker(dataset, self.fields, finish=self._finish_all, undecoded=self._undecoded)
+
+    def decoded(self) -> SampleMaker:
+        """The same samples with decoded images."""
+        other = copy.copy(self)
+        other._packed = self._given
+        return other
 
     def look_again(self) -> None:
         """Prepares for a dataset that is not packtrain's to have changed."""
