@@ -1,5 +1,6 @@
 """NVIDIA DALI behind the loader's face; needs ``pip install 'packtrain[dali]'``."""
 
 from packtrain._readers.dali.loader import DaliLoader as DaliLoader
+from packtrain._readers.dali.webdataset import WebdatasetLoader as WebdatasetLoader
 
-__all__ = ["DaliLoader"]
+__all__ = ["DaliLoader", "WebdatasetLoader"]
