@@ -19,6 +19,10 @@ HEADERS := printf '\#include <stdio.h>\n\#include <Python.h>\n\#include <jpeglib
 PILLOW := $(or $(patsubst $(VENV)/.%,%,$(wildcard $(VENV)/.pillow $(VENV)/.pillow-simd)), \
 	$(shell if $(AVX2) && $(HEADERS); then echo pillow-simd; else echo pillow; fi))
 
+# What DALI needs of the packages that nothing else brings.
+DALI := nvidia-dali-cuda120 astunparse gast libcst makefun nvidia-libnvcomp-cu12 nvidia-nvimgcodec-cu12 \
+	nvidia-nvjpeg-cu12 nvidia-nvjpeg2k-cu12 nvidia-nvtiff-cu12 nvtx optree
+
 .PHONY: help
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,7 +108,8 @@ $(VENV)/.created:
 
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision and timm
 # are oracles for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The
-# dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need.
+# dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need. DALI takes 1 GB of
+# disk; it decodes on the CPU where there is no GPU.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
@@ -113,6 +118,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard c
 	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
 	$(PIP) --no-deps lightning lightning-utilities torchmetrics
 	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
+	if test "$$(uname -sm)" = 'Linux x86_64'; then $(PIP) --no-deps $(DALI); fi
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

@@ -147,7 +147,6 @@ def test_the_idx_file_says_where_each_member_is(dataset: Packed) -> None:
             assert data[int(fields[5]) :][: int(fields[6])] == str(source.label).encode()
 
 
-@pytest.mark.dali
 class TestDali:
     def test_the_idx_file_is_what_nvidias_own_tool_writes(self, dataset: Packed, tmp_path: Path) -> None:
         tool_module = pytest.importorskip("wds2idx", reason="pip install nvidia-dali-cuda120")
