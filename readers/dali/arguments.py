@@ -60,7 +60,8 @@ def gpu_of(decode: str, device: str | torch.device | None) -> int | None:
             f"decode='mixed' with device={device!r}: a GPU decodes, and the images stay there: give device='cuda', or "
             "decode='cpu'"
         )
-    return torch.cuda.current_device() if found.index is None else found.index
+    # torch's types do not know that a device may have no number.
+    return torch.cuda.current_device() if found.index is None else found.index  # type: ignore[redundant-expr]
 
 
 def hints_of(decode: str, **hints: int | None) -> Mapping[str, int]:

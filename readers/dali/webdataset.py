@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self, ca
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from packtrain._core.arguments import choice, flag, whole
 from packtrain._core.errors import LoaderError, UsageError
@@ -470,7 +471,7 @@ def _number(digits: Any) -> int:
 def _tensors(batch: Batch, *, apart: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The batch as tensors. Images are a view of DALI's memory, unless that is a GPU's."""
     pixels, labels = batch.value
-    images = torch.from_dlpack(pixels)
+    images = from_dlpack(pixels)
     if images.is_cuda:
         # DALI does not know when torch has read it.
         images = images.clone()
