@@ -37,6 +37,7 @@ BENCHMARKS: Final = (
     "largest-batch",
     "pinning",
     "decoders",
+    "train-val-memory",
     "floors",
     "peers-open",
 )

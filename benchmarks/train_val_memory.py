@@ -12,21 +12,23 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.environments import interpreter, why_missing
-from benchmarks.measure import NotInstalled, child, describe_list, print_table, real_list, scratch, target
+from benchmarks.measure import NotInstalled, child, describe_list, medians, print_table, real_list, scratch, target
 
 BACKENDS: Final = ("packtrain", "torch", "dali-cpu")
 EPOCHS: Final = 30
 QUICK_EPOCHS: Final = 6
 WARM_UP: Final = 5
 """Epochs that do not count: pools and caches fill."""
-WINDOW: Final = 5
+WINDOW: Final = 10
 """Epochs whose median is taken, after the warm-up and at the end."""
+STARTS: Final = 5
+"""Times that the first batch is waited for, each way."""
 MOST: Final = 0.03
 """By what part of itself memory may grow."""
 BATCH: Final = 64
@@ -51,11 +53,14 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
                 )
             except NotInstalled as error:
                 missing[backend] = f"{error}; {why_missing(environment)}"
-    growths = {backend: {phase: growth(each[phase]) for phase in ("train", "val")} for backend, each in found.items()}
+    growths = {
+        backend: {phase: growth(each["bytes"][phase]) for phase in ("train", "val")} for backend, each in found.items()
+    }
     return {
         "images": describe_list(images),
         "settings": {"epochs": epochs, "batch_size": BATCH, "workers": WORKERS, "warm_up": WARM_UP, "window": WINDOW},
-        "bytes": found,
+        "bytes": {backend: each["bytes"] for backend, each in found.items()},
+        "seconds_to_first_batch": {backend: each["seconds"] for backend, each in found.items()},
         "growth": growths,
         "missing": missing,
         "targets": [
@@ -75,6 +80,10 @@ def show(result: dict[str, Any]) -> None:
                 [f"{backend}, {phase}", f"{first / 1e6:,.0f}", f"{last / 1e6:,.0f}", f"{last / first - 1:+.1%}"]
             )
     print_table([f"MB in memory, {result['settings']['epochs']} epochs", "after warm-up", "at the end", "growth"], rows)
+    print()
+    seconds = {backend: medians(each) for backend, each in result["seconds_to_first_batch"].items()}
+    rows = [[backend, f"{each['anew']:.2f}", f"{each['kept']:.2f}"] for backend, each in seconds.items()]
+    print_table(["seconds to the first batch", "started anew", "kept"], rows)
     for backend, reason in result["missing"].items():
         print(f"{backend}: {reason}")
 
@@ -88,7 +97,7 @@ def growth(figures: Sequence[float]) -> float:
 def _ends(figures: Sequence[float]) -> tuple[float, float]:
     warm = min(WARM_UP, len(figures) // 2)
     kept = figures[warm:]
-    window = min(WINDOW, len(kept))
+    window = min(WINDOW, len(kept) // 2)
     return statistics.median(kept[:window]), statistics.median(kept[-window:])
 
 
@@ -99,29 +108,55 @@ def resident() -> int:
     """
     family, found = [os.getpid()], 0
     for process in family:
-        # It may end meanwhile.
+        folder = Path(f"/proc/{process}")
+        for children in folder.glob("task/*/children"):
+            # Threads and processes may end meanwhile.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                family += map(int, children.read_text().split())
         with suppress(FileNotFoundError, ProcessLookupError):
-            for task in os.listdir(f"/proc/{process}/task"):
-                family += map(int, Path(f"/proc/{process}/task/{task}/children").read_text().split())
-            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
-            figures = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
+            figures = dict(line.split(":", 1) for line in (folder / "smaps_rollup").read_text().splitlines()[1:])
             found += sum(1024 * int(figures[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
     return found
 
 
 def through(backend: Any, folder: Path, epochs: int, **options: Any) -> dict[str, list[int]]:
-    """Most memory in training and in validation, and memory after both, for each epoch."""
+    """Memory in training and in validation, the median over batches, and after both, for each epoch."""
     from packtrain import TrainVal
 
     found: dict[str, list[int]] = {phase: [] for phase in PHASES}
     options = {"batch_size": BATCH, "workers": WORKERS, "seed": 0, "device": "cpu", **options}
     with TrainVal(folder, folder, backend, **options) as data:
         for _ in range(epochs):
-            found["train"].append(max(resident() for _ in data.get_train_loader()))
+            found["train"].append(_middle(data.get_train_loader()))
             data.prep_for_val()
-            found["val"].append(max(resident() for _ in data.get_val_loader()))
+            found["val"].append(_middle(data.get_val_loader()))
             data.reset()
             found["idle"].append(resident())
+    return found
+
+
+def _middle(loader: Iterable[Any]) -> int:
+    # Not the most: it depends on the moment whether one batch more is still there.
+    return int(statistics.median(resident() for _ in loader))
+
+
+def starts(backend: Any, folder: Path, times: int, **options: Any) -> dict[str, list[float]]:
+    """Seconds to the first training batch, with all that makes batches started anew, and kept since the last pass."""
+    from packtrain import TrainVal
+
+    found: dict[str, list[float]] = {"anew": [], "kept": []}
+    options = {"batch_size": BATCH, "workers": WORKERS, "seed": 0, "device": "cpu", **options}
+    with TrainVal(folder, folder, backend, **options) as data:
+        for number in range(2 * times):
+            kind = "kept" if number % 2 else "anew"
+            if kind == "anew":
+                data.prep_for_val()
+            started = time.perf_counter()
+            batches = iter(data.get_train_loader())
+            next(batches)
+            found[kind].append(time.perf_counter() - started)
+            for _ in batches:
+                pass
     return found
 
 
@@ -133,9 +168,8 @@ def _main() -> None:
         except ImportError as error:
             print(json.dumps({"missing": str(error)}))
             return
-    started = time.perf_counter()
-    found: dict[str, Any] = through(backend, Path(folder), int(epochs))
-    print(json.dumps({**found, "seconds": time.perf_counter() - started}), flush=True)
+    found = through(backend, Path(folder), int(epochs))
+    print(json.dumps({"bytes": found, "seconds": starts(backend, Path(folder), STARTS)}), flush=True)
 
 
 if __name__ == "__main__":
