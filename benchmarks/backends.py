@@ -57,7 +57,8 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     return {
         **result,
         "settings": {**result["settings"], "batch_size": BATCH[device], "warm_up_batches": WARM_UP, "device": device},
-        **({"gpu": gpu_name()} if device == "cuda" else {}),
+        # Figures with a GPU do not replace those without one.
+        **({"gpu": gpu_name(), "variant": f"gpu-{result['variant']}"} if device == "cuda" else {}),
         "missing": missing,
         "images_per_second": rates,
         "median_images_per_second": {network: medians(figures) for network, figures in rates.items()},

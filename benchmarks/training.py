@@ -101,7 +101,9 @@ def network(name: str, classes: int) -> nn.Module | None:
     return found
 
 
-def batches(backend: str, folder: Path, batch_size: int, device: torch.device) -> Iterator[Any]:
+def batches(
+    backend: str, folder: Path, batch_size: int, device: torch.device, workers: int | None = None, ahead: int = 2
+) -> Iterator[Any]:
     """An endless stream of normalised images, float32 or on a GPU float16, and labels, on the device.
 
     Args:
@@ -109,40 +111,44 @@ def batches(backend: str, folder: Path, batch_size: int, device: torch.device) -
         folder: What `workloads.prepare` wrote.
         batch_size: Number of images in a batch.
         device: Where the batches go.
+        workers: Number of worker processes, for back ends that have them; None: next to a GPU, one for each core.
+        ahead: Number of batches that each of them makes ahead.
     """
-    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    # DALI's threads share a batch, so there are as many however large it is.
+    threads = len(os.sched_getaffinity(0)) if device.type == "cuda" else WORKERS
     if backend == "files":
-        return _of_files(folder, batch_size, device, dtype)
-    return _of_records(backend, folder, batch_size, device, dtype)
+        return _of_files(folder, batch_size, device, workers or threads, ahead)
+    if backend.startswith("dali"):
+        return _of_dali(backend, folder, batch_size, device, threads)
+    return _of_packtrain(backend, folder, batch_size, device, workers or threads, ahead)
 
 
-def _of_records(backend: str, folder: Path, batch_size: int, device: torch.device, dtype: torch.dtype) -> Iterator[Any]:
+def _of_packtrain(
+    backend: str, folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int
+) -> Iterator[Any]:
     from benchmarks.peers.packtrain import jpeg_dataset
     from packtrain import Loader
 
-    options: dict[str, Any] = {
-        "shuffle": True,
-        "seed": SEED,
-        "mean": MEAN,
-        "std": STD,
-        "dtype": dtype,
-        "device": device,
-    }
-    if backend.startswith("dali"):
-        from packtrain.dali import DaliLoader
-
-        decoding: dict[str, Any] = {"decode": "mixed"} if backend in ON_GPU else {}
-        loader: Loader = DaliLoader(
-            jpeg_dataset(folder), batch_size, num_threads=_workers(device), **options, **decoding
-        )
-    else:
-        decode: Any = "cuda" if backend in ON_GPU else "cpu"
-        loader = Loader(jpeg_dataset(folder), batch_size, num_workers=_workers(device), decode=decode, **options)
-    with loader:
+    decode: Any = "cuda" if backend in ON_GPU else "cpu"
+    options = {**_normalised(device), "num_workers": workers, "prefetch_factor": ahead, "decode": decode}
+    with Loader(jpeg_dataset(folder), batch_size, shuffle=True, seed=SEED, **options) as loader:
         yield from loader
 
 
-def _of_files(folder: Path, batch_size: int, device: torch.device, dtype: torch.dtype) -> Iterator[Any]:
+def _of_dali(backend: str, folder: Path, batch_size: int, device: torch.device, threads: int) -> Iterator[Any]:
+    from benchmarks.peers.packtrain import jpeg_dataset
+    from packtrain.dali import DaliLoader
+
+    options = {**_normalised(device), "num_threads": threads, **({"decode": "mixed"} if backend in ON_GPU else {})}
+    with DaliLoader(jpeg_dataset(folder), batch_size, shuffle=True, seed=SEED, **options) as loader:
+        yield from loader
+
+
+def _normalised(device: torch.device) -> dict[str, Any]:
+    return {"mean": MEAN, "std": STD, "dtype": _dtype(device), "device": device}
+
+
+def _of_files(folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int) -> Iterator[Any]:
     """Bytes travel to the device and are normalised there, as the recipes with Pillow-SIMD do it."""
     from torch.utils.data import DataLoader, RandomSampler
 
@@ -150,23 +156,17 @@ def _of_files(folder: Path, batch_size: int, device: torch.device, dtype: torch.
     from benchmarks.peers.vision import train_transform
 
     dataset = Files(files(folder), train_transform())
-    loader = DataLoader(
-        dataset,
-        batch_size,
-        sampler=RandomSampler(dataset, num_samples=EPOCH),
-        num_workers=_workers(device),
-        pin_memory=device.type == "cuda",
-        drop_last=True,
-    )
-    mean, std = (torch.tensor(values, device=device, dtype=dtype).view(1, 3, 1, 1) * 255 for values in (MEAN, STD))
+    options: dict[str, Any] = {"num_workers": workers, "prefetch_factor": ahead, "pin_memory": device.type == "cuda"}
+    loader = DataLoader(dataset, batch_size, sampler=RandomSampler(dataset, num_samples=EPOCH), **options)
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) * 255 for values in (MEAN, STD))
+    mean, std = mean.to(_dtype(device)), std.to(_dtype(device))
     for images, labels in loader:
         images = images.permute(0, 3, 1, 2).to(device, non_blocking=True)
-        yield images.to(dtype).sub_(mean).div_(std), labels.to(device, non_blocking=True)
+        yield images.to(_dtype(device)).sub_(mean).div_(std), labels.to(device, non_blocking=True)
 
 
-def _workers(device: torch.device) -> int:
-    """Workers, or threads of DALI: next to a GPU, one for each core."""
-    return len(os.sched_getaffinity(0)) if device.type == "cuda" else WORKERS
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.float16 if device.type == "cuda" else torch.float32
 
 
 def rates(backend: str, folder: Path, device: torch.device, least_seconds: float) -> dict[str, float]:
@@ -199,7 +199,8 @@ def fits(backend: str, folder: Path, name: str, batch_size: int, memory: int) ->
     occupied = torch.empty(max(0, free - memory), dtype=torch.uint8, device=device)
     try:
         trainer = Trainer(name, classes_of(folder), device)
-        for images, labels in islice(batches(backend, folder, batch_size, device), STEPS):
+        # A worker for each batch: more would only fill the memory of the host.
+        for images, labels in islice(batches(backend, folder, batch_size, device, workers=STEPS, ahead=1), STEPS):
             trainer.step(images, labels)
         wait(device)
     except Exception as error:
