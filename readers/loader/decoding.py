@@ -1,7 +1,15 @@
 """Decodes the images of a batch where the consumer wants them, and makes of each what its plan says.
 
 A decoder turns compressed bytes into pixels on the device, each image of its own size. All that follows, crop, resize
-and flips, is two multiplications with matrices for the whole batch, see `resampling`.
+and flips, is done for the whole batch, see `resampling`. What the decoder refuses is decoded on the CPU, and what that
+refuses too is a damaged record.
+
+A decoder of the hardware may write as soon as it is called, whatever is queued on the stream that it was given, so that
+it overwrites memory that queued work still reads (meta-pytorch/torchcodec#1634, pytorch/vision#9606). Hence the rule:
+
+- Before the decoder is called, the process waits for all work that is queued on the side stream. All memory that the
+  decoder may get was last used by that stream, or is only given out once the consumer's stream is done with it.
+- After it was called, the process waits again: then the pixels are there, and nothing reads the compressed bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +20,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from packtrain._core.errors import CorruptRecord
+
 from ..dataset.rows import is_sample
 from ..transforms.undecoded import Undecoded
+from .ragged import Ragged
 from .resampling import resampled
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from .batches import BatchMaker
+    from .engine import Batch
 
 
 @dataclass(frozen=True)
@@ -37,37 +51,139 @@ class ImageDecoder(Protocol):
     """Decodes whole images."""
 
     def decode(self, data: Sequence[Buffer]) -> Sequence[torch.Tensor | None]:
-        """Decodes images to tensors on the device, uint8 [height, width, 3] each.
+        """Decodes images to tensors on the device, uint8 [height, width, 3] each, not turned by their EXIF orientation.
 
         Returns:
             None in place of each image that the decoder refuses.
+
+        Raises:
+            LoaderError: The decoder itself has failed.
         """
 
 
 class BatchDecoder:
-    """Decodes the images of a batch.
+    """Decodes the images of a batch, and keeps to the rule above.
 
     Args:
         decoder: Decodes them.
-        fallback: Decodes what that refuses, on the CPU.
-        device: Where the results are.
+        wait: Waits until all work is done that is queued on the present stream.
+        device: Where the pixels are to be.
     """
 
-    def __init__(self, decoder: ImageDecoder, fallback: Callable[[Buffer], torch.Tensor], device: torch.device) -> None:
+    def __init__(self, decoder: ImageDecoder, wait: Callable[[], object], device: torch.device) -> None:
         self._decoder = decoder
-        self._fallback = fallback
-        self._device = device
+        self._wait = wait
+        self.device = device
 
-    def __call__(self, batch: Any) -> Any:
-        """The batch with tensors, uint8 [samples, 3, height, width] in channels_last memory, for undecoded images."""
-        values = [self._decoded(value) if isinstance(value, UndecodedImages) else value for value in batch]
-        return type(batch)(*values) if is_sample(batch) else type(batch)(values)
+    def decode(self, data: Sequence[Buffer]) -> list[torch.Tensor | None]:
+        """The pixels of each image, see `ImageDecoder.decode`. They are there when this returns."""
+        self._wait()
+        try:
+            return list(self._decoder.decode(data))
+        finally:
+            self._wait()
 
-    def _decoded(self, batch: UndecodedImages) -> torch.Tensor:
-        data = [image.data for image in batch.images]
-        found = self._decoder.decode(data)
-        pixels = [
-            self._fallback(each).to(self._device) if image is None else image
-            for each, image in zip(data, found, strict=True)
-        ]
-        return resampled(pixels, [image.plan for image in batch.images]).permute(0, 3, 1, 2)
+
+class Decoding:
+    """Puts pixels in the place of the undecoded images of batches.
+
+    Args:
+        decoder: Decodes them.
+        maker: What made the batches.
+    """
+
+    def __init__(self, decoder: BatchDecoder, maker: BatchMaker) -> None:
+        self._decoder = decoder
+        self._samples = maker.samples
+        self._skip = maker.skip
+
+    def __call__(self, value: Any, batch: Batch) -> tuple[Any, Batch]:
+        """Decodes the images of a batch.
+
+        Args:
+            value: The batch as its consumer knows it, but for undecoded images.
+            batch: Where it comes from.
+
+        Returns:
+            The same with uint8 [samples, 3, height, width] in channels_last memory; and where it comes from, without
+            the samples that are left out because they cannot be decoded.
+
+        Raises:
+            CorruptRecord: An image cannot be decoded, and damaged records are not to be left out.
+        """
+        places = [place for place, each in enumerate(value) if isinstance(each, UndecodedImages)]
+        if not places:
+            return value, batch
+        (place,) = places
+        images = value[place].images
+        made = batch.made
+        pixels, refused, damaged = self._pixels(images, batch)
+        kept = [number for number, each in enumerate(pixels) if each is not None]
+        made = made._replace(size=len(kept), skipped=(*made.skipped, *damaged), refused=refused)
+        batch = batch._replace(made=made)
+        if not kept:
+            return None, batch
+        found = resampled([each for each in pixels if each is not None], [images[number].plan for number in kept])
+        values = list(value)
+        if damaged:
+            positions = batch.value["position"][kept]
+            batch = batch._replace(value={**batch.value, "position": positions})
+            values = [each if isinstance(each, UndecodedImages) else _chosen(each, kept) for each in values]
+        values[place] = found.permute(0, 3, 1, 2)
+        return type(value)(*values) if is_sample(value) else type(value)(values), batch
+
+    def _pixels(
+        self, images: Sequence[Undecoded], batch: Batch
+    ) -> tuple[list[torch.Tensor | None], list[str], list[str]]:
+        """The pixels of each image, or None; which images were refused; and what is wrong with those without pixels."""
+        pixels = self._decoder.decode([image.data for image in images])
+        refused, damaged = [], []
+        for number, image in enumerate(images):
+            if _holds(pixels[number], image):
+                continue
+            row = _row(batch, number)
+            refused.append(self._samples.describe(row))
+            try:
+                pixels[number] = self._by_the_cpu(image, row)
+            except CorruptRecord as error:
+                if not self._skip:
+                    raise
+                pixels[number] = None
+                damaged.append(str(error))
+        return pixels, refused, damaged
+
+    def _by_the_cpu(self, image: Undecoded, row: int) -> torch.Tensor:
+        pixels = torch.from_numpy(self._samples.pixels(row, image.data))
+        if not _holds(pixels, image):
+            height, width, _ = pixels.shape
+            raise self._samples.undecodable(row, ValueError(f"it holds an image of only {width} x {height} pixels"))
+        return pixels.to(self._decoder.device)
+
+
+def _holds(pixels: torch.Tensor | None, image: Undecoded) -> bool:
+    """True if these are pixels, and all that are needed. An index may promise another size."""
+    if pixels is None:
+        return False
+    left, top, width, height = image.plan.source
+    return left >= 0 and top >= 0 and left + width <= pixels.shape[1] and top + height <= pixels.shape[0]
+
+
+def _row(batch: Batch, number: int) -> int:
+    """The row of a sample of a batch from which others may have been left out."""
+    position = batch.value["position"][number]
+    return int(batch.job.rows[batch.job.positions == position][0])
+
+
+def _chosen(value: Any, numbers: list[int]) -> Any:
+    """Some samples of a field."""
+    if isinstance(value, torch.Tensor):
+        return value[torch.tensor(numbers, device=value.device)]
+    if isinstance(value, Ragged):
+        arrays = [value[number] for number in numbers]
+        ends = torch.tensor([0, *(len(array) for array in arrays)], device=value.offsets.device).cumsum(0)
+        return Ragged(torch.cat(arrays), ends)
+    if isinstance(value, list):
+        return [value[number] for number in numbers]
+    # Views, or which samples have an optional field.
+    chosen = [_chosen(each, numbers) for each in value]
+    return type(value)(*chosen) if is_sample(value) else tuple(chosen)

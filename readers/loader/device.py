@@ -39,6 +39,7 @@ _AHEAD: Final = 2
 # The registered memory can be used in every CUDA context of the process.
 _PORTABLE: Final = 1
 
+Decode = Callable[[Any, Batch], tuple[Any, Batch]]
 Finish = Callable[[Any, Batch], Any]
 
 
@@ -62,15 +63,23 @@ class HostTransfer(Transfer):
     Args:
         postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch, see `assembled`.
+        decode: Decodes the images of a batch that are not yet, see `Decoding`.
         finish: Runs the steps on tensors that are left, on a batch of these tensors.
         pin: True to hand out batches in pinned memory, from which a GPU can copy directly.
     """
 
     def __init__(
-        self, postprocess: Postprocess, tensors: Callable[..., Any], finish: Finish, *, pin: bool = False
+        self,
+        postprocess: Postprocess,
+        tensors: Callable[..., Any],
+        decode: Decode,
+        finish: Finish,
+        *,
+        pin: bool = False,
     ) -> None:
         self._postprocess = postprocess
         self._tensors = tensors
+        self._decode = decode
         self._finish = finish
         self._pin = pin
 
@@ -81,14 +90,18 @@ class HostTransfer(Transfer):
 
     @override
     def close(self) -> None:
-        self._finish = _unfinished
+        self._decode, self._finish = undecoding, _unfinished
 
     def _handed_over(self, batch: Batch) -> Batch:
-        job, made = batch.job, batch.made
+        job = batch.job
+        if not batch.made.size:
+            return Batch(job, batch.made, None)
+        # If labels were a view, they would keep the slot with the images in use.
+        value, batch = self._decode(self._tensors(batch, apart=True), batch)
+        made = batch.made
         if not made.size:
             return Batch(job, made, None)
-        # If labels were a view, they would keep the slot with the images in use.
-        value = self._postprocess(self._finish(self._tensors(batch, apart=True), batch), job)
+        value = self._postprocess(self._finish(value, batch), job)
         return Batch(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
@@ -202,6 +215,7 @@ class DeviceTransfer(Transfer):
         accelerator: The accelerator.
         postprocess: What to do with a batch.
         tensors: Makes tensors over the arrays of a batch, see `assembled`.
+        decode: Decodes the images of a batch that are not yet, see `Decoding`.
         finish: Runs the steps on tensors that are left, on a batch of these tensors.
         engine: Makes the batches.
     """
@@ -211,12 +225,14 @@ class DeviceTransfer(Transfer):
         accelerator: Accelerator,
         postprocess: Postprocess,
         tensors: Callable[..., Any],
+        decode: Decode,
         finish: Finish,
         engine: Engine,
     ) -> None:
         self._accelerator = accelerator
         self._postprocess = postprocess
         self._tensors = tensors
+        self._decode = decode
         self._finish = finish
         self._engine = engine
         self._release: Callable[[], Any] = lambda: None
@@ -264,24 +280,27 @@ class DeviceTransfer(Transfer):
     def close(self) -> None:
         self._release()
         self._registered = range(0)
-        self._finish = _unfinished
+        self._decode, self._finish = undecoding, _unfinished
 
     def _begun(self, batch: Batch) -> tuple[Batch, Event | None]:
         """Queues all work on a batch, which is done at the event."""
-        accelerator, job, made = self._accelerator, batch.job, batch.made
-        if not made.size:
-            return Batch(job, made, None), None
+        accelerator, job = self._accelerator, batch.job
+        if not batch.made.size:
+            return Batch(job, batch.made, None), None
+        after = batch.after
         with accelerator.stream():
             try:
                 value = mapped(self._copied, self._tensors(batch, apart=False))
-                # It may decode what lies in the slot.
-                value = self._finish(value, batch)
+                # Reads the slot, too, but no longer once it returns.
+                value, batch = self._decode(value, batch)
             finally:
                 # Even after an error, the slot may be read.
-                if batch.after is not None:
-                    batch.after(accelerator.event())
-            value = self._postprocess(value, job)
-        return Batch(job, made, value), accelerator.event()
+                if after is not None:
+                    after(accelerator.event())
+            if not batch.made.size:
+                return Batch(job, batch.made, None), None
+            value = self._postprocess(self._finish(value, batch), job)
+        return Batch(job, batch.made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         direct = tensor.data_ptr() in self._registered
@@ -299,6 +318,11 @@ class DeviceTransfer(Transfer):
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         self._accelerator.keep(tensor)
         return tensor
+
+
+def undecoding(value: Any, batch: Batch) -> tuple[Any, Batch]:
+    """Stands for a `Decode` where nothing is to be decoded."""
+    return value, batch
 
 
 def _unfinished(value: Any, batch: Batch) -> Any:
@@ -320,6 +344,7 @@ def transfer_of(
     device: torch.device | None,
     postprocess: Postprocess,
     tensors: Callable[..., Any],
+    decode: Decode,
     finish: Finish,
     engine: Engine,
     *,
@@ -327,8 +352,8 @@ def transfer_of(
 ) -> Transfer:
     """The transfer from an engine to a device; None: the batches stay where they were made."""
     if device is not None and device.type == "cuda":
-        return DeviceTransfer(Cuda(device), postprocess, tensors, finish, engine)
-    return HostTransfer(postprocess, tensors, finish, pin=pin)
+        return DeviceTransfer(Cuda(device), postprocess, tensors, decode, finish, engine)
+    return HostTransfer(postprocess, tensors, decode, finish, pin=pin)
 
 
 def device_of(name: str | torch.device | None) -> torch.device | None:

@@ -222,7 +222,7 @@ class Loader:
         )
         self._options.postprocess.check(maker.samples.finishers)
         self._pipeline = Pipeline(self._options, self.stats)
-        self._skipped = 0
+        self._skipped = self._refused = 0
         self._pass: Token | None = None
         """Stands for the present pass."""
         self._made = True
@@ -501,7 +501,10 @@ class Loader:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
             warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
-        self.stats.count(made.size, len(made.skipped))
+        for name in made.refused[: max(0, _WARNINGS - self._refused)]:
+            warnings.warn(f"the GPU refused an image, so the CPU decoded it: {name}", RuntimeWarning, stacklevel=5)
+        self._refused += len(made.refused)
+        self.stats.count(made.size, len(made.skipped), len(made.refused))
         self._following.take(made.size)
         if not made.size and self.world_size > 1:
             raise LoaderError(

@@ -13,7 +13,8 @@ from ..monitoring.stats import Meter
 from .arena import Layout
 from .assembly import assembled
 from .batches import BatchMaker, Probe
-from .device import Transfer, transfer_of
+from .decoding import BatchDecoder, Decoding
+from .device import Transfer, transfer_of, undecoding
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
 from .headspace import Replay
@@ -50,7 +51,7 @@ class PipelineOptions:
     postprocess: Postprocess
     pin: bool
     headspace: bool
-    decode: Callable[[Any], Any] | None = None
+    decode: BatchDecoder | None = None
     engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
@@ -101,9 +102,10 @@ class Pipeline:
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             tensors = partial(assembled, layout=self._engine.layout)
-            finish = partial(_finished, options.decode, maker.finishing, self._engine.layout)
+            decode = undecoding if options.decode is None else Decoding(options.decode, maker)
+            finish = partial(_finished, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
-                options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin
+                options.device, options.postprocess, tensors, decode, finish, self._engine, pin=options.pin
             )
         return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
 
@@ -156,12 +158,8 @@ class Pipeline:
         return self._transfer.run(self._meter.collected(self._engine.run(jobs)))
 
 
-def _finished(
-    decode: Callable[[Any], Any] | None, finishing: Finishing, layout: Layout, value: Any, batch: Batch
-) -> Any:
-    """The batch with what was left to this process: decoding, and the steps on tensors."""
-    if decode is not None:
-        value = decode(value)
+def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) -> Any:
+    """The batch with the steps on tensors that were left to this process."""
     if not any(field.unfinished for field in layout.fields.values()):
         return value
     positions = batch.value["position"][: batch.made.size].tolist()

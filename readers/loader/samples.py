@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._codec.pillow import Encoded
+from packtrain._codec.pixels import array_from_image
 from packtrain._codec.stages import TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import items
-from packtrain._core.errors import DatasetError, LoaderError, MissingDependency, PacktrainError, UsageError
-from packtrain._core.schema import Field
+from packtrain._core.errors import (
+    CorruptRecord,
+    DatasetError,
+    LoaderError,
+    MissingDependency,
+    PacktrainError,
+    UsageError,
+)
+from packtrain._core.schema import IMAGE, Field
 
 from ..dataset.image_dataset import samples_of
 from ..dataset.readahead import ReadAhead
@@ -236,6 +245,28 @@ class SampleMaker:
         if is_sample(sample):
             return sample_type((*sample._fields, *self.fields))(*sample, *extras)
         return *(sample if isinstance(sample, (tuple, list)) else (sample,)), *extras
+
+    def pixels(self, row: int, data: Encoded) -> npt.NDArray[np.uint8]:
+        """The pixels of the image of `row`, uint8 [height, width, 3], from what the sample was left with undecoded.
+
+        Raises:
+            CorruptRecord: It cannot be decoded.
+        """
+        assert self._packed is not None
+        packed, _ = self._packed.locate(row)
+        try:
+            pixels = packed.decoder.pixels(data)
+            return array_from_image(packed.decoder.decode(data, "RGB")) if pixels is None else pixels
+        except (MissingDependency, MemoryError):
+            raise
+        except Exception as error:
+            raise self.undecodable(row, error) from error
+
+    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        """The error for an image that cannot be decoded."""
+        assert self._packed is not None
+        packed, row = self._packed.locate(row)
+        return packed.store.field(IMAGE).undecodable(row, error)
 
     def describe(self, row: int) -> str:
         """The name of a row for an error message."""

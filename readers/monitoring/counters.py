@@ -61,6 +61,8 @@ class Count(IntEnum):
     """Bytes that had to be read from a disk meanwhile."""
     FAULTS = 17
     """Page faults that had to wait for a disk."""
+    REFUSED = 18
+    """Images that the consumer's GPU refused, so that the CPU decoded them."""
 
 
 # Up to Python 3.11, looking up a member of an enumeration takes longer than counting.

@@ -110,6 +110,7 @@ class Figures:
         disk_bytes: Bytes that had to be read from a disk, as far as the file system tells.
         disk_faults: Number of page faults that had to wait for a disk.
         growth: Which generation of a growing cache was read last; None for other datasets.
+        refused: Number of images that the GPU refused with ``decode="cuda"``, so that the CPU decoded them.
     """
 
     setup: Setup
@@ -130,6 +131,7 @@ class Figures:
     disk_bytes: int
     disk_faults: int
     growth: Growth | None = None
+    refused: int = 0
 
     @property
     def wall_seconds(self) -> float:

@@ -158,16 +158,19 @@ class Meter:
         self._before = self._before + totals(self._rows, self._clock())
         self._rows = self._rows[:0].copy()
 
-    def count(self, samples: int, skipped: int = 0) -> None:
+    def count(self, samples: int, skipped: int = 0, refused: int = 0) -> None:
         """Counts a batch that is handed out.
 
         Args:
             samples: Number of samples in it.
             skipped: Number of samples left out of it.
+            refused: Number of images that the GPU refused to decode.
         """
         self._counters.add(SAMPLES, samples)
         if skipped:
             self._counters.add(SKIPPED, skipped)
+        if refused:
+            self._counters.add(Count.REFUSED, refused)
 
     def starve(self) -> None:
         """Counts a batch that was not ready when the consumer asked for it."""
@@ -231,6 +234,7 @@ def _stats(setup: Setup, counts: Words, growth: Growth | None) -> Stats:
         batches=values[Count.BATCHES],
         samples=values[Count.SAMPLES],
         skipped=values[Count.SKIPPED],
+        refused=values[Count.REFUSED],
         starved=values[Count.STARVED],
         copied=values[Count.COPIED],
         startup_seconds=values[Count.STARTUP] * _SECONDS,
