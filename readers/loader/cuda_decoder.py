@@ -88,11 +88,18 @@ class Torchvision(ImageDecoder):
 
     Args:
         device: The GPU.
+
+    Raises:
+        MissingDependency: torchvision was built without nvJPEG.
     """
 
     def __init__(self, device: torch.device) -> None:
         library: Any = importlib.import_module("torchvision.io")
-        self._decode = partial(library.decode_jpeg, mode=library.ImageReadMode.RGB, device=device)
+        if device.type == "cuda" and not hasattr(torch.ops.image, "decode_jpegs_cuda"):
+            raise MissingDependency(
+                f"this torchvision was built without nvJPEG: `pip install -U '{wanted_package()}'`, or leave decode='cpu'"
+            )
+        self._decode: Callable[[Any], Any] = partial(library.decode_jpeg, mode=library.ImageReadMode.RGB, device=device)
 
     @override
     def decode(self, data: Sequence[Buffer]) -> Sequence[torch.Tensor | None]:
@@ -176,11 +183,11 @@ class Library(NamedTuple):
 
 LIBRARIES: Final = (
     # Regions fail or crash in 0.9 (NVIDIA/nvImageCodec#55), but packtrain only asks for whole images. Up to 0.2 it did
-    # not wait for the caller's stream (NVIDIA/DALI#5391). Before 0.6, its Python interface was another one.
+    # not wait for the caller's stream (NVIDIA/DALI#5391). Before 0.7, its Python interface was another one.
     Library(
         "nvidia.nvimgcodec",
         ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu11"),
-        (0, 6),
+        (0, 7),
         {},
         NvImageCodec,
     ),
@@ -219,13 +226,13 @@ def library() -> Library:
             return each
         problems.append(f"{each.module} {version} is not used: {problem}")
     found = "; ".join(problems) or "nothing that decodes on a GPU is installed"
-    raise MissingDependency(f"{found}: `pip install -U {wanted_package()}`, or leave decode='cpu'")
+    raise MissingDependency(f"{found}: `pip install -U '{wanted_package()}'`, or leave decode='cpu'")
 
 
 def wanted_package() -> str:
-    """The distribution of nvImageCodec for the CUDA that torch was built with."""
+    """The distribution of nvImageCodec for the CUDA that torch was built with, with nvJPEG, which it needs."""
     major = (torch.version.cuda or "12").partition(".")[0]
-    return f"nvidia-nvimgcodec-cu{major}"
+    return f"nvidia-nvimgcodec-cu{major}[nvjpeg]"
 
 
 def _drain(device: torch.device) -> None:

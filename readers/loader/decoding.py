@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
 from packtrain._core.errors import CorruptRecord
@@ -119,7 +120,7 @@ class Decoding:
         made = batch.made
         pixels, refused, damaged = self._pixels(images, batch)
         kept = [number for number, each in enumerate(pixels) if each is not None]
-        made = made._replace(size=len(kept), skipped=(*made.skipped, *damaged), refused=refused)
+        made = made._replace(size=len(kept), skipped=(*made.skipped, *damaged), undecoded=(), refused=refused)
         batch = batch._replace(made=made)
         if not kept:
             return None, batch
@@ -135,14 +136,13 @@ class Decoding:
     def _pixels(
         self, images: Sequence[Undecoded], batch: Batch
     ) -> tuple[list[torch.Tensor | None], list[str], list[str]]:
-        """The pixels of each image, or None; which images were refused; and what is wrong with those without pixels."""
+        """The pixels of each image, or None; which were decoded by the CPU; and what is wrong with the others."""
         pixels = self._decoder.decode([image.data for image in images])
         refused, damaged = [], []
         for number, image in enumerate(images):
             if _holds(pixels[number], image):
                 continue
             row = _row(batch, number)
-            refused.append(self._samples.describe(row))
             try:
                 pixels[number] = self._by_the_cpu(image, row)
             except CorruptRecord as error:
@@ -150,10 +150,12 @@ class Decoding:
                     raise
                 pixels[number] = None
                 damaged.append(str(error))
+            else:
+                refused.append(self._samples.describe(row))
         return pixels, refused, damaged
 
     def _by_the_cpu(self, image: Undecoded, row: int) -> torch.Tensor:
-        pixels = torch.from_numpy(self._samples.pixels(row, image.data))
+        pixels = torch.from_numpy(np.require(self._samples.pixels(row, image.data), requirements="W"))
         if not _holds(pixels, image):
             height, width, _ = pixels.shape
             raise self._samples.undecodable(row, ValueError(f"it holds an image of only {width} x {height} pixels"))
