@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.utils.dlpack
 from typing_extensions import override
 
 from packtrain._core.arguments import choice
@@ -37,10 +38,10 @@ class NvImageCodec(ImageDecoder):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._library: Any = importlib.import_module("nvidia.nvimgcodec")
-        library, self._device = self._library, device
+        library: Any = importlib.import_module("nvidia.nvimgcodec")
+        self._library, self._device = library, device
         # Interpolates colours as libjpeg does. Decoders that have no such option ignore it.
-        options = {"max_num_cpu_threads": cores_per_rank(), "options": ":fancy_upsampling=1"}
+        options: dict[str, Any] = {"max_num_cpu_threads": cores_per_rank(), "options": ":fancy_upsampling=1"}
         if device.type == "cpu":
             backends = [library.Backend(library.BackendKind.CPU_ONLY)]
             number = getattr(library, "NVIMGCODEC_DEVICE_CPU_ONLY", _CPU_ONLY)
@@ -68,7 +69,7 @@ class NvImageCodec(ImageDecoder):
 
     def _stream(self, data: Buffer) -> Any:
         try:
-            return self._library.CodeStream(np.frombuffer(data, np.uint8))
+            return self._library.CodeStream(np.frombuffer(memoryview(data), np.uint8))
         except (RuntimeError, ValueError):
             return None
 
@@ -78,7 +79,7 @@ class NvImageCodec(ImageDecoder):
         if image.buffer_kind == self._library.ImageBufferKind.STRIDED_HOST:
             tensor = torch.from_numpy(np.array(image)).to(self._device)
         else:
-            tensor = torch.from_dlpack(image)
+            tensor = torch.utils.dlpack.from_dlpack(image)
         fits = tensor.dtype == torch.uint8 and tensor.ndim == 3 and tensor.shape[2] == 3
         return tensor if fits else None
 
@@ -96,16 +97,14 @@ class Torchvision(ImageDecoder):
     def __init__(self, device: torch.device) -> None:
         library: Any = importlib.import_module("torchvision.io")
         if device.type == "cuda" and not hasattr(torch.ops.image, "decode_jpegs_cuda"):
-            raise MissingDependency(
-                f"this torchvision was built without nvJPEG: `pip install -U '{wanted_package()}'`, or leave decode='cpu'"
-            )
+            raise MissingDependency(f"this torchvision was built without nvJPEG: `pip install -U '{wanted_package()}'`")
         self._decode: Callable[[Any], Any] = partial(library.decode_jpeg, mode=library.ImageReadMode.RGB, device=device)
 
     @override
     def decode(self, data: Sequence[Buffer]) -> Sequence[torch.Tensor | None]:
         found: list[torch.Tensor | None] = [None] * len(data)
         # Copies, because torch has no tensors that cannot be written.
-        inputs = {n: torch.from_numpy(np.array(np.frombuffer(d, np.uint8))) for n, d in enumerate(data) if _is_jpeg(d)}
+        inputs = {n: torch.from_numpy(np.array(memoryview(d))) for n, d in enumerate(data) if _is_jpeg(d)}
         if not inputs:
             return found
         try:

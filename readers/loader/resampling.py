@@ -187,7 +187,8 @@ def _nearest(
     steps = np.broadcast_to(scale, (len(scale), int(wanted.max()) + 1)).copy()
     steps[:, 0] *= 0.5
     centres = np.take_along_axis(np.cumsum(steps, 1), wanted, 1)
-    return np.clip(box_start - start + centres.astype(np.int64), 0, size - 1)
+    places: npt.NDArray[np.int64] = np.clip(box_start - start + centres.astype(np.int64), 0, size - 1)
+    return places
 
 
 def _gathered(pixels: torch.Tensor, x: npt.NDArray[np.int64], y: npt.NDArray[np.int64]) -> torch.Tensor:

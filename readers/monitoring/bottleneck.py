@@ -105,6 +105,8 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
     yield "samples", f"{figures.samples:,}", f"{figures.samples_per_second:,.0f} per second"
     if figures.skipped:
         yield "  left out", f"{figures.skipped:,}", "damaged"
+    if figures.refused:
+        yield "  decoded by the CPU", f"{figures.refused:,}", "because the GPU refused them"
     if (growth := figures.growth) is not None:
         yield "generation", f"{growth.generation}", f"{growth.samples:,} samples, {growth.new_samples:,} of them new"
         yield "  reuse", f"{growth.reuse:.1f}", f"times each of {growth.published:,} samples on average"

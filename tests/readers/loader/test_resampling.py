@@ -220,7 +220,7 @@ def test_results_are_the_same_under_autocast_and_another_default_dtype(batch: li
 # --- costs ---
 
 
-class Costs(TorchDispatchMode):  # type: ignore[no-untyped-call,misc]
+class Costs(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts kernels, and the bytes of tensors that are made and alive."""
 
     def __init__(self, given: list[torch.Tensor]) -> None:
@@ -231,7 +231,7 @@ class Costs(TorchDispatchMode):  # type: ignore[no-untyped-call,misc]
 
     @property
     def now(self) -> int:
-        self._alive = {address: each for address, each in self._alive.items() if not each[0].expired()}
+        self._alive = {n: each for n, each in self._alive.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
         return sum(size for _, size in self._alive.values())
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
