@@ -344,11 +344,11 @@ def transfer_of(
     device: torch.device | None,
     postprocess: Postprocess,
     tensors: Callable[..., Any],
-    decode: Decode,
     finish: Finish,
     engine: Engine,
     *,
     pin: bool,
+    decode: Decode = undecoding,
 ) -> Transfer:
     """The transfer from an engine to a device; None: the batches stay where they were made."""
     if device is not None and device.type == "cuda":

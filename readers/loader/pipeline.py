@@ -105,7 +105,7 @@ class Pipeline:
             decode = undecoding if options.decode is None else Decoding(options.decode, maker)
             finish = partial(_finished, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
-                options.device, options.postprocess, tensors, decode, finish, self._engine, pin=options.pin
+                options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin, decode=decode
             )
         return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
 

@@ -154,7 +154,6 @@ def codec() -> NvImageCodec:
     return NvImageCodec(CPU)
 
 
-@pytest.mark.dali
 class TestNvImageCodecOnTheCpu:
     def test_pixels_are_pillows(self, codec: NvImageCodec) -> None:
         images = [*pictures(), encoded("PNG"), encoded("BMP")]
