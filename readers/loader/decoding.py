@@ -76,6 +76,10 @@ class BatchDecoder:
         self._wait = wait
         self.device = device
 
+    def __call__(self, maker: BatchMaker) -> Decoding:
+        """What decodes the images of the batches of a maker."""
+        return Decoding(self, maker)
+
     def decode(self, data: Sequence[Buffer]) -> list[torch.Tensor | None]:
         """The pixels of each image, see `ImageDecoder.decode`. They are there when this returns."""
         self._wait()

@@ -13,8 +13,7 @@ from ..monitoring.stats import Meter
 from .arena import Layout
 from .assembly import assembled
 from .batches import BatchMaker, Probe
-from .decoding import BatchDecoder, Decoding
-from .device import Transfer, transfer_of, undecoding
+from .device import Decode, Transfer, transfer_of, undecoding
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
 from .headspace import Replay
@@ -38,7 +37,7 @@ class PipelineOptions:
         postprocess: What is done with them there.
         pin: True to hand them out in pinned memory.
         headspace: True to make only a few of them.
-        decode: Decodes the images of a batch that left the workers undecoded; None if they decode them.
+        decode: Makes what decodes the images that a maker leaves undecoded; None if it leaves none.
         engine: Makes the engine in place of the one with workers; None: that one.
     """
 
@@ -51,7 +50,7 @@ class PipelineOptions:
     postprocess: Postprocess
     pin: bool
     headspace: bool
-    decode: BatchDecoder | None = None
+    decode: Callable[[BatchMaker], Decode] | None = None
     engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
@@ -102,7 +101,7 @@ class Pipeline:
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             tensors = partial(assembled, layout=self._engine.layout)
-            decode = undecoding if options.decode is None else Decoding(options.decode, maker)
+            decode = undecoding if options.decode is None else options.decode(maker)
             finish = partial(_finished, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
                 options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin, decode=decode

@@ -38,10 +38,12 @@ def stacked(images: UndecodedImages) -> torch.Tensor:
 def decoding(decode: Callable[[UndecodedImages], Any] = stacked) -> Iterator[None]:
     """`Loader(decode="cuda")` needs no GPU, and has images decoded in this way."""
 
-    def decoded(batch: Any) -> Any:
-        values = [decode(value) if isinstance(value, UndecodedImages) else value for value in batch]
-        return type(batch)(*values) if is_sample(batch) else type(batch)(values)
+    def decoded(value: Any, batch: Any) -> Any:
+        values = [decode(each) if isinstance(each, UndecodedImages) else each for each in value]
+        return (type(value)(*values) if is_sample(value) else type(value)(values)), batch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader_module, "decode_of", lambda decode, device: decoded if decode == "cuda" else None)
+        patch.setattr(
+            loader_module, "decode_of", lambda decode, device: (lambda maker: decoded) if decode == "cuda" else None
+        )
         yield
