@@ -166,7 +166,7 @@ class BatchMaker:
             if len(found) == len(names):
                 layout = self._layout(batch_size, {name: found[name] for name in names}, named=named)
                 if IMAGE in layout.fields and layout.fields[IMAGE].undecoded:
-                    layout = with_room(layout, self._encoded_sizes(probe))
+                    layout = with_room(layout, self._encoded_sizes(probe, observer or Observer()))
                 return self.finishing.planned(layout)
         if missing := [name for name in names if name not in found]:
             raise LoaderError(
@@ -184,13 +184,13 @@ class BatchMaker:
             random = self.samples.random(key, [position])
             yield from self._samples(key, [position], [row], random, skipped, observer)
 
-    def _encoded_sizes(self, probe: Probe) -> list[int]:
+    def _encoded_sizes(self, probe: Probe, observer: Observer) -> list[int]:
         """Numbers of bytes of the undecoded images of some samples."""
         positions, rows = probe.positions[:_MEASURED], probe.rows[:_MEASURED]
         sizes = []
-        # What is damaged shows when the batches are made.
-        with suppress(CorruptRecord):
-            for _, _, sample in self._tried(probe.key, positions, rows, [], Observer()):
+        # What is wrong with them shows when the batches are made.
+        with suppress(PacktrainError):
+            for _, _, sample in self._tried(probe.key, positions, rows, [], observer):
                 image = sample.image if is_sample(sample) else sample[0]
                 if image is not None:
                     sizes.append(memoryview(image.data).nbytes)

@@ -1,8 +1,8 @@
 """How images that are still to be decoded get from a worker to the process that has them decoded.
 
 Their bytes lie one behind the other in the slot of the batch, beside numbers that say where, and what becomes of each.
-There is room for somewhat more than images of their dataset usually take. What does not fit goes through the worker's
-pipe, with the texts and the like. A batch that was made in this very process has them as they are.
+There is room for somewhat more than images of their dataset usually take, within limits. What does not fit goes through
+the worker's pipe, with the texts and the like. A batch that was made in this very process has them as they are.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ PLANS: Final = f"{IMAGE}:plans"
 SPILT: Final = f"{IMAGE}:spilt"
 """Name of the list of those for which there was no room; empty bytes for all others."""
 _ELSEWHERE: Final = -1
+# There is never room for more bytes per image than this, or than its pixels take as float32 if that is more. So the
+# slots of large photographs take no more memory than those of normalised images do.
+_SMALL: Final = 256 << 10
 # Start and length; box, resize, window, mirrored, upside down.
 _NUMBERS: Final = Field("<i8", (2 + 4 + 3 + 4 + 1 + 1,), internal=True)
 _NO_RESIZE: Final = (-1,) * 3
@@ -49,7 +52,8 @@ def with_room(layout: Layout, sizes: Sequence[int]) -> Layout:
         layout: A layout without it.
         sizes: Numbers of bytes of some of the images.
     """
-    size = _rounded(_MARGIN * fmean(sizes)) if sizes else 0
+    most = max(_SMALL, 4 * math.prod(layout.fields[IMAGE].shape))
+    size = min(most, _rounded(_MARGIN * fmean(sizes))) if sizes else 0
     fields = {**layout.fields, PLANS: _NUMBERS, MEMORY: Field("|u1", (size,), internal=True)}
     return replace(layout, fields=fields, varying={**layout.varying, SPILT: Varying("bytes")})
 
@@ -104,7 +108,7 @@ def read(arrays: Arrays, count: int, spilt: Sequence[Buffer]) -> list[Undecoded]
     """
     memory: npt.NDArray[Any] = arrays[MEMORY].reshape(-1)
     return [
-        Undecoded(memoryview(other if start == _ELSEWHERE else memory[start : start + length]), _plan(*plan))
+        Undecoded(memoryview(other) if start == _ELSEWHERE else memory[start : start + length].data, _plan(*plan))
         for (start, length, *plan), other in zip(arrays[PLANS][:count].tolist(), spilt, strict=True)
     ]
 

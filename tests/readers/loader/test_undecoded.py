@@ -70,9 +70,9 @@ def plain(value: Any) -> Any:
     return type(value)(*map(plain, value)) if is_sample(value) else value
 
 
-def batches_of(dataset: Any, epochs: int = 2, decode: str = "cuda", **options: Any) -> list[Any]:
-    options = {"shuffle": True, "seed": 5, "num_workers": 0, **options}
-    with Loader(dataset, BATCH, decode=decode, **options) as loader:
+def batches_of(dataset: Any, epochs: int = 2, **options: Any) -> list[Any]:
+    options = {"decode": "cuda", "shuffle": True, "seed": 5, "num_workers": 0, **options}
+    with Loader(dataset, BATCH, **options) as loader:
         return [tuple(map(plain, batch)) for _ in range(epochs) for batch in loader]
 
 
@@ -143,7 +143,8 @@ def test_in_one_process_they_stay_as_they_are(given_images: list[Undecoded]) -> 
 def test_there_is_room_for_somewhat_more_than_the_mean(measured: list[int]) -> None:
     room = with_room(LAYOUT, measured).fields[MEMORY].shape[0]
     mean = sum(measured) / len(measured)
-    assert 1.2 * mean <= room <= 1.5 * mean + 8
+    # Never more than for the pixels as float32, unless that is very little.
+    assert min(1.2 * mean, 256 << 10) <= room <= min(1.5 * mean + 8, 256 << 10)
 
 
 # --- batches ---
@@ -197,7 +198,7 @@ def test_a_slot_is_not_written_again_while_a_device_reads_its_images(dataset: Im
     choose = chances.Random(3).randrange
     with lazy(choose) as device:
 
-        def copied(data: memoryview) -> torch.Tensor:
+        def copied(data: Any) -> torch.Tensor:
             # Queued: it reads the slot later, as a decoder on a stream does.
             if data.readonly:
                 return device.copy(device.pinned(torch.frombuffer(bytearray(data), dtype=torch.uint8)))
@@ -232,7 +233,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("finish", [[], [ToTensor(), Normalize(0.5, 0.2), RandomErasing(1)]])
+@pytest.mark.parametrize("finish", [[], [ToTensor(), Normalize([0.5], [0.2]), RandomErasing(1)]])
 def test_other_fields_and_steps_on_tensors_are_those_of_the_ordinary_loader(
     named: Path, workers: int, finish: list[Any]
 ) -> None:
@@ -324,7 +325,7 @@ def test_a_growing_cache_may_get_larger_images(tmp_path: Path, workers: int) -> 
         for first in (0, 20, 40):
             if first:
                 fill(tmp_path / "cache", partial(source, first), options)
-            found = {}
+            found: dict[int, torch.Tensor] = {}
             for batch in loader:
                 found |= dict(zip(batch.number.tolist(), plain(batch.image), strict=True))
             assert sorted(found) == list(range(first + 20))
@@ -366,7 +367,7 @@ def test_damaged_records_are_left_out_or_named(tmp_path: Path, workers: int) -> 
     [
         ({"collate_fn": list}, "collate_fn gets decoded images.*batch_transform.*decode='cpu'"),
         ({"decode": "gpu"}, "decode='gpu'"),
-        ({"transform": [CenterCrop(8), ToTensor(), Normalize(0.5, 0.5)], "mean": 0.5, "std": 0.5}, "mean"),
+        ({"transform": [CenterCrop(8), ToTensor(), Normalize([0.5], [0.5])], "mean": 0.5, "std": 0.5}, "mean"),
         ({"dataset": Numbers(9)}, "only a dataset from open_dataset, concat or subset can hand out images undecoded"),
     ],
 )
@@ -394,7 +395,7 @@ def test_the_loader_says_that_a_gpu_decodes(dataset: ImageDataset) -> None:
         loader = Loader(dataset, BATCH, num_workers=0, decode="cuda")
     assert "decode='cuda'" in repr(loader)
     with pytest.raises(UsageError, match=r"loader.decode cannot be set"):
-        loader.decode = "cpu"  # type: ignore[attr-defined]
+        loader.decode = "cpu"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
