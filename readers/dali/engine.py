@@ -2,8 +2,9 @@
 
 The pixels are those of `packtrain.Loader`, with these differences, which come from how DALI resizes:
 
-- Nearest and no resize: none.
-- All filters: 1 level, because Pillow rounds between the two passes of a resize.
+- Without a resize: none.
+- Nearest: where a place lies on the border of two pixels, the other one may be taken.
+- All other filters: 1 level, because Pillow rounds between the two passes of a resize.
 - The outermost pixels of a picture that is made smaller (1 for bilinear, 2 for bicubic, 3 for lanczos) may differ by
   more: DALI repeats the pixels at the edge, where Pillow leaves out what lies beyond it.
 - Bicubic and lanczos may differ by more beside pixels that are black or white: Pillow also clips between the passes.
@@ -14,7 +15,6 @@ by packtrain, with exactly its pixels.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,6 @@ from ..transforms.undecoded import Undecoded
 from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
 
 _WARNINGS: Final = 10
-_SAMPLE: Final = re.compile(r"sample #(\d+)", re.IGNORECASE)
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -163,15 +162,7 @@ class DaliEngine(Engine):
         if not begun:
             return
         if self._pipeline is None:
-            height, width, _ = self.layout.fields[IMAGE].shape
-            self._pipeline = DaliPipeline(
-                (width, height),
-                self.layout.batch_size,
-                self._options.threads,
-                self._options.depth,
-                self._options.device,
-                self._options.hints,
-            )
+            self._pipeline = self._built(self.layout.batch_size, self._options.threads, self._options.depth)
         elif not self._begun:
             self._pipeline.rewind()
         self._begun += begun
@@ -284,23 +275,40 @@ class DaliEngine(Engine):
         Raises:
             LoaderError: The failure is not about an image.
         """
-        first = self._begun[0]
-        again = [begun.batch.job for begun in self._begun]
+        first, again = self._begun[0], [begun.batch.job for begun in self._begun]
         self._abandon()
-        places = {int(place) for place in _SAMPLE.findall(str(error))}
-        rows = [row for place, row in enumerate(first.rows) if place in places and place not in first.pixels]
-        if not rows:
+        # What DALI says need not tell which image it was, and never tells of a second one.
+        found = self._tried(first.inputs)
+        if not found:
             raise _failed(error) from error
-        for row in rows:
+        assert self._maker is not None
+        for place, reason in found.items():
+            row = first.rows[place]
             if len(self._refused) < _WARNINGS:
-                assert self._maker is not None
                 warnings.warn(
-                    f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {_reason(error)}",
+                    f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {reason}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
             self._refused.add(row)
         self._again.extendleft(reversed(again))
+
+    def _tried(self, inputs: Inputs) -> dict[int, str]:
+        """Has DALI decode each image of a batch by itself: the places of those that it refuses, and why."""
+        found: dict[int, str] = {}
+        pipeline: DaliPipeline | None = None
+        for place in range(len(inputs[0])):
+            pipeline = pipeline or self._built(1, 1, 1)
+            try:
+                pipeline.begin([tuple(each[place : place + 1] for each in inputs)])
+                pipeline.next()
+            except Exception as error:
+                found[place], pipeline = _reason(error), None
+        return found
+
+    def _built(self, batch_size: int, threads: int, depth: int) -> DaliPipeline:
+        height, width, _ = self.layout.fields[IMAGE].shape
+        return DaliPipeline((width, height), batch_size, threads, depth, self._options.device, self._options.hints)
 
     def _abandon(self) -> None:
         """Drops what DALI works on, and waits until it no longer reads it."""

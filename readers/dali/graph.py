@@ -27,10 +27,7 @@ _FILTERS: Final = {
     FILTERS["bicubic"]: "INTERP_CUBIC",
     FILTERS["lanczos"]: "INTERP_LANCZOS3",
 }
-_NEAREST: Final = FILTERS["nearest"]
 _BILINEAR: Final = FILTERS["bilinear"]
-# DALI computes in 32 bits where a pixel lies, and so would take the one before it where the place is a whole number.
-_NUDGE: Final = 1e-4
 
 # A black pixel in place of an image that DALI is not to decode, as PPM.
 STAND_IN: Final = Undecoded(b"P6\n1 1\n255\n\0\0\0", ImagePlan(Box(0, 0, 1, 1), None, None, False, ()))
@@ -174,8 +171,7 @@ def inputs_of(images: Sequence[Undecoded]) -> Inputs:
         x, y, wide, high = (0, 0, *plan.size) if plan.window is None else plan.window
         across, down = (1.0, 1.0) if plan.resize is None else _scales(plan.box[2:], plan.resize[:2])
         resample = _BILINEAR if plan.resize is None else plan.resize.resample
-        nudge = _NUDGE if resample == _NEAREST else 0.0
-        roi_left, roi_top = plan.box.left - left + x * across + nudge, plan.box.top - top + y * down + nudge
+        roi_left, roi_top = plan.box.left - left + x * across, plan.box.top - top + y * down
         roi_starts.append((roi_top, roi_left))
         roi_ends.append((roi_top + high * down, roi_left + wide * across))
         filters.append(int(getattr(types, _filter(resample))))
