@@ -228,7 +228,6 @@ class DaliEngine(Engine):
         """Waits for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
         assert self._pipeline is not None
         self._timer.begin_batch()
-        self._timer.discard_usage()
         try:
             images = self._pipeline.next()
         except Exception as error:
@@ -240,7 +239,6 @@ class DaliEngine(Engine):
             raise
         finally:
             self._timer.end_stage(Stage.DECODE)
-            self._timer.count_usage()
             self._timer.idle()
         begun = self._begun.popleft()
         return [self._handed_out(begun, images)]
