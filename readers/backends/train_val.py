@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import torch
 
@@ -17,10 +14,8 @@ from packtrain._core.arguments import number, whole
 from ..dataset.image_dataset import ImageDataset
 from ..loader.loader import Loader
 from ..transforms.geometric import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from .memory import give_back, limit
 from .options import Backend, aspect_of, dataset_of, device_for, making, ranks_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -126,6 +121,9 @@ class TrainVal:
             on_error=on_error,
         )
         self.backend: Final = make.backend
+        self._with_dali: Final = self.backend.startswith("dali")
+        if self._with_dali:
+            limit()
         self.train: Final = dataset_of("train", train)
         self.val: Final = dataset_of("val", val)
         given = self._place if self._ranks.given else (None, None)
@@ -222,22 +220,9 @@ class TrainVal:
 
     def _release(self, loader: Loader) -> None:
         loader.close()
-        gc.collect()
-        if self.backend.startswith("dali"):
-            # What a dropped pipeline held goes back to DALI's pools, and only this empties them.
-            _empty_pools()
-        # The allocator keeps what batches of odd sizes have left, and workers that are forked would copy it.
-        with suppress(AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+        give_back(dali=self._with_dali)
 
 
 def part(length: int, rank: int, world_size: int) -> range:
     """The rows of a rank: a block, so that it is read in one go. Blocks differ by at most one row."""
     return range(length * rank // world_size, length * (rank + 1) // world_size)
-
-
-def _empty_pools() -> None:
-    from nvidia.dali.backend import ReleaseUnusedMemory
-
-    release: Callable[[], None] = ReleaseUnusedMemory
-    release()
