@@ -106,7 +106,9 @@ def device_for(device: str | torch.device | None, local_rank: int | None) -> tor
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise unexpected("device", device, "'cpu', 'cuda' or 'cuda:N'") from None
-    number = local_rank if found.type == "cuda" and found.index is None else found.index
+    # torch says int, but None is an index, too.
+    index: int | None = found.index
+    number = local_rank if found.type == "cuda" and index is None else index
     return found if number is None else torch.device(found.type, number)
 
 

@@ -62,7 +62,7 @@ class TorchEngine(Engine):
         self._loader: DataLoader[Made] | None = DataLoader(
             _Batches(maker),
             batch_size=None,
-            sampler=self._jobs,  # type: ignore[arg-type]
+            sampler=self._jobs,
             num_workers=workers,
             collate_fn=_unchanged,
             prefetch_factor=prefetch_factor if workers else None,
@@ -172,5 +172,5 @@ def stacked(samples: list[tuple[torch.Tensor, Any]]) -> tuple[torch.Tensor, torc
     return images, torch.as_tensor(np.array([label for _, label in samples]))
 
 
-def _unchanged(made: Made) -> Made:
+def _unchanged(made: Any) -> Any:
     return made

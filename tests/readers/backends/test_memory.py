@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """What the C library is asked for."""
     calls: list[tuple[int, ...]] = []
     library = SimpleNamespace(mallopt=lambda *each: calls.append(each), malloc_trim=lambda *each: calls.append(each))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
     return calls
@@ -39,6 +40,6 @@ def test_free_memory_is_given_back(asked: list[Any]) -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     memory.limit()
     memory.give_back(dali=False)
