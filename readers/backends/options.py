@@ -106,8 +106,8 @@ def device_for(device: str | torch.device | None, local_rank: int | None) -> tor
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise unexpected("device", device, "'cpu', 'cuda' or 'cuda:N'") from None
-    # torch says int, but None is an index, too.
-    index: int | None = found.index
+    # torch says that it is an int, but it may be None.
+    index: Any = found.index
     number = local_rank if found.type == "cuda" and index is None else index
     return found if number is None else torch.device(found.type, number)
 

@@ -15,6 +15,10 @@ from benchmarks.measure import child
 from benchmarks.train_val_memory import MOST, PHASES, growth, resident, starts, through
 from packtrain import Loader, StoreOptions
 
+BACKENDS = pytest.mark.parametrize(
+    "backend",
+    ["packtrain", pytest.param("torch", marks=pytest.mark.complete), pytest.param("dali-cpu", marks=pytest.mark.dali)],
+)
 EPOCHS = 8
 OPTIONS = {"crop": 96, "val_size": 112, "batch_size": 8, "workers": 1}
 

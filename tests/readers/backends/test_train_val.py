@@ -114,9 +114,9 @@ def test_the_augmentation_is_the_recipes(folder: Path) -> None:
 @BACKENDS
 @pytest.mark.parametrize("world_size", [1, 2, 3, 30])
 def test_validation_counts_each_sample_once_over_all_ranks(folder: Path, backend: str, world_size: int) -> None:
-    found = []
+    found, workers = [], int("dali" in backend)
     for rank in range(world_size):
-        with made(folder, backend, rank=rank, world_size=world_size, val_batch_size=4, workers=1) as data:
+        with made(folder, backend, rank=rank, world_size=world_size, val_batch_size=4, workers=workers) as data:
             sizes = [len(labels) for _, labels in data.get_val_loader()]
             assert len(sizes) == len(data.get_val_loader())
             assert all(size == 4 for size in sizes[:-1]) and all(0 < size <= 4 for size in sizes[-1:])
