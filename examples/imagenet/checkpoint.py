@@ -1,0 +1,64 @@
+"""Checkpoints: all that a training needs to continue, also in the middle of an epoch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from packtrain.errors import UsageError
+
+
+class Stateful(Protocol):
+    """Part of a training that has a state: model, optimizer, loader..."""
+
+    def state_dict(self) -> Any:
+        """The state."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Continues from a state."""
+
+
+def save(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
+    """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one."""
+    state = {name: part.state_dict() for name, part in parts.items()}
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        torch.save({"arch": arch, **state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def load(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
+    """Continues from a checkpoint, which any number of processes may have written.
+
+    Raises:
+        UsageError: The file is no checkpoint, or that of another training.
+        PacktrainError: The checkpoint belongs to another dataset.
+    """
+    try:
+        # Onto the CPU, because each process would otherwise put its copy on the GPU that the first one had.
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Start anew with another --output") from error
+    if not isinstance(state, dict) or state.get("arch") != arch:
+        found = state.get("arch") if isinstance(state, dict) else None
+        raise UsageError(f"{path} is a checkpoint of {found or 'something else'}: expected --arch {arch}")
+    missing = parts.keys() ^ (state.keys() - {"arch"})
+    if missing:
+        raise UsageError(
+            f"{path} was written with other options, and differs in {', '.join(sorted(missing))}: "
+            "continue with the options it was written with"
+        )
+    for name, part in parts.items():
+        try:
+            part.load_state_dict(state[name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise UsageError(
+                f"{path} does not fit this training: {name}: {error}. Continue with the options it was written with"
+            ) from error
