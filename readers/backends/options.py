@@ -68,6 +68,7 @@ def making(
     fp16: bool,
     pin_memory: bool,
     on_error: Literal["raise", "skip"],
+    decode: Literal["cpu", "cuda"],
 ) -> Making:
     """Checks what training and validation have in common.
 
@@ -83,6 +84,10 @@ def making(
     if workers != "auto":
         # DALI cannot do without a thread.
         workers = whole("workers", workers, 0 if name in ("packtrain", "torch") else 1)
+    if decode != "cpu" and name != "packtrain":
+        raise UsageError(
+            f"decode={decode!r} is for backend='packtrain', not {name!r}: leave it out, or take backend='packtrain'"
+        )
     common = {
         "mean": mean,
         "std": std,
@@ -91,6 +96,8 @@ def making(
         "pin_memory": pin_memory,
         "on_error": on_error,
     }
+    if name == "packtrain":
+        common["decode"] = decode
     return Making(name, workers, whole("queue", queue, 1), common)
 
 

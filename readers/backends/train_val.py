@@ -13,6 +13,7 @@ from packtrain._core.arguments import number, whole
 
 from ..dataset.image_dataset import ImageDataset
 from ..loader.loader import Loader
+from ..loader.postprocess import BatchTransform
 from ..transforms.geometric import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from .memory import give_back, limit
 from .options import Backend, aspect_of, dataset_of, device_for, making, ranks_for
@@ -68,6 +69,9 @@ class TrainVal:
         pin_memory: True to hand out batches in pinned memory. Not needed with a GPU as `device`.
         on_error: What to do about a damaged record, see `packtrain.Loader`. Also in validation.
         drop_last: True to drop the incomplete step at the end of a training epoch. Validation drops nothing.
+        batch_transform: Called last with images and labels of each training batch, and returns both; for MixUp, for
+            example. See `packtrain.Loader`.
+        decode: Where ``backend="packtrain"`` decodes, see `packtrain.Loader`.
 
     Raises:
         UsageError: An argument is of the wrong type or out of its range, or the back end cannot read a dataset.
@@ -100,6 +104,8 @@ class TrainVal:
         pin_memory: bool = False,
         on_error: Literal["raise", "skip"] = "raise",
         drop_last: bool = False,
+        batch_transform: BatchTransform | None = None,
+        decode: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
         batch_size = whole("batch_size", batch_size, 1)
         val_batch_size = batch_size if val_batch_size is None else whole("val_batch_size", val_batch_size, 1)
@@ -119,6 +125,7 @@ class TrainVal:
             fp16=fp16,
             pin_memory=pin_memory,
             on_error=on_error,
+            decode=decode,
         )
         self.backend: Final = make.backend
         self._with_dali: Final = self.backend.startswith("dali")
@@ -134,6 +141,7 @@ class TrainVal:
             shuffle=True,
             seed=seed,
             drop_last=drop_last,
+            batch_transform=batch_transform,
             rank=given[0],
             world_size=given[1],
         )

@@ -323,6 +323,30 @@ def test_the_order_of_torch_does_not_depend_on_its_workers(folder: Path, workers
             assert torch.equal(images, others) and torch.equal(labels, same)
 
 
+@BACKENDS
+def test_only_training_batches_are_transformed_and_the_same_way_when_it_continues(folder: Path, backend: str) -> None:
+    with made(folder, backend) as data:
+        plain = kept(data.get_train_loader()) + kept(data.get_val_loader())
+    with made(folder, backend, batch_transform=shifted) as data:
+        found = kept(data.get_train_loader()) + kept(data.get_val_loader())
+    with made(folder, backend, batch_transform=shifted) as data:
+        passing = iter(data.get_train_loader())
+        next(passing)
+        state = data.state_dict()
+        data.load_state_dict(state)
+        rest = kept(data.get_train_loader())
+    steps = len(rest) + 1
+    by = [images - others for (images, _), (others, _) in zip(found, plain, strict=True)]
+    assert all(part.mean() > 1 and part.std() < 1e-3 for part in by[:steps])
+    assert not any(part.any() for part in by[steps:])
+    assert all(torch.equal(one[0], other[0]) for one, other in zip(rest, found[1:steps], strict=True))
+
+
+def shifted(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds the same random number to all pixels."""
+    return images + 1 + torch.rand(()), labels
+
+
 def test_a_loader_is_always_the_same_and_knows_its_length(folder: Path) -> None:
     with made(folder, val_batch_size=7, drop_last=True) as data:
         assert data.get_train_loader() is data.get_train_loader()
@@ -371,6 +395,9 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
         ({"pin_memory": 1}, "pin_memory=1: expected"),
         ({"on_error": "ignore"}, "on_error='ignore': expected"),
         ({"drop_last": None}, "drop_last=None: expected"),
+        ({"batch_transform": "mixup"}, "batch_transform='mixup'"),
+        ({"decode": "gpu"}, "decode='gpu': expected"),
+        ({"backend": "torch", "decode": "cuda"}, "decode='cuda' is for backend='packtrain', not 'torch'"),
         ({"val": 3}, "val=3: expected the folder of a packed dataset"),
     ],
 )
