@@ -88,7 +88,7 @@ def making(
         raise UsageError(
             f"decode={decode!r} is for backend='packtrain', not {name!r}: leave it out, or take backend='packtrain'"
         )
-    common = {
+    common: dict[str, Any] = {
         "mean": mean,
         "std": std,
         "dtype": torch.float16 if flag("fp16", fp16) else torch.float32,
