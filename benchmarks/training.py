@@ -21,20 +21,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.peers.common import EPOCH, SEED, WORKERS, files
+from benchmarks.peers.common import EPOCH, PACKED, SEED, SIDE, WORKERS, files
 from benchmarks.torchvision_import import import_torchvision
 
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 
 BACKENDS: Final = {
-    "packtrain": "packtrain, Loader",
-    "packtrain-gpu": 'packtrain, Loader(decode="cuda")',
+    "packtrain": "packtrain",
+    "packtrain-gpu": 'packtrain, decode="cuda"',
+    "torch": "torch DataLoader, crop-ready tar",
     "files": "torch DataLoader, loose files",
-    "dali-cpu": "DaliLoader, DALI on the CPU",
-    "dali-gpu": "DaliLoader, DALI on the GPU",
+    "dali-cpu": "DALI on the CPU",
+    "dali-gpu": "DALI on the GPU",
 }
-"""Titles of the back ends. All but `files` read packtrain's crop-ready dataset."""
+"""Titles of the back ends: those of `packtrain.TrainVal`, which read packtrain's crop-ready dataset; its Loader that
+decodes on the GPU, and torch's DataLoader as the recipe has it, over loose files."""
 ON_GPU: Final = ("packtrain-gpu", "dali-gpu")
 """The back ends that decode on a GPU."""
 ALONE: Final = "none"
@@ -102,7 +104,7 @@ def network(name: str, classes: int) -> nn.Module | None:
 
 
 def batches(
-    backend: str, folder: Path, batch_size: int, device: torch.device, workers: int | None = None, ahead: int = 2
+    backend: str, folder: Path, batch_size: int, device: torch.device, workers: int | None = None
 ) -> Iterator[Any]:
     """An endless stream of normalised images, float32 or on a GPU float16, and labels, on the device.
 
@@ -111,41 +113,42 @@ def batches(
         folder: What `workloads.prepare` wrote.
         batch_size: Number of images in a batch.
         device: Where the batches go.
-        workers: Number of worker processes, for back ends that have them; None: next to a GPU, one for each core.
-        ahead: Number of batches that each of them makes ahead.
+        workers: Number of worker processes, for back ends that have them, each of which makes one batch ahead. None:
+            next to a GPU one for each core, each of which makes two.
     """
-    # DALI's threads share a batch, so there are as many however large it is.
-    threads = len(os.sched_getaffinity(0)) if device.type == "cuda" else WORKERS
+    ahead = 1
+    # DALI's threads share a batch, so there are as many however large it is, and the queue is that of all of them.
+    if workers is None or backend.startswith("dali"):
+        workers, ahead = len(os.sched_getaffinity(0)) if device.type == "cuda" else WORKERS, 2
     if backend == "files":
-        return _of_files(folder, batch_size, device, workers or threads, ahead)
-    if backend.startswith("dali"):
-        return _of_dali(backend, folder, batch_size, device, threads)
-    return _of_packtrain(backend, folder, batch_size, device, workers or threads, ahead)
+        return _of_files(folder, batch_size, device, workers, ahead)
+    if backend == "packtrain-gpu":
+        return _decoded_on_gpu(folder, batch_size, device, workers, ahead)
+    return _of_records(backend, folder, batch_size, device, workers, ahead)
 
 
-def _of_packtrain(
-    backend: str, folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int
+def _of_records(
+    backend: Any, folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int
 ) -> Iterator[Any]:
+    from benchmarks.peers.packtrain import repeated
+    from packtrain import TrainVal, open_dataset
+
+    dataset = open_dataset(folder / PACKED)
+    options: dict[str, Any] = {"fp16": device.type == "cuda", "workers": workers, "queue": ahead, "device": device}
+    with TrainVal(repeated(dataset), dataset, backend, batch_size=batch_size, crop=SIDE, seed=SEED, **options) as data:
+        yield from data.get_train_loader()
+
+
+def _decoded_on_gpu(folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int) -> Iterator[Any]:
     from benchmarks.peers.packtrain import jpeg_dataset
     from packtrain import Loader
 
-    decode: Any = "cuda" if backend in ON_GPU else "cpu"
-    options = {**_normalised(device), "num_workers": workers, "prefetch_factor": ahead, "decode": decode}
-    with Loader(jpeg_dataset(folder), batch_size, shuffle=True, seed=SEED, **options) as loader:
+    options: dict[str, Any] = {"mean": MEAN, "std": STD, "dtype": _dtype(device), "device": device, "decode": "cuda"}
+    loader = Loader(
+        jpeg_dataset(folder), batch_size, shuffle=True, seed=SEED, num_workers=workers, prefetch_factor=ahead, **options
+    )
+    with loader:
         yield from loader
-
-
-def _of_dali(backend: str, folder: Path, batch_size: int, device: torch.device, threads: int) -> Iterator[Any]:
-    from benchmarks.peers.packtrain import jpeg_dataset
-    from packtrain.dali import DaliLoader
-
-    options = {**_normalised(device), "num_threads": threads, **({"decode": "mixed"} if backend in ON_GPU else {})}
-    with DaliLoader(jpeg_dataset(folder), batch_size, shuffle=True, seed=SEED, **options) as loader:
-        yield from loader
-
-
-def _normalised(device: torch.device) -> dict[str, Any]:
-    return {"mean": MEAN, "std": STD, "dtype": _dtype(device), "device": device}
 
 
 def _of_files(folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int) -> Iterator[Any]:
@@ -200,7 +203,7 @@ def fits(backend: str, folder: Path, name: str, batch_size: int, memory: int) ->
     try:
         trainer = Trainer(name, classes_of(folder), device)
         # A worker for each batch: more would only fill the memory of the host.
-        for images, labels in islice(batches(backend, folder, batch_size, device, workers=STEPS, ahead=1), STEPS):
+        for images, labels in islice(batches(backend, folder, batch_size, device, workers=STEPS), STEPS):
             trainer.step(images, labels)
         wait(device)
     except Exception as error:
