@@ -68,7 +68,7 @@ class Trainer:
         self._network: Any = network(name, classes)
         self._half: Final = device.type == "cuda"
         if self._network is not None:
-            self._network.to(device, memory_format=torch.channels_last)
+            self._network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             self._optimizer = torch.optim.SGD(self._network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
             self._scaler = torch.amp.GradScaler(device.type, enabled=self._half)
 
