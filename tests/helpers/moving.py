@@ -103,8 +103,8 @@ def workers() -> list[int]:
     return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
 
 
-def mapped(process: int) -> set[int]:
-    """Numbers of the shards of which a process has the records or the index mapped, or open."""
+def mapped(process: int, root: Path) -> set[int]:
+    """Numbers of the shards of a cache of which a process has the records or the index mapped, or open."""
     lines = Path(f"/proc/{process}/maps").read_text().splitlines()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         try:
@@ -112,12 +112,13 @@ def mapped(process: int) -> set[int]:
         except FileNotFoundError:
             # It was closed meanwhile.
             continue
-    return {int(found[1]) for line in lines if (found := _SHARD.search(line))}
+    # An earlier test may have left garbage that refers to another cache.
+    return {int(found[1]) for line in lines if str(root) in line and (found := _SHARD.search(line))}
 
 
 def has_left(process: int, dataset: GrowingDataset) -> bool:
     """True if a process has nothing open that is older than a dataset's generation."""
-    return min(mapped(process), default=1 << 62) >= dataset.store.generation.first_shard
+    return min(mapped(process, dataset.store.path), default=1 << 62) >= dataset.store.generation.first_shard
 
 
 def eventually(condition: Callable[[], bool]) -> None:

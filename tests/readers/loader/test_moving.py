@@ -211,7 +211,7 @@ def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
         with pytest.raises(CorruptRecord):
             list(run)
         (worker,) = workers()
-        assert 7 in mapped(worker)
+        assert 7 in mapped(worker, cache.root)
         cache.grow(16)
         loader.set_epoch(1)
         for batch in loader:
