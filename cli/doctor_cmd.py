@@ -12,6 +12,7 @@ from .output import print_json, say
 
 if TYPE_CHECKING:
     from packtrain._readers.tuning.doctor import DoctorReport
+    from packtrain._readers.tuning.gpu import TrialFacts
     from packtrain._readers.tuning.machine import DecoderFacts, MachineFacts
 
 
@@ -54,7 +55,16 @@ def _environment(facts: MachineFacts) -> list[tuple[str, str]]:
         ("pillow", facts.pillow or "neither Pillow nor pillow-simd can be imported"),
         ("cores", f"{facts.cores} of {facts.machine_cores}"),
         ("/dev/shm", shm),
+        ("gpu", _trial(facts.gpu) if facts.gpu else "none that torch can use"),
+        ("dali", _trial(facts.dali) if facts.dali else "not installed"),
     ]
+
+
+def _trial(found: TrialFacts) -> str:
+    name = found.name or "nothing decodes on it"
+    if found.problem:
+        return f"{name}: {found.problem}"
+    return f"{name}: decoded a photograph, at most {found.deviation} of 255 from Pillow's pixels"
 
 
 def _speeds(facts: MachineFacts) -> list[str]:

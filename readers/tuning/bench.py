@@ -23,9 +23,12 @@ from packtrain._core.manifest import Manifest
 from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
+from ..loader.cuda_decoder import library
 from ..loader.randomness import mixed
+from ..loader.samples import SampleMaker
 from ..monitoring.monitor import samples_in
-from .options import Setting, TuneOptions, TuneTarget
+from .gpu import has_gpu
+from .options import CUDA, Setting, TuneOptions, TuneTarget
 from .presets import preset
 from .trials import MIN_BATCHES, Trial
 
@@ -87,6 +90,12 @@ class Bench:
         manifest = dataset.store.manifest
         raw = manifest.store.store == "raw"
         decoders, excluded = (("auto",), {}) if raw else _decoders(dataset.decoder.name)
+        if not raw and has_gpu():
+            problem = _no_cuda(dataset)
+            if problem is None:
+                decoders = (*decoders, CUDA)
+            else:
+                excluded[CUDA] = problem
         self.target: Final = TuneTarget(
             path=self._path,
             store=manifest.store.store,
@@ -103,7 +112,8 @@ class Bench:
         start, before = time.monotonic(), _disk_reads()
         # Each trial reads other images: what an earlier trial brought into memory must not help a later one.
         self._trials += 1
-        dataset = self._dataset(setting.decoder)
+        cuda = setting.decoder == CUDA
+        dataset = self._dataset("auto" if cuda else setting.decoder)
         with Loader(
             dataset,
             self._options.batch_size,
@@ -114,6 +124,8 @@ class Bench:
             multiprocessing_context="fork",
             rank=0,
             world_size=1,
+            decode="cuda" if cuda else "cpu",
+            device="cuda" if cuda else None,
         ) as loader:
             consumer = SimulatedTraining(setting.workers, consumer_ms / 1000)
             consumer.run(iter(loader), start, seconds, limit)
@@ -235,6 +247,16 @@ def _decoders(auto: str) -> tuple[tuple[str, ...], dict[str, str]]:
         else:
             excluded[name] = problem
     return tuple(found), excluded
+
+
+def _no_cuda(dataset: PackedDataset) -> str | None:
+    """Why a GPU cannot decode for this dataset and its transform; None if it can."""
+    try:
+        library()
+        SampleMaker(dataset, (), undecoded=True)
+    except (MissingDependency, UsageError) as error:
+        return str(error)
+    return None
 
 
 def _disk_reads() -> tuple[int, int]:

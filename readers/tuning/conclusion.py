@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .findings import findings_on
-from .options import DEFAULT_PREFETCH, Setting, TuneOptions, TuneTarget
+from .options import CUDA, DEFAULT_PREFETCH, Setting, TuneOptions, TuneTarget
 from .presets import preset
 from .trials import SettingResult, Trial, choose, noise_of, results_of, spread_of, tolerance_of
 
@@ -90,11 +90,13 @@ def _code(target: TuneTarget, options: TuneOptions, setting: Setting) -> tuple[s
     if transform.expression is not None:
         opened.append(f"transform={transform.expression}")
     # The decoder that "auto" takes is left out: on the next host it may not be installed.
-    if setting.decoder != target.decoders[0]:
+    if setting.decoder not in (target.decoders[0], CUDA):
         opened.append(f'decoder="{setting.decoder}"')
     arguments = f"batch_size={options.batch_size}, shuffle=True, num_workers={setting.workers}"
     if setting.prefetch != DEFAULT_PREFETCH or setting.workers:
         arguments += f", prefetch_factor={setting.prefetch}"
+    if setting.decoder == CUDA:
+        arguments += ', decode="cuda", device="cuda"'
     imports = ["from packtrain import Loader, open_dataset", *filter(None, [transform.imports])]
     return "\n".join(imports), f"Loader(open_dataset({', '.join(opened)}), {arguments})"
 

@@ -61,7 +61,7 @@ class DecoderSpeed:
 
 def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
     """Measures a decoder, spending `seconds` on each of the three figures."""
-    jpeg = _photograph()
+    jpeg = photograph()
     record = _crop_ready(jpeg)
     style = resizing.style() if decoder.pixels(jpeg) is not None else None
     # Like a dataset: where the decoder gives plain pixels, packtrain resizes them itself.
@@ -89,7 +89,7 @@ def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
     )
 
 
-def _photograph() -> bytes:
+def photograph() -> bytes:
     """A JPEG that takes as long to decode as a photograph: detail at all scales, about 100 kB."""
     pillow = require_pillow()
     random = np.random.default_rng(0)

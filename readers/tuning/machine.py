@@ -19,6 +19,7 @@ from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency
 
 from .decoder_speed import DecoderSpeed, measure_decoder
+from .gpu import TrialFacts, find_dali, find_gpu
 
 COMPILER: Final = "gcc"
 """Debian package of the C compiler."""
@@ -62,6 +63,8 @@ class MachineFacts:
         shm_bytes: Size of /dev/shm in bytes; None if there is none.
         shm_free: Free bytes in /dev/shm; None if there is none.
         decoders: All decoders that packtrain knows, in its order; empty without Pillow, which all of them need.
+        gpu: What decodes on the GPU; None if there is no GPU, or no Pillow to compare with.
+        dali: NVIDIA DALI on the CPU; None if it is not installed, or there is no Pillow to compare with.
     """
 
     versions: dict[str, str | None]
@@ -74,6 +77,8 @@ class MachineFacts:
     shm_bytes: int | None
     shm_free: int | None
     decoders: tuple[DecoderFacts, ...]
+    gpu: TrialFacts | None = None
+    dali: TrialFacts | None = None
 
 
 def find_facts(seconds: float) -> MachineFacts:
@@ -95,6 +100,8 @@ def find_facts(seconds: float) -> MachineFacts:
         shm_bytes=shm_bytes,
         shm_free=shm_free,
         decoders=tuple(_decoders(seconds)) if pillow else (),
+        gpu=find_gpu() if pillow else None,
+        dali=find_dali() if pillow else None,
     )
 
 

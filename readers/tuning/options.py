@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from packtrain._core.arguments import instance, number, whole
 
 _MILLION: Final = 1_000_000
+CUDA: Final = "cuda"
+"""The decoder that is a GPU."""
 DEFAULT_PREFETCH: Final = 2
 """The loader's own `prefetch_factor`."""
 _HELD_BATCHES: Final = 2
@@ -50,7 +52,7 @@ class Setting(NamedTuple):
     """What is varied: arguments of `open_dataset` and `Loader`.
 
     Attributes:
-        decoder: `decoder` of `open_dataset`.
+        decoder: `decoder` of `open_dataset`, or ``"cuda"``: `decode` of `Loader`.
         workers: `num_workers` of `Loader`.
         prefetch: `prefetch_factor` of `Loader`.
     """

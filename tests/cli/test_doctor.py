@@ -21,6 +21,7 @@ from packtrain._codec.pillow import pillow_version
 from packtrain._readers.tuning import doctor, machine
 from packtrain._readers.tuning.decoder_speed import DecoderSpeed
 from packtrain._readers.tuning.doctor import Advice, advise
+from packtrain._readers.tuning.gpu import TrialFacts
 from packtrain._readers.tuning.machine import DecoderFacts, MachineFacts
 
 from .conftest import Run
@@ -224,6 +225,8 @@ class TestCommand:
             "pillow     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
             "cores      4 of 64",
             "/dev/shm   8.0 GiB, 1.0 GiB free",
+            "gpu        none that torch can use",
+            "dali       not installed",
         ]
         assert "500 x 375" in explanation and max(map(len, explanation.splitlines())) < 100
         assert table.splitlines() == [
@@ -245,6 +248,15 @@ class TestCommand:
         assert first.startswith("better: pillow-simd ")
         assert second == f"    {only(PLAIN).command}"
         assert cores.startswith("better: this process may use 1 of 64 core(s)")
+
+    def test_what_decodes_beside_the_decoders(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
+        on(WELL)
+        out = run("doctor").out
+        assert "\ngpu        none that torch can use\n" in out and "\ndali       not installed\n" in out
+        on(replace(WELL, gpu=TrialFacts(None, None, "pip install it"), dali=TrialFacts("DALI 2.4.0", 2, None)))
+        out = run("doctor").out
+        assert "\ngpu        nothing decodes on it: pip install it\n" in out
+        assert "\ndali       DALI 2.4.0: decoded a photograph, at most 2 of 255 from Pillow's pixels\n" in out
 
     def test_a_decoder_that_deviates_says_how(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         problem = "decodes a small grey JPEG to other pixels than Pillow"

@@ -73,6 +73,7 @@ TORCH_ALLOWED = {
     "readers/loader/resampling.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
+    "readers/tuning/gpu.py",
     "readers/transforms/pipeline.py",
     "readers/transforms/base.py",
     "readers/transforms/policies.py",

@@ -43,6 +43,15 @@ class TestConclusion:
         assert result is not None
         assert result.line == "Loader(open_dataset('/data/train'), batch_size=64, shuffle=True, num_workers=0)"
 
+    def test_the_line_of_a_gpu_names_it_to_the_loader(self) -> None:
+        target = replace(TARGET, decoders=("extension", "cuda"))
+        result = conclude(target, TuneOptions("none"), [trial_of(Setting("cuda", 0, 2), 100)])
+        assert result is not None
+        assert result.line == (
+            "Loader(open_dataset('/data/train'), batch_size=64, shuffle=True, num_workers=0, "
+            'decode="cuda", device="cuda")'
+        )
+
     def test_there_is_none_without_a_measurement(self) -> None:
         assert conclude(TARGET, TuneOptions(), []) is None
         assert conclude(TARGET, TuneOptions(consumer_ms=10), [trial_of(self.DEFAULT, 100)]) is None
