@@ -3,9 +3,9 @@
     from packtrain import Loader, open_dataset
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-The public interface is this page together with `packtrain.transforms`, `packtrain.staging`, `packtrain.accelerate` and
-`packtrain.errors`. Anything whose name begins with an underscore may change in any version. Names are imported when
-they are first used, so ``import packtrain`` loads neither torch nor numpy.
+The public interface is this page together with `packtrain.transforms`, `packtrain.staging`, `packtrain.accelerate`,
+`packtrain.dali` and `packtrain.errors`. Anything whose name begins with an underscore may change in any version. Names
+are imported when they are first used, so ``import packtrain`` loads neither torch nor numpy.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ TORCH_ALLOWED = {
     "readers/backends/options.py",
     "readers/backends/torch_loader.py",
     "readers/backends/train_val.py",
+    "readers/dali/arguments.py",
+    "readers/dali/webdataset.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
     "readers/loader/assembly.py",

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.dali import require_dali
 from helpers.lazily import consumed, lazy
-from helpers.support import FORMATS, flip, image_set, packed
+from helpers.support import FORMATS, flip, image_set, packed, require_module
 
 from packtrain import Loader, RepeatedAugmentation, Weighted, open_dataset
+from packtrain.accelerate import prepare
 from packtrain.dali import DaliLoader
 from packtrain.errors import CorruptRecord, MissingDependency, UsageError
 from packtrain.transforms import ColorJitter, RandomHorizontalFlip, RandomResizedCrop
@@ -36,7 +38,7 @@ DALI = {
 
 @pytest.fixture
 def dali() -> None:
-    pytest.importorskip("nvidia.dali", reason="pip install 'packtrain[dali]'")
+    require_dali()
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +229,17 @@ def test_frameworks_choose_the_epoch(dali: None, folder: Path) -> None:
         one.set_epoch(1)
         other.set_epoch(1)
         assert_alike(list(one), list(other))
+
+
+def test_accelerate_is_told_when_an_epoch_ends(dali: None, folder: Path) -> None:
+    require_module("accelerate")
+    from accelerate import Accelerator
+
+    with ours(dataset_in(folder)) as loader, ours(dataset_in(folder)) as other:
+        prepared = prepare(loader, Accelerator(cpu=True))
+        found = [(batch, prepared.end_of_dataloader) for batch in prepared]
+        assert_alike([batch for batch, _ in found], list(other), most=0)
+        assert [end for _, end in found] == [False] * 5 + [True]
 
 
 def test_a_damaged_record_is_left_out_and_named(dali: None, listing: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from helpers.dali import require_dali
 from helpers.lazily import consumed, lazy
 from helpers.support import encoded, image_set, packed, picture, shard_bytes
 from PIL import Image
@@ -27,7 +28,7 @@ Windows = npt.NDArray[np.float64]
 
 @pytest.fixture(autouse=True)
 def dali() -> None:
-    pytest.importorskip("nvidia.dali", reason="pip install 'packtrain[dali]'")
+    require_dali()
 
 
 @pytest.fixture(scope="module")
