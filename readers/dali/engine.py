@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.dlpack import from_dlpack
 from typing_extensions import override
 
 from packtrain._codec.stages import Stage
@@ -143,7 +144,7 @@ class DaliEngine(Engine):
 
     def _fill(self, jobs: Iterator[Job]) -> None:
         """Begins as many batches as there is room for, or all there are."""
-        begun = []
+        begun: list[_Begun] = []
         while (self._again or not self._ended) and len(self._begun) + len(begun) < self._options.depth:
             self._timer.begin_batch()
             self._timer.discard_usage()
@@ -255,7 +256,7 @@ class DaliEngine(Engine):
 
     def _on_device(self, begun: _Begun, images: Any) -> Batch:
         """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
-        tensor = torch.from_dlpack(images.as_tensor())
+        tensor = from_dlpack(images.as_tensor())
         for place, pixels in begun.pixels.items():
             tensor[place].copy_(torch.from_numpy(pixels))
         while self._lent and self._lent[0][0].query():

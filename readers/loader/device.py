@@ -303,6 +303,9 @@ class DeviceTransfer(Transfer):
         return Batch(job, batch.made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda:
+            # An engine that decodes there uses the memory again after the event that it gets.
+            return tensor.clone()
         direct = tensor.data_ptr() in self._registered
         return self._accelerator.copy(tensor if direct else self._accelerator.pinned(tensor))
 

@@ -68,6 +68,19 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
         assert all(map(torch.equal, one, other))
 
 
+def counted(patch: pytest.MonkeyPatch) -> list[DaliPipeline]:
+    """Gets the pipelines that are made from now on."""
+    made: list[DaliPipeline] = []
+    build = DaliPipeline.__init__
+
+    def counting(self: DaliPipeline, *given: Any) -> None:
+        made.append(self)
+        build(self, *given)
+
+    patch.setattr(DaliPipeline, "__init__", counting)
+    return made
+
+
 @pytest.mark.usefixtures("blind")
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -81,10 +94,8 @@ def test_what_dali_refuses_is_decoded_by_packtrain(out: Path, depth: int, shuffl
 @pytest.mark.usefixtures("blind")
 def test_a_refusal_costs_once_and_is_named_once(out: Path) -> None:
     dataset = open_dataset(out, transform=[RandomCrop(24)])
-    made: list[DaliPipeline] = []
     with pytest.MonkeyPatch.context() as patch:
-        build = DaliPipeline.__init__
-        patch.setattr(DaliPipeline, "__init__", lambda self, *given: (made.append(self), build(self, *given))[1])
+        made = counted(patch)
         with loader(DaliLoader, dataset) as found, warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             list(found)
@@ -133,9 +144,7 @@ def test_a_transform_may_change_between_epochs(out: Path) -> None:
 
 
 def test_a_transform_that_gives_the_same_size_keeps_the_pipeline(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    build = DaliPipeline.__init__
-    monkeypatch.setattr(DaliPipeline, "__init__", lambda self, *given: (made.append(1), build(self, *given))[1])
+    made = counted(monkeypatch)
     with loader(DaliLoader, open_dataset(out, transform=[RandomCrop(24)])) as found:
         for transform in ([RandomCrop(24)], [Resize((24, 24))], [RandomResizedCrop(24)]):
             found.transform = transform
