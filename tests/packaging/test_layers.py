@@ -55,6 +55,7 @@ TORCH_ALLOWED = {
     "readers/backends/torch_loader.py",
     "readers/backends/train_val.py",
     "readers/dali/arguments.py",
+    "readers/dali/engine.py",
     "readers/dali/webdataset.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
