@@ -47,7 +47,7 @@ class NvImageCodec(ImageDecoder):
             number = getattr(library, "NVIMGCODEC_DEVICE_CPU_ONLY", _CPU_ONLY)
             self._decoder = library.Decoder(device_id=number, backends=backends, **options)
         else:
-            number = torch.cuda.current_device() if device.index is None else device.index
+            number = torch.cuda.current_device() if str(device) == "cuda" else device.index
             self._decoder = library.Decoder(device_id=number, **options)
         # packtrain turns no image by its EXIF orientation, as torchvision does.
         self._params = library.DecodeParams(apply_exif_orientation=False, color_spec=library.ColorSpec.SRGB)
