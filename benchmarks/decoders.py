@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.contestants import ACCIMAGE_LOADER, PACKTRAIN
 from benchmarks.decoding import ACCIMAGE, LIBRARIES, PILLOW, PILLOW_SIMD
-from benchmarks.environments import interpreter, why_missing
+from benchmarks.environments import PEERS, interpreter, why_missing
 from benchmarks.measure import NotInstalled, child, medians, print_table, ratio, real_list
 from benchmarks.peers.common import SIDE
 from benchmarks.rounds import run, take_turns
@@ -82,4 +82,6 @@ def show(result: dict[str, Any]) -> None:
 def _why_missing(name: str) -> str:
     if name == PILLOW_SIMD:
         return "packtrain's environment has Pillow: make setup PILLOW=pillow-simd"
+    if ENVIRONMENTS[name] == ACCIMAGE:
+        return PEERS[ACCIMAGE].lacks()
     return why_missing(ENVIRONMENTS[name])

@@ -131,8 +131,6 @@ def interpreter(name: str | None) -> str:
 
 def why_missing(name: str | None) -> str:
     """The reason why `make` could not make an environment."""
-    if name is not None and (lacks := PEERS[name].lacks()):
-        return lacks
     path = ENVIRONMENTS / f"{name}.reason"
     return path.read_text().strip() if path.exists() else "not installed; `make bench-peers` installs it"
 
