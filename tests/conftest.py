@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
+from helpers.memory import memory_folder
 from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
@@ -94,12 +94,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """An empty folder in /dev/shm if that is writable: thousands of fsyncs take minutes on a disk."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=shared) as folder:
-        yield Path(folder)
+    with memory_folder(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,10 @@ from packtrain._core.reader_reports import reports
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(memory_path: Path) -> Path:
     """A cache of a few samples."""
-    grow(tmp_path / "cache", 70)
-    return tmp_path / "cache"
+    grow(memory_path / "cache", 70)
+    return memory_path / "cache"
 
 
 def turn_over(root: Path) -> None:

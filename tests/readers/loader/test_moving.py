@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
+def cache(memory_path: Path) -> Cache:
+    return Cache(memory_path / "cache")
 
 
 @pytest.fixture
