@@ -59,7 +59,6 @@ TORCH_ALLOWED = {
     "readers/dali/webdataset.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
-    "readers/dali/engine.py",
     "readers/loader/assembly.py",
     "readers/loader/blob.py",
     "readers/loader/columns.py",
