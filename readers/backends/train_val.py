@@ -29,7 +29,7 @@ class TrainVal:
     crop, crop] in channels_last memory, and labels int64 [batch]. Training takes a crop of random area, resized to
     `crop`, and mirrors every second image. Validation resizes the shorter side to `val_size` and takes the centre. With
     the same `seed`, all back ends hand out the same samples in the same order with the same crops; only pixels differ a
-    little where DALI decodes and resizes.
+    little where DALI decodes on a GPU.
 
         with TrainVal("train", "val", "dali-cpu", batch_size=256) as data:
             for epoch in range(90):
@@ -48,7 +48,7 @@ class TrainVal:
             not used. DALI takes images that are stored encoded, not raw.
         val: The validation set, likewise.
         backend: ``"packtrain"``: `packtrain.Loader`. ``"torch"``: torch's DataLoader, whose workers read the same
-            datasets. ``"dali-cpu"``: DALI decodes and resizes on the CPU. ``"dali-gpu"``: it does on the GPU.
+            datasets. ``"dali-cpu"``: DALI decodes on the CPU. ``"dali-gpu"``: it decodes and resizes on the GPU.
         batch_size: Number of samples in a training batch of this rank.
         val_batch_size: Number of samples in a validation batch; None: as in training.
         crop: Height and width of the images, in pixels.

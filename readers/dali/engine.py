@@ -1,16 +1,10 @@
 """Makes batches with DALI, in the place of the loader's workers.
 
-The pixels are those of `packtrain.Loader`, with these differences, which come from how DALI resizes:
+On a CPU, DALI only decodes: JPEGs and PNGs of up to 8 bits, of which it makes the pixels that Pillow makes. packtrain
+crops, resizes and flips these as it does for `packtrain.Loader`, so that all pixels are the same. It also decodes all
+other images, and those that DALI refuses.
 
-- Without a resize: none.
-- Nearest: where a place lies on the border of two pixels, the other one may be taken.
-- All other filters: 1 level, because Pillow rounds between the two passes of a resize.
-- The outermost pixels of a picture that is made smaller (1 for bilinear, 2 for bicubic, 3 for lanczos) may differ by
-  more: DALI repeats the pixels at the edge, where Pillow leaves out what lies beyond it.
-- Bicubic and lanczos may differ by more beside pixels that are black or white: Pillow also clips between the passes.
-
-DALI decodes JPEGs and PNGs of up to 8 bits as Pillow does. All other images, and those that DALI refuses, are decoded
-by packtrain, with exactly its pixels.
+On a GPU, DALI does all of that, with other arithmetic than Pillow's.
 """
 
 from __future__ import annotations
@@ -18,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -28,6 +23,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 from typing_extensions import override
 
+from packtrain._codec.decoders import decoder
+from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import CorruptRecord, LoaderError
 from packtrain._core.schema import IMAGE
@@ -40,7 +37,7 @@ from ..loader.samples import SampleMaker
 from ..loader.slots import Event
 from ..monitoring.counters import Words, blank
 from ..monitoring.timing import StageTimer
-from ..transforms.undecoded import Undecoded
+from ..transforms.undecoded import DecodedElsewhere, Undecoded
 from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
 
 _WARNINGS: Final = 10
@@ -72,12 +69,14 @@ class _Begun(NamedTuple):
         batch: All of it but the images.
         rows: Rows of its samples.
         inputs: What DALI got, with the memory that it reads.
+        plans: What becomes of each image that DALI decodes.
         pixels: The images that packtrain decoded, by their places in the batch.
     """
 
     batch: Batch
     rows: Sequence[int]
     inputs: Inputs
+    plans: Sequence[ImagePlan]
     pixels: dict[int, Pixels]
 
 
@@ -110,6 +109,8 @@ class DaliEngine(Engine):
         """Rows that packtrain refused as well, with what is wrong with each."""
         self._lent: deque[tuple[Event, Any]] = deque()
         """Memory of a GPU that is read until an event."""
+        self._elsewhere: Final = DecodedElsewhere(decoder("auto"))
+        self._threads: Final = ThreadPoolExecutor(options.threads, "packtrain-resize")
         self._pipeline: DaliPipeline | None = None
         self._maker: BatchMaker | None = None
         self._adopt(maker, probe)
@@ -192,7 +193,8 @@ class DaliEngine(Engine):
                 continue
             made = batch.made._replace(skipped=[*batch.made.skipped, *left_out])
             given = [STAND_IN if place in pixels else image for place, image in enumerate(images)]
-            return _Begun(Batch(job, made, batch.value), rows, inputs_of(given or [STAND_IN]), pixels)
+            inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
+            return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in given], pixels)
 
     def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
         """Reads and plans a batch: all of it but the images, the rows of its samples, and the images."""
@@ -247,12 +249,18 @@ class DaliEngine(Engine):
     def _handed_out(self, begun: _Begun, images: Any) -> Batch:
         if self._options.device is not None:
             return self._on_device(begun, images)
-        array = np.asarray(images.as_tensor())
-        if begun.pixels and not array.flags.writeable:
-            array = array.copy()
-        for place, pixels in begun.pixels.items():
-            array[place] = pixels
-        return begun.batch._replace(value={**begun.batch.value, IMAGE: array})
+        out = np.empty((self.layout.batch_size, *self.layout.fields[IMAGE].shape), np.uint8)
+
+        def finish(place: int) -> None:
+            if place in begun.pixels:
+                out[place] = begun.pixels[place]
+            else:
+                self._elsewhere.finish(begun.plans[place], np.asarray(images[place]), out[place])
+
+        # The extension resizes without Python's lock.
+        deque(self._threads.map(finish, range(len(begun.plans))), maxlen=0)
+        self._timer.end_stage(Stage.RESIZE)
+        return begun.batch._replace(value={**begun.batch.value, IMAGE: out})
 
     def _on_device(self, begun: _Begun, images: Any) -> Batch:
         """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
@@ -350,6 +358,7 @@ class DaliEngine(Engine):
     @override
     def close(self) -> None:
         self._pipeline = None
+        self._threads.shutdown()
         self._begun.clear()
         for event, _ in self._lent:
             event.synchronize()

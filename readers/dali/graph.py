@@ -1,4 +1,7 @@
-"""The DALI pipeline: decodes a rectangle of each image, resizes it and flips it."""
+"""The DALI pipeline: decodes a rectangle of each image; on a GPU, it also resizes and flips it.
+
+On a CPU, packtrain does that: DALI's resize takes ten times as long as its own, which also has Pillow's pixels.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from packtrain._core.errors import UsageError
 from ..transforms.undecoded import Undecoded
 
 Inputs = tuple[Any, ...]
-"""What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each; start and end of what
-is resized in that; filters; whether to mirror, and to turn upside down."""
-_INPUTS: Final = 8
+"""What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each. On a GPU, also start
+and end of what is resized in that; filters; whether to mirror, and to turn upside down."""
+_REGIONS, _RESIZES = 3, 5
 
 # DALI's filters by the values of `PIL.Image.Resampling`; with antialiasing, as Pillow has it.
 _FILTERS: Final = {
@@ -76,7 +79,7 @@ class DaliPipeline:
             assert len(self._fed) < left
 
     def next(self) -> Any:
-        """Waits for the next batch: a TensorList, uint8 [batch][height, width, 3].
+        """Waits for the next batch: a TensorList, uint8 [batch][height, width, 3], on a CPU each of its own size.
 
         Raises:
             Exception: Whatever DALI raises.
@@ -106,32 +109,50 @@ def _built(
             raise StopIteration
         return fed.popleft()
 
+    options = {
+        "output_type": types.RGB,
+        # packtrain turns no image by its EXIF orientation, as torchvision does.
+        "adjust_orientation": False,
+        "jpeg_fancy_upsampling": True,
+        **hints,
+    }
+    inputs = _REGIONS if device is None else _REGIONS + _RESIZES
     pipeline = Pipeline(batch_size, threads, device, prefetch_queue_depth=depth, exec_dynamic=True)
     with pipeline:
-        data, start, shape, roi_start, roi_end, filters, mirrored, flipped = fn.external_source(
-            source=source, num_outputs=_INPUTS, no_copy=True
-        )
-        options = {
-            "output_type": types.RGB,
-            # packtrain turns no image by its EXIF orientation, as torchvision does.
-            "adjust_orientation": False,
-            "jpeg_fancy_upsampling": True,
-            **hints,
-        }
+        data, start, shape, *resize = fn.external_source(source=source, num_outputs=inputs, no_copy=True)
         rectangle = {"start": start, "shape": shape, "axes": [0, 1]}
         if device is None:
             images = fn.decoders.image_slice(data, device="cpu", **rectangle, **options)
         else:
-            # On several GPUs, decoding a region fails or crashes (NVIDIA/nvImageCodec#55).
-            images = fn.slice(fn.decoders.image(data, device="mixed", **options), **rectangle)
-        filters = fn.reinterpret(filters, dtype=types.INTERP_TYPE)
-        images = fn.resize(
-            images, size=size[::-1], interp_type=filters, roi_start=roi_start, roi_end=roi_end, antialias=True
-        )
-        images = fn.flip(images, horizontal=mirrored, vertical=flipped)
+            images = resized(fn.decoders.image(data, device="mixed", **options), rectangle, resize, size)
         pipeline.set_outputs(images)
     pipeline.build()
     return pipeline
+
+
+def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], size: tuple[int, int]) -> Any:
+    """The part of the graph that a GPU runs after it has decoded whole cuts.
+
+    On several GPUs, decoding only a region fails or crashes (NVIDIA/nvImageCodec#55).
+
+    Args:
+        images: The decoded images.
+        rectangle: Which part of each is taken, as arguments of ``fn.slice``.
+        resize: Start and end of what is resized in that; filters; whether to mirror, and to turn upside down.
+        size: Width and height of the results, in pixels.
+    """
+    from nvidia.dali import fn, types
+
+    roi_start, roi_end, filters, mirrored, flipped = resize
+    images = fn.resize(
+        fn.slice(images, **rectangle),
+        size=size[::-1],
+        interp_type=fn.reinterpret(filters, dtype=types.INTERP_TYPE),
+        roi_start=roi_start,
+        roi_end=roi_end,
+        antialias=True,
+    )
+    return fn.flip(images, horizontal=mirrored, vertical=flipped)
 
 
 def decodes(image: Undecoded) -> bool:
@@ -153,20 +174,29 @@ def decodes(image: Undecoded) -> bool:
     return bytes(data[:8]) == _PNG and len(data) > _PNG_BITS and data[_PNG_BITS] <= 8
 
 
-def inputs_of(images: Sequence[Undecoded]) -> Inputs:
+def inputs_of(images: Sequence[Undecoded], *, resizes: bool) -> Inputs:
     """What the pipeline gets for a batch.
+
+    Args:
+        images: The images.
+        resizes: True if the pipeline resizes and flips them, too.
 
     Raises:
         UsageError: DALI does not have the filter of a resize.
     """
+    sources = np.array([image.plan.source for image in images], np.int32)
+    data = [np.frombuffer(image.data, np.uint8) for image in images]
+    regions = data, np.ascontiguousarray(sources[:, 1::-1]), np.ascontiguousarray(sources[:, :1:-1])
+    return (*regions, *_resizes_of(images)) if resizes else regions
+
+
+def _resizes_of(images: Sequence[Undecoded]) -> Inputs:
     from nvidia.dali import types
 
-    starts, shapes, roi_starts, roi_ends, filters, mirrored, flipped = [], [], [], [], [], [], []
+    roi_starts, roi_ends, filters, mirrored, flipped = [], [], [], [], []
     for image in images:
         plan = image.plan
-        left, top, width, height = plan.source
-        starts.append((top, left))
-        shapes.append((height, width))
+        left, top, _, _ = plan.source
         # The rectangle of the source that becomes the result, within what is decoded.
         x, y, wide, high = (0, 0, *plan.size) if plan.window is None else plan.window
         across, down = (1.0, 1.0) if plan.resize is None else _scales(plan.box[2:], plan.resize[:2])
@@ -178,9 +208,6 @@ def inputs_of(images: Sequence[Undecoded]) -> Inputs:
         mirrored.append(plan.mirrored)
         flipped.append(bool(plan.rest))
     return (
-        [np.frombuffer(image.data, np.uint8) for image in images],
-        np.array(starts, np.int32),
-        np.array(shapes, np.int32),
         np.array(roi_starts, np.float32),
         np.array(roi_ends, np.float32),
         np.array(filters, np.int32),
@@ -193,7 +220,7 @@ def _filter(resample: int) -> str:
     if resample not in _FILTERS:
         name = next((name for name, value in FILTERS.items() if value == resample), str(resample))
         known = ", ".join(name for name, value in FILTERS.items() if value in _FILTERS)
-        raise UsageError(f"DALI cannot resize with {name}: use one of {known}, or packtrain.Loader")
+        raise UsageError(f"DALI cannot resize with {name} on a GPU: use one of {known}, or decode='cpu'")
     return _FILTERS[resample]
 
 

@@ -39,11 +39,11 @@ _REFUSED: Final[Mapping[str, tuple[object, str]]] = {
 
 
 class DaliLoader(Loader):
-    """A `packtrain.Loader` in which NVIDIA DALI decodes, resizes and flips, in threads of this process or on a GPU.
+    """A `packtrain.Loader` in which NVIDIA DALI decodes, in threads of this process or on a GPU.
 
-    packtrain reads, checks and cuts the records, and plans each image; DALI does the work on pixels. So order, crops,
-    sharding, resuming, labels and fields are those of `packtrain.Loader` with the same arguments, and a state of one
-    can be loaded by the other. Pixels differ slightly, see docs/dali.md. Transforms may only crop, resize once, and
+    packtrain reads, checks and cuts the records, and plans each image. So order, crops, sharding, resuming, labels and
+    fields are those of `packtrain.Loader` with the same arguments, and a state of one can be loaded by the other. On a
+    CPU, so are all pixels; on a GPU they differ slightly, see docs/dali.md. Transforms may only crop, resize once, and
     flip; steps on tensors may follow.
 
     With ``device="cuda"``, uint8 images are copied to the GPU, and cast and normalised there. With ``decode="mixed"``

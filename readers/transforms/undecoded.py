@@ -13,16 +13,17 @@ from typing import Any, Final, NamedTuple
 from typing_extensions import override
 
 from packtrain._codec.cut import cut
-from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
+from packtrain._codec.decoders import Decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.pillow import check_pixels, require_pillow
-from packtrain._codec.stages import CUT, OnStage
+from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
 
 from .compose import Compose, name_of
-from .executors import Decoded, Executor
+from .executors import ArrayExecutor, Decoded, Executor, PillowExecutor, Pixels
 from .views import Views
 
 UPSIDE_DOWN: Final = Flip(horizontal=False)
@@ -46,6 +47,34 @@ class Undecoded(NamedTuple):
     def size(self) -> tuple[int, int]:
         """Width and height of the result, in pixels."""
         return self.plan.size
+
+
+class DecodedElsewhere:
+    """Does what plans say with pixels that somebody else has decoded, as the loader's workers do.
+
+    Args:
+        decoder: Not used: there is nothing left to decode.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        records = RecordDecoder(StoreOptions("jpeg"), decoder)
+        self._executors: Final = (ArrayExecutor(records, scaled=False), PillowExecutor(records, scaled=False))
+
+    def finish(self, plan: ImagePlan, pixels: Pixels, into: Pixels) -> None:
+        """Crops, resizes and flips.
+
+        Args:
+            plan: The plan of an `Undecoded` image.
+            pixels: Its pixels in the rectangle ``plan.source``, uint8 [height, width, 3].
+            into: Gets the result, uint8 [height, width, 3].
+        """
+        left, top, width, height = plan.source
+        part = DecodedPart(pixels, 1, left, top)
+        image = EncodedImage(memoryview(b""), left + width, top + height, part)
+        decoded = next(filter(None, (each.decode(image, plan, untimed) for each in self._executors)))
+        made = decoded.finish(into, untimed)
+        if made is not into:
+            into[:] = made.permute(1, 2, 0).numpy()
 
 
 class UndecodedExecutor(Executor):
