@@ -15,9 +15,6 @@ from benchmarks.measure import child
 from benchmarks.train_val_memory import MOST, PHASES, growth, resident, starts, through
 from packtrain import Loader, StoreOptions
 
-BACKENDS = pytest.mark.parametrize(
-    "backend", ["packtrain", pytest.param("torch", marks=pytest.mark.complete), "dali-cpu"]
-)
 EPOCHS = 8
 OPTIONS = {"crop": 96, "val_size": 112, "batch_size": 8, "workers": 1}
 
@@ -32,10 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(source / "train.txt", out, "tar", store=StoreOptions("crop-ready"))
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["packtrain", pytest.param("torch", marks=pytest.mark.complete), pytest.param("dali-cpu", marks=pytest.mark.dali)],
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("backend", ["packtrain", "torch", "dali-cpu"])
 def test_memory_stays_the_same(folder: Path, backend: str) -> None:
     if backend == "dali-cpu":
         pytest.importorskip("nvidia.dali", reason="pip install 'packtrain[dali]'")
