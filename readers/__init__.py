@@ -1,1 +1,1 @@
-"""Reading packed datasets: datasets, transforms, formats, the loader, its monitoring and its tuning."""
+"""Reading packed datasets: datasets, transforms, formats, the loader, DALI, back ends, monitoring and tuning."""

@@ -3,4 +3,6 @@
 - `graph`: the DALI pipeline, and what it gets for each image.
 - `engine`: makes batches with it, in the place of the loader's workers.
 - `loader`: what users see, `DaliLoader`.
+- `webdataset`: `WebdatasetLoader`, in which DALI also reads, shuffles and crops.
+- `arguments`: the arguments of both.
 """

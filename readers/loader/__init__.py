@@ -15,6 +15,7 @@ In the order in which they are used: `ranks` knows the seed and which rank this 
 rows a step takes, and `progress` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
 whose fields `columns` writes, `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps
 batches ahead in the slots of the `arena`, `assembly`, `device` and `postprocess` turn them into what the consumer gets,
+with `decode="cuda"`, `decoding` does so too: a GPU decodes (`cuda_decoder`), and `resampling` crops and resizes;
 `pipeline` holds all these together, `passes` counts what is handed out, and `loader` is what users see.
 """
 

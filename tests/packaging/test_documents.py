@@ -130,6 +130,14 @@ def test_the_index_of_documents_is_complete() -> None:
         assert {path.name for path in folder.glob("*.md")} - linked == {"README.md"}
 
 
+@pytest.mark.parametrize("name", ["filler", "readers/backends", "readers/dali", "readers/loader", "staging"])
+def test_the_design_names_each_module(name: str) -> None:
+    text = (ROOT / "docs/design.md").read_text()
+    cells = {module for line in text.splitlines() if line.startswith("| `") for module in line.split("|")[1].split("`")}
+    modules = {path.stem for path in (ROOT / name).glob("*.py")}
+    assert modules - {"__init__"} <= cells
+
+
 @pytest.mark.parametrize(
     ("text", "law"),
     [
