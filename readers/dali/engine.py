@@ -9,7 +9,6 @@ On a GPU, DALI does all of that, with other arithmetic than Pillow's.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +38,6 @@ from ..monitoring.counters import Words, blank
 from ..monitoring.timing import StageTimer
 from ..transforms.undecoded import DecodedElsewhere, Undecoded
 from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
-
-_WARNINGS: Final = 10
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -103,8 +100,8 @@ class DaliEngine(Engine):
         """True if there are no more jobs."""
         self._error: Exception | None = None
         """Why there are no more batches after those that are begun."""
-        self._refused: set[int] = set()
-        """Rows that DALI refused."""
+        self._refused: dict[int, str] = {}
+        """Rows that DALI refused, with what it said about each."""
         self._damaged: dict[int, str] = {}
         """Rows that packtrain refused as well, with what is wrong with each."""
         self._lent: deque[tuple[Event, Any]] = deque()
@@ -114,11 +111,6 @@ class DaliEngine(Engine):
         self._pipeline: DaliPipeline | None = None
         self._maker: BatchMaker | None = None
         self._adopt(maker, probe)
-
-    @property
-    def refused(self) -> int:
-        """Number of images that DALI refused, each counted once."""
-        return len(self._refused)
 
     def _adopt(self, maker: BatchMaker, probe: Probe) -> None:
         with preserved():
@@ -178,6 +170,7 @@ class DaliEngine(Engine):
 
     def _planned(self, job: Job) -> _Begun:
         """Reads and plans a batch, and decodes what DALI does not."""
+        assert self._maker is not None
         while True:
             kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
             left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
@@ -191,7 +184,12 @@ class DaliEngine(Engine):
             except _Damage as damage:
                 self._damaged[damage.row] = str(damage)
                 continue
-            made = batch.made._replace(skipped=[*batch.made.skipped, *left_out])
+            refused = [
+                f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {self._refused[row]}"
+                for row in rows
+                if row in self._refused
+            ]
+            made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused)
             given = [STAND_IN if place in pixels else image for place, image in enumerate(images)]
             inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
             return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in given], pixels)
@@ -288,16 +286,7 @@ class DaliEngine(Engine):
         found = self._tried(first.inputs)
         if not found:
             raise _failed(error) from error
-        assert self._maker is not None
-        for place, reason in found.items():
-            row = first.rows[place]
-            if len(self._refused) < _WARNINGS:
-                warnings.warn(
-                    f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {reason}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            self._refused.add(row)
+        self._refused |= {first.rows[place]: reason for place, reason in found.items()}
         self._again.extendleft(reversed(again))
 
     def _tried(self, inputs: Inputs) -> dict[int, str]:

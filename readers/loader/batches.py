@@ -46,7 +46,7 @@ class Made(NamedTuple):
         skipped: For each sample that was left out, what was wrong with it.
         blob: The fields of the batch that lie in no array, see `blob`.
         undecoded: The images that are still to be decoded, if they lie in no slot; see `encoded`.
-        refused: The names of the images that the consumer's GPU refused and the CPU had to decode.
+        refused: For each image that DALI or the GPU refused, so that packtrain decoded it on the CPU, a message.
         collated: What `collate_fn` returned; None without `collate_fn`.
         layout: The arrays of a batch, if the job was to find that out.
         error: Why there is no batch; None if there is one.

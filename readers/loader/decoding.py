@@ -140,7 +140,7 @@ class Decoding:
     def _pixels(
         self, images: Sequence[Undecoded], batch: Batch
     ) -> tuple[list[torch.Tensor | None], list[str], list[str]]:
-        """The pixels of each image, or None; which were decoded by the CPU; and what is wrong with the others."""
+        """The pixels of each image, or None; a message for each that the CPU decoded; what is wrong with the others."""
         pixels = self._decoder.decode([image.data for image in images])
         refused, damaged = [], []
         for number, image in enumerate(images):
@@ -155,7 +155,7 @@ class Decoding:
                 pixels[number] = None
                 damaged.append(str(error))
             else:
-                refused.append(self._samples.describe(row))
+                refused.append(f"the GPU refused an image, so the CPU decoded it: {self._samples.describe(row)}")
         return pixels, refused, damaged
 
     def _by_the_cpu(self, image: Undecoded, row: int) -> torch.Tensor:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset, Sampler
 
-# Number of damaged records that are warned about.
+# Number of damaged records that are warned about, and of images that DALI or the GPU refused.
 _WARNINGS: Final = 10
 # Seconds, a year: more cannot be waited for.
 _LONGEST: Final = 365 * 86400.0
@@ -222,7 +222,9 @@ class Loader:
         )
         self._options.postprocess.check(maker.samples.finishers)
         self._pipeline = Pipeline(self._options, self.stats)
-        self._skipped = self._refused = 0
+        self._skipped = 0
+        self._told = set[str]()
+        """Warnings about images that were refused. In each epoch they are refused again."""
         self._pass: Token | None = None
         """Stands for the present pass."""
         self._made = True
@@ -501,9 +503,10 @@ class Loader:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
             warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
-        for name in made.refused[: max(0, _WARNINGS - self._refused)]:
-            warnings.warn(f"the GPU refused an image, so the CPU decoded it: {name}", RuntimeWarning, stacklevel=5)
-        self._refused += len(made.refused)
+        for message in made.refused:
+            if len(self._told) < _WARNINGS and message not in self._told:
+                self._told.add(message)
+                warnings.warn(message, RuntimeWarning, stacklevel=5)
         self.stats.count(made.size, len(made.skipped), len(made.refused))
         self._following.take(made.size)
         if not made.size and self.world_size > 1:

@@ -106,7 +106,7 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
     if figures.skipped:
         yield "  left out", f"{figures.skipped:,}", "damaged"
     if figures.refused:
-        yield "  decoded by the CPU", f"{figures.refused:,}", "because the GPU refused them"
+        yield "  decoded by the CPU", f"{figures.refused:,}", "which DALI or the GPU refused"
     if (growth := figures.growth) is not None:
         yield "generation", f"{growth.generation}", f"{growth.samples:,} samples, {growth.new_samples:,} of them new"
         yield "  reuse", f"{growth.reuse:.1f}", f"times each of {growth.published:,} samples on average"

@@ -62,7 +62,7 @@ class Count(IntEnum):
     FAULTS = 17
     """Page faults that had to wait for a disk."""
     REFUSED = 18
-    """Images that the consumer's GPU refused, so that the CPU decoded them."""
+    """Images that DALI or the GPU refused, so that packtrain decoded them on the CPU."""
 
 
 # Up to Python 3.11, looking up a member of an enumeration takes longer than counting.

@@ -110,7 +110,7 @@ class Figures:
         disk_bytes: Bytes that had to be read from a disk, as far as the file system tells.
         disk_faults: Number of page faults that had to wait for a disk.
         growth: Which generation of a growing cache was read last; None for other datasets.
-        refused: Number of images that the GPU refused with ``decode="cuda"``, so that the CPU decoded them.
+        refused: Number of images that DALI or the GPU refused, so that packtrain decoded them on the CPU.
     """
 
     setup: Setup

@@ -164,7 +164,7 @@ class Meter:
         Args:
             samples: Number of samples in it.
             skipped: Number of samples left out of it.
-            refused: Number of images that the GPU refused to decode.
+            refused: Number of images that DALI or the GPU refused to decode.
         """
         self._counters.add(SAMPLES, samples)
         if skipped:

@@ -101,6 +101,7 @@ def test_a_refusal_costs_once_and_is_named_once(out: Path) -> None:
             list(found)
             first = len(made)
             list(found)
+            assert found.stats.total.refused == 2 * len(GIFS)
     names = [str(each.message) for each in told if "DALI refuses" in str(each.message)]
     assert len(names) == len(GIFS)
     assert all(sum(f"{row}.img" in name for name in names) >= 1 for row in GIFS)
