@@ -265,6 +265,17 @@ def test_the_number_of_kernels_does_not_depend_on_the_number_of_images() -> None
     assert counts[0] == counts[1] < 100
 
 
+def test_small_images_are_not_computed_at_the_size_of_large_ones() -> None:
+    small, large = tensors(photographs(40, 10)), tensors(photographs(1, 400))
+    both = small[0] + large[0], small[1] + large[1]
+    most = []
+    for batch in (large, both):
+        with Costs(batch[0]) as costs:
+            resampled(*batch)
+        most.append(costs.most)
+    assert most[1] < 2 * most[0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 8 * 2**20

@@ -13,13 +13,14 @@ from helpers.support import encoded, import_torchvision, param_id, picture
 from helpers.undecoded import pixels
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from packtrain import PackedDataset, open_dataset
 from packtrain._codec.geometry import Flip
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.image_dataset import samples_of
 from packtrain._readers.transforms.undecoded import UPSIDE_DOWN, Undecoded, black
-from packtrain.errors import UsageError
+from packtrain.errors import CorruptRecord, UsageError
 from packtrain.transforms import (
     CenterCrop,
     ColorJitter,
@@ -78,6 +79,14 @@ def test_what_an_undecoded_image_stands_for_is_what_is_decoded_otherwise(dataset
         assert image.plan.rest in ((), (UPSIDE_DOWN,))
         assert image.size == (expected.shape[1], expected.shape[0])
         assert torch.equal(pixels(image), expected), (row, image.plan)
+
+
+def test_an_image_of_too_many_pixels_is_refused(large: PackedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = samples_of(large.with_transform([CenterCrop(64)])).undecoded()
+    width, height = LARGE[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", width * height // 2 - 1)
+    with pytest.raises(CorruptRecord, match="more than twice"):
+        samples.make(0, [])
 
 
 @st.composite
