@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from helpers.gpu_decoding import Engine, Fake, decoding
 from helpers.lazily import consumed, lazy
 from helpers.support import packed
 from PIL import Image
+from typing_extensions import Buffer
 
 from packtrain import Loader, index_shards, open_dataset
 from packtrain._codec.resizing import style
 from packtrain._core.options import StoreOptions
+from packtrain._readers.loader.decoding import BatchDecoder, ImageDecoder
 from packtrain._readers.loader.samples import SampleMaker
-from packtrain.errors import CorruptRecord
+from packtrain.errors import CorruptRecord, LoaderError
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Resize
 
 TRAIN = [RandomResizedCrop(24), RandomHorizontalFlip(), RandomVerticalFlip(0.3)]
@@ -52,6 +55,23 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(f"{number}.{kind} {number}\n")
     (folder / "train.txt").write_text("".join(lines))
     return folder / "train.txt"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_queued_work_is_waited_for_before_decoding_and_after_it(fails: bool) -> None:
+    done: list[str] = []
+
+    class Decoder(ImageDecoder):
+        def decode(self, data: Sequence[Buffer]) -> Sequence[torch.Tensor | None]:
+            done.append("decode")
+            if fails:
+                raise LoaderError("no memory")
+            return [None] * len(data)
+
+    decoder = BatchDecoder(Decoder(), lambda: done.append("wait"), torch.device("cpu"))
+    with pytest.raises(LoaderError) if fails else nullcontext():
+        assert decoder.decode([b"", b""]) == [None, None]
+    assert done == ["wait", "decode", "wait"]
 
 
 @pytest.fixture(scope="module", params=["crop-ready", "verbatim", "indexed"])
