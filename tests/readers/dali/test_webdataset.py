@@ -17,6 +17,7 @@ from helpers.support import encoded, image_set, packed, picture, shard_bytes
 from PIL import Image
 
 from packtrain import LabelSpec, Loader, StoreOptions, concat, open_dataset
+from packtrain._core.manifest import Manifest
 from packtrain.dali import WebdatasetLoader
 from packtrain.errors import LoaderError, UsageError
 from packtrain.transforms import CenterCrop, ColorJitter, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
@@ -105,6 +106,54 @@ def test_images_are_those_of_their_labels(tmp_path: Path) -> None:
             assert images.is_contiguous(memory_format=torch.channels_last)
             for image, label in zip(images, labels.tolist(), strict=True):
                 assert (image.float() - wanted[label].float()).abs().max() <= 2
+
+
+def test_ranks_draw_other_crops(tmp_path: Path) -> None:
+    (tmp_path / "0.jpg").write_bytes(encoded(picture(0, 200, 150)))
+    listing = tmp_path / "list.txt"
+    listing.write_text("0.jpg 0\n" * IMAGES)
+    dataset = dataset_in(packed(listing, tmp_path / "out", "tar"))
+    first, second = (next(iter(loader_of(dataset, rank=rank, world_size=2)))[0] for rank in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_images_are_not_turned_by_their_orientation(tmp_path: Path) -> None:
+    pixels = np.zeros((48, 48, 3), np.uint8)
+    pixels[24:] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    (tmp_path / "0.jpg").write_bytes(encoded(Image.fromarray(pixels), exif=exif))
+    (tmp_path / "list.txt").write_text("0.jpg 0\n")
+    dataset = open_dataset(
+        packed(tmp_path / "list.txt", tmp_path / "out", "tar"), [RandomResizedCrop(16, scale=(1, 1), ratio=(1, 1))]
+    )
+    ((images, _),) = loader_of(dataset)
+    assert images[0, :, 0].max() < 9 and images[0, :, -1].min() > 246
+
+
+def test_a_shard_without_records_is_left_out(tmp_path: Path) -> None:
+    listing = image_set(tmp_path, 6)
+    (tmp_path / "image 3.jpg").write_bytes(b"no image")
+    out = packed(listing, tmp_path / "out", "tar", shard_bytes=1, max_rejects="1")
+    assert 0 in [shard.records for shard in Manifest.load(out).shards]
+    with loader_of(dataset_in(out)) as loader:
+        assert len(labels_of(loader)) == 5
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+def test_shards_are_mapped_as_the_dataset_is(folder: Path, io: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nvidia.dali import fn
+
+    read, asked = fn.readers.webdataset, []
+
+    def reader(**options: Any) -> Any:
+        asked.append(options["dont_use_mmap"])
+        return read(**options)
+
+    monkeypatch.setattr(fn.readers, "webdataset", reader)
+    with loader_of(dataset_in(folder, io=io)) as loader:
+        next(iter(loader))
+    assert asked == [io == "pread"]
 
 
 def test_batches_that_are_kept_stay_as_they_are(folder: Path) -> None:
