@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import torch
 from torch.utils.data import Dataset
 
-from packtrain._core.arguments import choice, flag, items, number, unexpected, whole
+from packtrain._core.arguments import choice, flag, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import PAIR
 
@@ -162,19 +162,3 @@ def dataset_of(name: str, dataset: str | os.PathLike[str] | ImageDataset) -> Ima
             "it without fields="
         )
     return dataset
-
-
-def aspect_of(aspect: Iterable[float]) -> tuple[float, float]:
-    """Smallest and largest ratio of width to height.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    expected = "two positive numbers, the smaller one first, such as (3 / 4, 4 / 3)"
-    found = items("aspect", aspect, expected)
-    if len(found) != 2:
-        raise unexpected("aspect", aspect, expected)
-    low, high = (number("aspect", each, 1e-6, 1e6, expected) for each in found)
-    if low > high:
-        raise unexpected("aspect", aspect, expected)
-    return low, high

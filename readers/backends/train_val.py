@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -14,9 +14,10 @@ from packtrain._core.arguments import number, whole
 from ..dataset.image_dataset import ImageDataset
 from ..loader.loader import Loader
 from ..loader.postprocess import BatchTransform
+from ..transforms.arguments import bounds
 from ..transforms.geometric import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from .memory import give_back, limit
-from .options import Backend, aspect_of, dataset_of, device_for, making, ranks_for
+from .options import Backend, dataset_of, device_for, making, ranks_for
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -93,7 +94,7 @@ class TrainVal:
         std: float | Iterable[float] = IMAGENET_STD,
         fp16: bool = False,
         min_crop_size: float = 0.08,
-        aspect: Iterable[float] = (3 / 4, 4 / 3),
+        aspect: Sequence[float] = (3 / 4, 4 / 3),
         workers: int | Literal["auto"] = "auto",
         queue: int = 2,
         rank: int | None = None,
@@ -137,7 +138,10 @@ class TrainVal:
         self._train: Final = make.loader(
             self.train,
             batch_size,
-            transform=[RandomResizedCrop(crop, scale=(area, 1), ratio=aspect_of(aspect)), RandomHorizontalFlip()],
+            transform=[
+                RandomResizedCrop(crop, scale=(area, 1), ratio=bounds("aspect", aspect, zero=False)),
+                RandomHorizontalFlip(),
+            ],
             shuffle=True,
             seed=seed,
             drop_last=drop_last,

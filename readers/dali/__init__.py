@@ -1,4 +1,4 @@
-"""NVIDIA DALI behind the loader's face: it decodes, resizes and flips what packtrain reads, plans and cuts.
+"""NVIDIA DALI behind the loader's face: it decodes what packtrain reads, plans and cuts; on a GPU, it also resizes.
 
 - `graph`: the DALI pipeline, and what it gets for each image.
 - `engine`: makes batches with it, in the place of the loader's workers.

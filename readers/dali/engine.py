@@ -22,7 +22,6 @@ import torch
 from torch.utils.dlpack import from_dlpack
 from typing_extensions import override
 
-from packtrain._codec.decoders import decoder
 from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import CorruptRecord, LoaderError
@@ -106,7 +105,7 @@ class DaliEngine(Engine):
         """Rows that packtrain refused as well, with what is wrong with each."""
         self._lent: deque[tuple[Event, Any]] = deque()
         """Memory of a GPU that is read until an event."""
-        self._elsewhere: Final = DecodedElsewhere(decoder("auto"))
+        self._elsewhere: Final = DecodedElsewhere()
         self._threads: Final = ThreadPoolExecutor(options.threads, "packtrain-resize")
         self._pipeline: DaliPipeline | None = None
         self._maker: BatchMaker | None = None

@@ -23,13 +23,14 @@ Inputs = tuple[Any, ...]
 and end of what is resized in that; filters; whether to mirror, and to turn upside down."""
 _REGIONS, _RESIZES = 3, 5
 
-# DALI's filters by the values of `PIL.Image.Resampling`; with antialiasing, as Pillow has it.
-_FILTERS: Final = {
-    FILTERS["nearest"]: "INTERP_NN",
-    FILTERS["bilinear"]: "INTERP_TRIANGULAR",
-    FILTERS["bicubic"]: "INTERP_CUBIC",
-    FILTERS["lanczos"]: "INTERP_LANCZOS3",
+INTERPOLATIONS: Final = {
+    "nearest": "INTERP_NN",
+    "bilinear": "INTERP_TRIANGULAR",
+    "bicubic": "INTERP_CUBIC",
+    "lanczos": "INTERP_LANCZOS3",
 }
+"""DALI's names of filters. With antialiasing, they are Pillow's."""
+_NAMES: Final = {value: name for name, value in FILTERS.items()}
 _BILINEAR: Final = FILTERS["bilinear"]
 
 # A black pixel in place of an image that DALI is not to decode, as PPM.
@@ -217,11 +218,11 @@ def _resizes_of(images: Sequence[Undecoded]) -> Inputs:
 
 
 def _filter(resample: int) -> str:
-    if resample not in _FILTERS:
-        name = next((name for name, value in FILTERS.items() if value == resample), str(resample))
-        known = ", ".join(name for name, value in FILTERS.items() if value in _FILTERS)
+    name = _NAMES[resample]
+    if name not in INTERPOLATIONS:
+        known = ", ".join(INTERPOLATIONS)
         raise UsageError(f"DALI cannot resize with {name} on a GPU: use one of {known}, or decode='cpu'")
-    return _FILTERS[resample]
+    return INTERPOLATIONS[name]
 
 
 def _scales(box: Sequence[int], size: Sequence[int]) -> tuple[float, float]:

@@ -30,6 +30,7 @@ from ..loader.ranks import Place, Ranks, Seed
 from ..transforms.geometric import RandomHorizontalFlip, RandomResizedCrop
 from ..transforms.undecoded import require_plannable
 from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
+from .graph import INTERPOLATIONS
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -42,13 +43,6 @@ _REFUSED: Final[Mapping[str, tuple[object, str]]] = {
     **dict.fromkeys(("sampler", "generator"), (None, _ADVICE)),
     "fields": ((), _ADVICE),
     "on_error": ("raise", f"DALI's reader ends with the first damaged image: {_INSTEAD}"),
-}
-# DALI's filters, with antialiasing as Pillow has it.
-_FILTERS: Final = {
-    "nearest": "INTERP_NN",
-    "bilinear": "INTERP_TRIANGULAR",
-    "bicubic": "INTERP_CUBIC",
-    "lanczos": "INTERP_LANCZOS3",
 }
 # What packed shards name images that DALI decodes.
 _IMAGES: Final = "jpg;jpeg;png;webp;bmp;tif;tiff;ppm;pgm;pbm"
@@ -355,8 +349,8 @@ def _crop_and_flip(samples: PackedSamples) -> tuple[RandomResizedCrop, float]:
                 f"{compose}: DALI's reader takes RandomResizedCrop, and RandomHorizontalFlip behind it. {_INSTEAD}; "
                 "that is also the one for validation"
             )
-    if crop.interpolation not in _FILTERS:
-        raise UsageError(f"interpolation={crop.interpolation!r}: DALI has {', '.join(_FILTERS)}")
+    if crop.interpolation not in INTERPOLATIONS:
+        raise UsageError(f"interpolation={crop.interpolation!r}: DALI has {', '.join(INTERPOLATIONS)}")
     return crop, flip
 
 
@@ -425,7 +419,7 @@ class _Graph:
                 random_aspect_ratio=list(self.crop.ratio),
                 **self.hints,
             )
-            filters = getattr(types, _FILTERS[self.crop.interpolation])
+            filters = getattr(types, INTERPOLATIONS[self.crop.interpolation])
             images = fn.resize(images, size=self.crop.size, interp_type=filters, antialias=True)
             if self.flip:
                 images = fn.flip(images, horizontal=fn.random.coin_flip(probability=self.flip))

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
-from packtrain._codec.decoders import Decoder
+from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.pillow import check_pixels, require_pillow
@@ -50,14 +50,11 @@ class Undecoded(NamedTuple):
 
 
 class DecodedElsewhere:
-    """Does what plans say with pixels that somebody else has decoded, as the loader's workers do.
+    """Does what plans say with pixels that somebody else has decoded, as the loader's workers do."""
 
-    Args:
-        decoder: Not used: there is nothing left to decode.
-    """
-
-    def __init__(self, decoder: Decoder) -> None:
-        records = RecordDecoder(StoreOptions("jpeg"), decoder)
+    def __init__(self) -> None:
+        # Executors ask for a decoder, but nothing is left to decode.
+        records = RecordDecoder(StoreOptions("jpeg"), decoder("auto"))
         self._executors: Final = (ArrayExecutor(records, scaled=False), PillowExecutor(records, scaled=False))
 
     def finish(self, plan: ImagePlan, pixels: Pixels, into: Pixels) -> None:
