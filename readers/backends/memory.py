@@ -7,7 +7,7 @@ import gc
 import os
 from typing import Final
 
-# From malloc.h, and the bytes that they are set to.
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h, and the bytes that they are set to.
 _TRIM, _MAPPED = -1, -3
 _KEPT: Final = 8 << 20
 _LARGE: Final = 1 << 20
@@ -17,9 +17,9 @@ _VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_
 def limit() -> None:
     """Limits what the C library's allocator keeps of what DALI's threads free, for the whole process.
 
-    By itself it raises the sizes up to which it keeps memory to 32 and 64 MB, the latter for each thread that frees
-    any. So memory grows from epoch to epoch until each of DALI's threads has that much. A program that is started with
-    limits of its own keeps these.
+    Left alone, it raises its limits when large blocks are freed, until it keeps up to 64 MB for each thread. So memory
+    grows from epoch to epoch until each of DALI's threads has that much. A program that is started with limits of its
+    own keeps these.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and not any(name in os.environ for name in _VARIABLES):
