@@ -17,6 +17,7 @@ from packtrain._codec.jpeg_frame import frame_header
 from packtrain._core.errors import UsageError
 
 from ..transforms.undecoded import Undecoded
+from .forks import left_alone_by_children
 
 Inputs = tuple[Any, ...]
 """What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each. On a GPU, also start
@@ -128,7 +129,7 @@ def _built(
             images = resized(fn.decoders.image(data, device="mixed", **options), rectangle, resize, size)
         pipeline.set_outputs(images)
     pipeline.build()
-    return pipeline
+    return left_alone_by_children(pipeline)
 
 
 def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], size: tuple[int, int]) -> Any:

@@ -6,6 +6,7 @@ What a sample is drawn with and when it comes is decided inside DALI, so none of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self, cast
@@ -24,12 +25,14 @@ from ..loader.arguments import TORCHS, refuse, require_dataset, with_transform
 from ..loader.batches import Made
 from ..loader.device import device_of, transfer_of
 from ..loader.engine import Batch, Engine, Job
+from ..loader.passes import Token
 from ..loader.postprocess import BatchTransform, Postprocess
 from ..loader.randomness import mixed
 from ..loader.ranks import Place, Ranks, Seed
 from ..transforms.geometric import RandomHorizontalFlip, RandomResizedCrop
 from ..transforms.undecoded import require_plannable
 from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
+from .forks import left_alone_by_children
 from .graph import INTERPOLATIONS
 
 if TYPE_CHECKING:
@@ -152,7 +155,9 @@ class WebdatasetLoader:
         """Number of batches of the present epoch that were handed out."""
         self._pipeline: Any = None
         """At the beginning of the present epoch, unless a pass is under way; None if it has to be made."""
-        self._pass: object = None
+        self._process = os.getpid()
+        """The process that the pipeline was made in."""
+        self._pass: Token | None = None
         """Stands for the present pass."""
 
     _arguments: ClassVar[Mapping[str, object]] = __init__.__annotations__
@@ -166,7 +171,7 @@ class WebdatasetLoader:
         """Begins a pass through the next epoch, which ends any other pass."""
         if self._handed_out:
             self.set_epoch(self.epoch + 1)
-        self._pass = this = object()
+        self._pass = this = Token()
         return self._batches(this)
 
     def set_epoch(self, epoch: int) -> None:
@@ -234,12 +239,12 @@ class WebdatasetLoader:
         """Number of samples of each rank."""
         return -(-len(self._dataset) // place.world_size)
 
-    def _batches(self, this: object) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _batches(self, this: Token) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         place, steps = self._ranks.now(), len(self)
         self._require_present(this, place)
         key = mixed(self._seed.settle(), self.epoch)
-        if self._pipeline is None:
-            self._pipeline = self._graph.built(place, key)
+        if self._pipeline is None or self._process != os.getpid():
+            self._pipeline, self._process = self._graph.built(place, key), os.getpid()
         source = _Source()
         # A transfer asks no more of an engine.
         engine = cast(Engine, source)
@@ -268,7 +273,8 @@ class WebdatasetLoader:
             positions = np.arange(start, min(start + self.batch_size, share))
             yield Job(key, positions, np.empty(0, np.int64), start // self.batch_size)
 
-    def _require_present(self, this: object, place: Place) -> None:
+    def _require_present(self, this: Token, place: Place) -> None:
+        this.require_own_process()
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
         self._ranks.require(place)
@@ -425,7 +431,7 @@ class _Graph:
                 images = fn.flip(images, horizontal=fn.random.coin_flip(probability=self.flip))
             pipeline.set_outputs(images, *labels)
         pipeline.build()
-        return pipeline
+        return left_alone_by_children(pipeline)
 
 
 class _Source:

@@ -1,9 +1,13 @@
-"""Whether DALI is there."""
+"""Whether DALI is there, and what forked processes do with it."""
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import os
 import platform
+import signal
+from collections.abc import Callable
 
 import pytest
 from helpers.support import require_module
@@ -17,3 +21,19 @@ def require_dali() -> None:
         require_module("nvidia")
     else:
         require_module("nvidia.dali")
+
+
+def succeeds_in_child(work: Callable[[], bool]) -> bool:
+    """True if `work`, called in a forked process, returns True soon, and the process ends as Python ends one."""
+    child = os.fork()
+    if not child:
+        # A process that waits for threads it does not have ends here.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            atexit._run_exitfuncs()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

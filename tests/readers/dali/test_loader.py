@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.dali import require_dali
+from helpers.dali import require_dali, succeeds_in_child
 from helpers.lazily import consumed, lazy
 from helpers.support import FORMATS, flip, image_set, packed, require_module
 
@@ -266,6 +266,22 @@ def test_a_copy_goes_on_where_the_loader_is(dali: None, folder: Path, copied: Ca
         with copied(loader) as other:
             other.load_state_dict(loader.state_dict())
             assert_alike(list(other), list(batches), most=0)
+
+
+@pytest.mark.parametrize("what", ["nothing", "close", "a pass"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_forked_in_a_pass_waits_for_no_threads_of_its_parent(dali: None, folder: Path, what: str) -> None:
+    with ours(dataset_in(folder)) as loader:
+        batches = iter(loader)
+        next(batches)
+
+        def work() -> bool:
+            if what == "close":
+                loader.close()
+            return what != "a pass" or sum(len(labels) for _, labels in loader) == IMAGES
+
+        assert succeeds_in_child(work)
+        assert sum(len(labels) for _, labels in batches) == IMAGES - BATCH
 
 
 def test_it_works_again_after_close(dali: None, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from helpers.dali import require_dali
+from helpers.dali import require_dali, succeeds_in_child
 from helpers.lazily import consumed, lazy
 from helpers.support import encoded, image_set, packed, picture, shard_bytes
 from PIL import Image
@@ -73,6 +74,24 @@ def test_each_epoch_has_each_sample_once_in_another_order(folder: Path) -> None:
         assert labels_of(other) != epochs[0]
     with loader_of(dataset, shuffle=False) as sequential:
         assert labels_of(sequential) == labels_of(sequential)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_passes_of_its_own(folder: Path, begun: bool) -> None:
+    with loader_of(dataset_in(folder)) as loader:
+        batches = iter(loader)
+        rest = IMAGES
+        for _, labels in batches if not begun else [next(batches)]:
+            rest -= len(labels)
+
+        def work() -> bool:
+            with pytest.raises(UsageError, match="begun by the parent") if begun else nullcontext():
+                next(batches, None)
+            return len(labels_of(loader)) == IMAGES
+
+        assert succeeds_in_child(work)
+        assert sum(len(labels) for _, labels in batches) == rest
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
