@@ -392,6 +392,9 @@ class _Graph:
         Args:
             place: Rank, and number of ranks.
             key: Decides its random numbers, with the rank.
+
+        Raises:
+            LoaderError: DALI cannot read the shards.
         """
         from nvidia.dali import Pipeline, fn, types
 
@@ -430,7 +433,10 @@ class _Graph:
             if self.flip:
                 images = fn.flip(images, horizontal=fn.random.coin_flip(probability=self.flip))
             pipeline.set_outputs(images, *labels)
-        pipeline.build()
+        try:
+            pipeline.build()
+        except RuntimeError as error:
+            raise LoaderError(f"DALI's reader cannot read these shards: {_INSTEAD}. DALI says: {error}") from error
         return left_alone_by_children(pipeline)
 
 
