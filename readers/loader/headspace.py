@@ -55,8 +55,8 @@ class Replay:
             made = found.made._replace(size=min(size, found.made.size))
             yield Batch(job, made, self._cut(found.value, size))
             if found.made.size:
-                # The warning about samples that were left out comes only once.
-                self._made[place] = found._replace(made=found.made._replace(skipped=[]))
+                # Samples that were left out, and images that a GPU refused, are told of and counted only once.
+                self._made[place] = found._replace(made=found.made._replace(skipped=[], refused=()))
 
     def _cut(self, value: object, size: int) -> object:
         """A batch with its first samples only, since an epoch may end with a smaller batch."""

@@ -132,6 +132,17 @@ def test_at_most_ten_warnings(folder: Path) -> None:
         assert (len(warned), loader.stats.present.refused) == (10, ROWS)
 
 
+def test_an_image_that_is_replayed_is_refused_once(folder: Path) -> None:
+    dataset = open_dataset(folder, transform=TRAIN)
+    with (
+        decoding(Fake(lambda number: number == 0)),
+        Loader(dataset, 1, num_workers=0, decode="cuda", headspace=True) as loader,
+    ):
+        with pytest.warns(RuntimeWarning, match="headspace|refused"):
+            list(loader)
+        assert (loader.stats.total.samples, loader.stats.total.refused) == (ROWS, 1)
+
+
 class Wrong(Fake):
     """Decodes the first image to fewer pixels than it has."""
 
