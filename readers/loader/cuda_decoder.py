@@ -138,7 +138,13 @@ class _Lazily(ImageDecoder):
     @override
     def decode(self, data: Sequence[Buffer]) -> Sequence[torch.Tensor | None]:
         if self._made is None:
-            self._made = self._make(self._device)
+            try:
+                self._made = self._make(self._device)
+            except (ImportError, OSError, RuntimeError) as error:
+                raise LoaderError(
+                    f"the GPU's decoder cannot be used ({error}): `packtrain doctor` tries it on one picture; "
+                    "decode='cpu' needs none"
+                ) from error
         return self._made.decode(data)
 
 

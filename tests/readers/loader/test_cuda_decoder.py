@@ -110,6 +110,15 @@ def test_the_decoder_is_made_when_it_is_used_and_does_not_travel(monkeypatch: py
     assert Counting.made == 2
 
 
+@pytest.mark.parametrize("kind", [ImportError, OSError, RuntimeError])
+def test_a_decoder_that_cannot_be_made_is_the_loaders_failure(kind: type[Exception]) -> None:
+    def make(device: torch.device) -> Any:
+        raise kind("libnvjpeg.so.12: cannot open shared object file")
+
+    with pytest.raises(LoaderError, match=r"libnvjpeg.so.12.*packtrain doctor.*decode='cpu'"):
+        cuda_decoder._Lazily(make, CPU).decode([b""])
+
+
 class Counting:
     made = 0
 
