@@ -5,7 +5,8 @@ Pillow's src/libImaging/Resample.c; a window, a mirrored or an upside-down image
 Pixels are rounded to bytes after each of the two passes. All of it is done so that the pixels are Pillow's.
 
 Pillow rounds weights to 22 bits after the binary point and adds up integers. Here each weight is the sum of two numbers
-of 11 bits, so that the products with bytes, and their sums, are exact in float32, even if torch multiplies in TF32.
+of 11 bits, so that the products with bytes are exact in float32, even if torch multiplies in TF32. So are their sums,
+but for those of a thousand products or so, where an image is made hundreds of times smaller.
 """
 
 from __future__ import annotations
