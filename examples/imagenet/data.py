@@ -27,6 +27,11 @@ def train_val(options: TrainOptions, processes: Processes, train: PackedDataset,
     backend: Any = options.backend
     on_error: Any = options.on_error
     decode: Any = options.decode
+    if processes.device.type != "cuda":
+        if options.backend == "dali-gpu":
+            raise UsageError("--backend dali-gpu: torch sees no GPU: choose another --backend, such as dali-cpu")
+        if options.decode == "cuda":
+            raise UsageError("--decode cuda: torch sees no GPU: leave it out")
     return TrainVal(
         train,
         val,

@@ -78,9 +78,11 @@ class TrainOptions:
         Raises:
             UsageError: An option is out of its range.
         """
-        for name in ("batch_size", "epochs", "print_every", "save_every"):
+        for name in ("batch_size", "size", "epochs", "print_every", "save_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected at least 1")
+        if self.workers < -1:
+            raise UsageError(f"--workers {self.workers}: expected at least 0, or -1 for all cores")
         if self.amp not in ("off", "bf16", "fp16"):
             raise UsageError(f"--amp {self.amp}: expected off, bf16 or fp16")
         if not 0 <= self.warmup_epochs < self.epochs:
@@ -90,6 +92,6 @@ class TrainOptions:
         for name in ("ema", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name):g}: expected at least 0, below 1")
-        for name in ("mixup", "cutmix", "clip_grad_norm", "lr", "weight_decay"):
+        for name in ("mixup", "cutmix", "clip_grad_norm", "lr", "momentum", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name):g}: expected at least 0")

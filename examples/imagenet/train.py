@@ -81,7 +81,12 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
         here.print(f"continues from {training.path}: epoch {data.get_train_loader().epoch}, step {training.step}")
     elif options.evaluate:
         raise UsageError(f"{training.path}: there is no checkpoint to evaluate")
-    training.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        training.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{training.path.parent}: cannot be made a folder: {error.strerror}. Choose another --output"
+        ) from error
     return training
 
 

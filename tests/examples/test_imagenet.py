@@ -170,6 +170,12 @@ def test_each_image_is_trained_on_once_although_it_is_killed(
         (["--epochs", "1"], "--warmup-epochs 1: expected at least 0, and fewer than --epochs 1"),
         (["--evaluate"], "there is no checkpoint to evaluate"),
         (["--lr", "1e30"], "try a lower --lr"),
+        (["--size", "0"], "--size 0: expected at least 1"),
+        (["--momentum", "-1"], "--momentum -1: expected at least 0"),
+        (["--workers", "-2"], "--workers -2: expected at least 0, or -1 for all cores"),
+        (["--backend", "dali-gpu"], "torch sees no GPU: choose another --backend"),
+        (["--decode", "cuda"], "torch sees no GPU: leave it out"),
+        (["--output", "/dev/null"], "/dev/null: cannot be made a folder: File exists. Choose another --output"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
@@ -177,6 +183,7 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     arguments = small(colours, tmp_path, "--batch-size", 40, "--epochs", 2, *wrong)
     monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with torch.random.fork_rng(devices=[]), pytest.raises(SystemExit) as ended:
         train.main()
     assert str(ended.value).startswith("error: ") and message in str(ended.value) and "\n" not in str(ended.value)
