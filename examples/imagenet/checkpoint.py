@@ -23,18 +23,24 @@ class Stateful(Protocol):
         """Continues from a state."""
 
 
-def save(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
-    """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one."""
+def save(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) -> None:
+    """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one.
+
+    Args:
+        path: Where to write it.
+        options: The options with which it has to be continued, by name.
+        parts: What it holds.
+    """
     state = {name: part.state_dict() for name, part in parts.items()}
     new = path.with_suffix(".new")
     with new.open("wb") as file:
-        torch.save({"arch": arch, **state}, file)
+        torch.save({**options, **state}, file)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
 
 
-def load(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
+def load(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) -> None:
     """Continues from a checkpoint, which any number of processes may have written.
 
     Raises:
@@ -44,12 +50,20 @@ def load(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
     try:
         # Onto the CPU, because each process would otherwise put its copy on the GPU that the first one had.
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Start anew with another --output") from error
-    if not isinstance(state, dict) or state.get("arch") != arch:
-        found = state.get("arch") if isinstance(state, dict) else None
-        raise UsageError(f"{path} is a checkpoint of {found or 'something else'}: expected --arch {arch}")
-    missing = parts.keys() ^ (state.keys() - {"arch"})
+    # What torch says of a file that it did not write depends on the file's first bytes.
+    except (OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        reason = str(error) or "it is incomplete"
+        raise UsageError(
+            f"{path} cannot be read as a checkpoint: {reason}. Start anew with another --output"
+        ) from error
+    if not isinstance(state, dict) or not options.keys() <= state.keys():
+        raise UsageError(f"{path} is a checkpoint of something else: choose another --output")
+    for name, value in options.items():
+        if state[name] != value:
+            raise UsageError(
+                f"{path} was written with --{name} {state[name]}, not {value}: continue with --{name} {state[name]}"
+            )
+    missing = parts.keys() ^ (state.keys() - options.keys())
     if missing:
         raise UsageError(
             f"{path} was written with other options, and differs in {', '.join(sorted(missing))}: "
@@ -58,7 +72,7 @@ def load(path: Path, arch: str, parts: Mapping[str, Stateful]) -> None:
     for name, part in parts.items():
         try:
             part.load_state_dict(state[name])
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
                 f"{path} does not fit this training: {name}: {error}. Continue with the options it was written with"
             ) from error

@@ -72,6 +72,11 @@ class Training:
         return Path(self.options.output) / CHECKPOINT
 
     @property
+    def kind(self) -> dict[str, str]:
+        """The options with which a checkpoint has to be continued."""
+        return {"arch": self.options.arch, "opt": self.options.opt}
+
+    @property
     def parts(self) -> dict[str, checkpoint.Stateful]:
         """What a checkpoint holds."""
         found: dict[str, checkpoint.Stateful] = {
@@ -81,7 +86,7 @@ class Training:
             "optimizer": self.optimizer,
             "scaler": self.scaler,
         }
-        return found if self.average is None else {**found, "average": self.average}
+        return found if self.average is None else {**found, "ema": self.average}
 
     def save(self) -> None:
         """Writes a checkpoint, in the first process.
@@ -92,7 +97,7 @@ class Training:
         if self.processes.first:
             if not all(bool(weights.isfinite().all()) for weights in self.model.parameters()):
                 raise Diverged(f"the weights are no numbers any more at step {self.step}: {REMEDY}")
-            checkpoint.save(self.path, self.options.arch, self.parts)
+            checkpoint.save(self.path, self.kind, self.parts)
 
 
 def train_epoch(training: Training, after_step: Callable[[], None]) -> None:

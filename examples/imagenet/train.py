@@ -77,7 +77,11 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
     if training.path.exists() and not (options.resume or options.evaluate):
         raise UsageError(f"{training.path} exists: add --resume to continue it, or choose another --output")
     if training.path.exists():
-        checkpoint.load(training.path, options.arch, training.parts)
+        given = [{**group, "params": None} for group in training.optimizer.param_groups]
+        checkpoint.load(training.path, training.kind, training.parts)
+        # The checkpoint has them, too, but those of the command line count, as for all other options.
+        for group, options_of_group in zip(training.optimizer.param_groups, given, strict=True):
+            group.update({**options_of_group, "params": group["params"]})
         here.print(f"continues from {training.path}: epoch {data.get_train_loader().epoch}, step {training.step}")
     elif options.evaluate:
         raise UsageError(f"{training.path}: there is no checkpoint to evaluate")

@@ -189,6 +189,16 @@ def test_what_is_wrong_is_said_in_one_line(
     assert str(ended.value).startswith("error: ") and message in str(ended.value) and "\n" not in str(ended.value)
 
 
+def test_a_training_continues_with_the_options_that_are_given_now(colours: Path, tmp_path: Path) -> None:
+    more = ("--batch-size", 80, "--resume", "--warmup-epochs", 0)
+    status, _, errors = run(*small(colours, tmp_path, *more, "--epochs", 1))
+    assert status == 0, errors
+    status, _, errors = run(*small(colours, tmp_path, *more, "--epochs", 2, "--weight-decay", 0.5, "--momentum", 0.25))
+    assert status == 0, errors
+    groups = saved(tmp_path)["optimizer"]["param_groups"]
+    assert [(group["weight_decay"], group["momentum"]) for group in groups] == [(0.5, 0.25), (0, 0.25)]
+
+
 # --- mixing ---
 
 

@@ -29,22 +29,25 @@ pytestmark = pytest.mark.complete
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    checkpoint.save(path, "resnet18", parts)
-    checkpoint.load(path, "resnet18", parts)
-    with pytest.raises(UsageError, match="expected --arch resnet50"):
-        checkpoint.load(path, "resnet50", parts)
-    with pytest.raises(UsageError, match="differs in average"):
-        checkpoint.load(path, "resnet18", {**parts, "average": nn.Linear(2, 2)})
+    kind = {"arch": "resnet18", "opt": "sgd"}
+    checkpoint.save(path, kind, parts)
+    checkpoint.load(path, kind, parts)
+    for name, value, found in (("arch", "resnet50", "resnet18"), ("opt", "adamw", "sgd")):
+        with pytest.raises(UsageError, match=f"continue with --{name} {found}$"):
+            checkpoint.load(path, {**kind, name: value}, parts)
+    with pytest.raises(UsageError, match="differs in ema"):
+        checkpoint.load(path, kind, {**parts, "ema": nn.Linear(2, 2)})
     with pytest.raises(UsageError, match="does not fit"):
-        checkpoint.load(path, "resnet18", {"model": nn.Linear(3, 2)})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UsageError, match="cannot be read as a checkpoint"):
-        checkpoint.load(path, "resnet18", parts)
+        checkpoint.load(path, kind, {"model": nn.Linear(3, 2)})
+    for damaged in (path.read_bytes()[:-100], b"junk\n", b"\0" * 64, b"]", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"cannot be read as a checkpoint: \w"):
+            checkpoint.load(path, kind, parts)
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    checkpoint.save(path, "resnet18", parts)
+    checkpoint.save(path, {"arch": "resnet18"}, parts)
     before = path.read_bytes()
 
     def fail(state: object, file: Any) -> None:
@@ -53,7 +56,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save(path, "resnet18", parts)
+        checkpoint.save(path, {"arch": "resnet18"}, parts)
     assert path.read_bytes() == before
 
 
