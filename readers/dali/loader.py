@@ -161,6 +161,11 @@ class DaliLoader(Loader):
 
     @property
     @override
+    def _decoding_threads(self) -> int:
+        return self.num_threads
+
+    @property
+    @override
     def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
         return partial(DaliEngine, self._dali)
 

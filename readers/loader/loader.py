@@ -196,7 +196,15 @@ class Loader:
             identity_of(maker.samples.stores),
         )
         headspace = flag("headspace", headspace)
-        self.stats: Final = Meter(setup_of(self.num_workers, maker.samples.stores, headspace=headspace))
+        self.stats: Final = Meter(
+            setup_of(
+                self.num_workers,
+                maker.samples.stores,
+                headspace=headspace,
+                undecoded=self._undecoded,
+                threads=self._decoding_threads,
+            )
+        )
         self._following = following_of(
             self._dataset,
             self._progress,
@@ -237,6 +245,11 @@ class Loader:
     def _undecoded(self) -> bool:
         """True if batches are made with undecoded images."""
         return self._decode is not None
+
+    @property
+    def _decoding_threads(self) -> int:
+        """Number of threads that decode in place of workers."""
+        return 0
 
     @property
     def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:

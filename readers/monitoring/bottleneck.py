@@ -121,7 +121,10 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
     yield "stored bytes", f"{figures.read_bytes / 1e6:,.1f} MB", f"{figures.bytes_per_second / 1e6:,.1f} MB per second"
     if figures.disk_bytes or figures.disk_faults:
         yield "  from disk", f"{figures.disk_bytes / 1e6:,.1f} MB", f"{figures.disk_faults:,} page faults waited for it"
-    yield "workers", f"{setup.workers}", f"on {_cores(figures)}"
+    if setup.threads:
+        yield "threads of DALI", f"{setup.threads}", f"on {_cores(figures)}"
+    else:
+        yield "workers", f"{setup.workers}", f"on {_cores(figures)}"
     if setup.workers:
         yield "  busy", _percent(figures.busy_share), f"{figures.busy_seconds:.1f} s"
     for name, share in figures.stage_shares.items():
@@ -134,7 +137,9 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
 
 def _more_workers(figures: Figures) -> str | None:
     """As many workers as the consumer would need, limited by the cores; None if there can be no more."""
-    workers, cores = figures.setup.workers, figures.setup.cores
+    workers, cores, threads = figures.setup.workers, figures.setup.cores, figures.setup.threads
+    if threads:
+        return f"num_threads={cores}" if threads < cores else None
     if workers is None:
         return None
     if not workers:
@@ -152,7 +157,9 @@ def _postprocessing(figures: Figures) -> float:
 
 
 def _off_processor(figures: Figures) -> float:
-    """The share of the workers' busy time in which they were on no core."""
+    """The share of the workers' busy time in which they were on no core; 0 if it is unknown."""
+    if figures.setup.threads:
+        return 0.0
     return max(0.0, 1 - figures.processor_seconds / figures.busy_seconds) if figures.busy_seconds > 0 else 0.0
 
 

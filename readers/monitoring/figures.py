@@ -19,12 +19,13 @@ class Setup:
         workers: Number of processes that make batches; 0: the consumer's process makes them. None: unknown.
         cores: Number of cores that the workers may use.
         store: How the dataset stores its images, for example ``"raw"``; None: unknown, not the same everywhere,
-            or there are none.
+            there are none, or the loader takes no other.
         io: How its records are read, for example ``"mmap"``; None as for `store`.
         headspace: True if the same few batches were handed out again and again.
         foreign: True for a loader that is not packtrain's: what its workers do is unknown.
         unfused: Names of the transforms that are not fused: callables on PIL images or arrays.
         remedy: What would be faster than these; empty: unknown.
+        threads: Number of DALI's threads, whose time on the processor is unknown; 0 without DALI.
     """
 
     workers: int | None
@@ -35,19 +36,24 @@ class Setup:
     foreign: bool = False
     unfused: tuple[str, ...] = ()
     remedy: str = ""
+    threads: int = 0
 
 
-def setup_of(workers: int, stores: Iterable[Store] = (), *, headspace: bool = False) -> Setup:
+def setup_of(
+    workers: int, stores: Iterable[Store] = (), *, headspace: bool = False, undecoded: bool = False, threads: int = 0
+) -> Setup:
     """The setup of a loader.
 
     Args:
         workers: Number of worker processes.
         stores: Where they read records from.
         headspace: See `Setup`.
+        undecoded: True if something else than workers decodes, which takes no raw images.
+        threads: See `Setup`.
     """
     kinds = {(_pixels(store), store.io) for store in stores}
     store, io = kinds.pop() if len(kinds) == 1 else (None, None)
-    return Setup(workers, cores_per_rank(), store, io, headspace)
+    return Setup(workers, cores_per_rank(), None if undecoded else store, io, headspace, threads=threads)
 
 
 def _pixels(store: Store) -> str | None:

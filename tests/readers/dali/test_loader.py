@@ -6,7 +6,9 @@ import copy
 import inspect
 import pickle
 import random
+import re
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +298,16 @@ def test_statistics_count_its_samples(dali: None, folder: Path) -> None:
     with ours(dataset_in(folder)) as loader:
         assert sum(len(labels) for _, labels in loader) == IMAGES
         assert str(loader.stats)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_statistics_advise_what_this_loader_can_do(dali: None, folder: Path, threads: int) -> None:
+    """It has no workers, takes no raw images, and what its threads do is not time off the processor."""
+    with ours(dataset_in(folder), num_threads=threads) as loader:
+        deque(loader, maxlen=0)
+        report = loader.stats.report()
+    assert not re.search("workers  |num_workers|store=raw|other processes", report), report
+    assert re.search(f"^threads of DALI +{threads} ", report, re.MULTILINE)
 
 
 def test_headspace_hands_out_the_same_batches(dali: None, folder: Path) -> None:

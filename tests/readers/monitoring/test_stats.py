@@ -574,6 +574,11 @@ BOTTLENECKS = {
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; num_workers=1 would help": (
         starving(setup=Setup(0, 4))
     ),
+    "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; num_threads=4 would help": (
+        starving(setup=Setup(0, 4, threads=2), processor_seconds=0.1)
+    ),
+    "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; "
+    "only more or faster cores would help (4 cores)": starving(setup=Setup(0, 4, threads=4), processor_seconds=0.1),
     "data-bound: 50 % of wall time waiting; postprocessing in this process is 90 % of that; "
     "a cheaper batch_transform, or device='cuda' if there is a GPU would help": starving(collecting_seconds=0.5),
 }
