@@ -10,7 +10,11 @@ from typing import Any, Protocol
 
 import torch
 
-from packtrain.errors import UsageError
+from packtrain.errors import PacktrainError, UsageError
+
+
+class Unwritten(PacktrainError):
+    """A checkpoint cannot be written. The one before it stays."""
 
 
 class Stateful(Protocol):
@@ -30,14 +34,23 @@ def save(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) 
         path: Where to write it.
         options: The options with which it has to be continued, by name.
         parts: What it holds.
+
+    Raises:
+        Unwritten: The checkpoint cannot be written, because the disk is full for example.
     """
     state = {name: part.state_dict() for name, part in parts.items()}
     new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        torch.save({**options, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            torch.save({**options, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    # What torch raises when it cannot write to the end.
+    except (OSError, RuntimeError) as error:
+        raise Unwritten(
+            f"{new} cannot be written: {error}. If the disk is full, free some of it; then continue with --resume"
+        ) from error
 
 
 def load(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) -> None:
