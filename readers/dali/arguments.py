@@ -54,7 +54,7 @@ def gpu_of(decode: str, device: str | torch.device | None) -> int | None:
         return None
     import torch
 
-    found = device_of(device)
+    found = device_of(device, decode)
     if found is None or found.type != "cuda":
         raise UsageError(
             f"decode='mixed' with device={device!r}: a GPU decodes, and the images stay there: give device='cuda', or "

@@ -359,7 +359,7 @@ def transfer_of(
     return HostTransfer(postprocess, tensors, decode, finish, pin=pin)
 
 
-def device_of(name: str | torch.device | None) -> torch.device | None:
+def device_of(name: str | torch.device | None, decode: str = "cpu") -> torch.device | None:
     """The device that an argument names; None: batches stay where they are made.
 
     Raises:
@@ -374,7 +374,8 @@ def device_of(name: str | torch.device | None) -> torch.device | None:
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:N'")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device={name!r}: torch sees no CUDA device; device='cpu' gives the same batches")
+        instead = "gives the same batches" if decode == "cpu" else "with decode='cpu' gives the same crops"
+        raise UsageError(f"device={str(name)!r}: torch sees no CUDA device; device='cpu' {instead}")
     return device
 
 

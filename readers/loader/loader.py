@@ -172,7 +172,7 @@ class Loader:
         self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
         self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
         self.timeout: Final = number("timeout", timeout, 0, _LONGEST, "a number of seconds, at least 0")
-        self.device: Final = device_of(device)
+        self.device: Final = device_of(device, decode)
         self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
         self._ranks = Ranks(rank, world_size)
         self._decode = decode_of(decode, self.device)

@@ -474,8 +474,11 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="sees no CUDA device"):
-        Loader(Numbered(4), 2, device="cuda")
+    with pytest.raises(UsageError, match="device='cuda': torch sees no CUDA device; device='cpu' gives"):
+        Loader(Numbered(4), 2, device=torch.device("cuda"))
+    # Without its decoder, device='cpu' would be refused as well.
+    with pytest.raises(UsageError, match="device='cpu' with decode='cpu' gives"):
+        Loader(Numbered(4), 2, device="cuda", decode="cuda")
 
 
 @pytest.mark.parametrize(
