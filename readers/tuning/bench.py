@@ -23,11 +23,10 @@ from packtrain._core.manifest import Manifest
 from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
-from ..loader.cuda_decoder import library
 from ..loader.randomness import mixed
 from ..loader.samples import SampleMaker
 from ..monitoring.monitor import samples_in
-from .gpu import has_gpu
+from .gpu import find_gpu, has_gpu
 from .options import CUDA, Setting, TuneOptions, TuneTarget
 from .presets import preset
 from .trials import MIN_BATCHES, Trial
@@ -252,11 +251,12 @@ def _decoders(auto: str) -> tuple[tuple[str, ...], dict[str, str]]:
 def _no_cuda(dataset: PackedDataset) -> str | None:
     """Why a GPU cannot decode for this dataset and its transform; None if it can."""
     try:
-        library()
         SampleMaker(dataset, (), undecoded=True)
-    except (MissingDependency, UsageError) as error:
+    except UsageError as error:
         return str(error)
-    return None
+    # A decoder that is installed may not work. In a trial, that would end the search.
+    found = find_gpu()
+    return None if found is None else found.problem
 
 
 def _disk_reads() -> tuple[int, int]:

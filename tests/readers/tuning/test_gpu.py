@@ -104,18 +104,18 @@ class TestTune:
     @pytest.fixture(autouse=True)
     def a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bench, "has_gpu", lambda: True)
-        monkeypatch.setattr(bench, "library", lambda: None)
+        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts("fake.codec 1.2", 3, None))
 
     def test_the_gpu_is_tried_last(self, folder: Path) -> None:
         assert Bench(folder, TuneOptions("rrc20")).target.decoders[-1] == "cuda"
 
-    def test_not_without_a_library(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing() -> None:
-            raise MissingDependency("pip install it")
-
-        monkeypatch.setattr(bench, "library", missing)
+    @pytest.mark.parametrize("name", [None, "fake.codec 1.2"])
+    def test_not_where_it_does_not_decode(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+    ) -> None:
+        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts(name, None, "libnvjpeg.so.12 is missing"))
         target = Bench(folder, TuneOptions("rrc20")).target
-        assert "cuda" not in target.decoders and target.excluded["cuda"] == "pip install it"
+        assert "cuda" not in target.decoders and target.excluded["cuda"] == "libnvjpeg.so.12 is missing"
 
     def test_not_with_a_transform_of_pixels(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
