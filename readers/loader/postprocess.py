@@ -209,6 +209,11 @@ def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> 
         deviations = [float(value) for value in (std if isinstance(std, Iterable) else [std])]
     except (TypeError, ValueError):
         raise UsageError(f"mean={mean!r}, std={std!r}: expected numbers, one for each channel") from None
+    # A number is for all channels, also beside one for each.
+    if not isinstance(mean, Iterable):
+        means *= len(deviations)
+    if not isinstance(std, Iterable):
+        deviations *= len(means)
     if not means or len(means) != len(deviations):
         raise UsageError(f"mean={mean!r}, std={std!r}: expected equally many of both")
     if not all(map(math.isfinite, means + deviations)) or min(deviations) <= 0:

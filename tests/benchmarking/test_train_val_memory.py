@@ -55,6 +55,7 @@ def _leaking(rank: int, world: int, folder: Path) -> dict[str, list[int]]:
         return through("packtrain", folder, EPOCHS, **OPTIONS)
 
 
+@pytest.mark.complete
 def test_a_leak_is_noticed(folder: Path) -> None:
     (found,) = in_ranks(1, _leaking, folder)
     assert growth(found["idle"]) > 2 * MOST

@@ -24,6 +24,7 @@ from packtrain._readers.backends.torch_loader import TorchLoader
 from packtrain.errors import CorruptRecord, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
 
+COMPLETE = pytest.mark.complete
 BACKENDS = pytest.mark.parametrize("backend", ["packtrain", "torch", "dali-cpu"])
 IMAGES = 23
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -109,7 +110,7 @@ def test_the_augmentation_is_the_recipes(folder: Path) -> None:
 
 
 @BACKENDS
-@pytest.mark.parametrize("world_size", [1, 2, 3, 30])
+@pytest.mark.parametrize("world_size", [1, 3, pytest.param(2, marks=COMPLETE), pytest.param(30, marks=COMPLETE)])
 def test_validation_counts_each_sample_once_over_all_ranks(folder: Path, backend: str, world_size: int) -> None:
     found, workers = [], int("dali" in backend)
     for rank in range(world_size):
@@ -208,7 +209,7 @@ def running() -> int:
     return len(os.listdir("/proc/self/task")) + len(multiprocessing.active_children())
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["packtrain", pytest.param("torch", marks=COMPLETE), "dali-cpu"])
 @pytest.mark.usefixtures("no_process_left")
 def test_only_one_loader_has_processes_and_threads(folder: Path, backend: str) -> None:
     with made(folder, backend) as data:

@@ -101,6 +101,7 @@ def test_an_engine_that_is_dropped_is_gone(out: Path) -> None:
     eventually(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)
 
 
+@pytest.mark.complete
 def test_a_late_device_gets_the_right_pixels(out: Path) -> None:
     def newest(count: int) -> int:
         return count - 1
@@ -132,6 +133,7 @@ def test_memory_does_not_grow(kind: str, out: Path) -> None:
     assert last < first * (1 + GROWTH)
 
 
+@pytest.mark.complete
 def test_memory_of_dropped_batches_is_used_again(out: Path) -> None:
     found = resident(out, 8, "whole")
     # Four epochs hold 6.6 MB of pixels.

@@ -355,6 +355,7 @@ def distance(one: Windows, other: Windows) -> float:
     return float(apart / len(one) / (1.95 * math.sqrt(2 / len(one))))
 
 
+@pytest.mark.complete
 def test_dalis_crops_have_the_statistics_of_packtrains(tmp_path: Path) -> None:
     folder = packed(gradient(tmp_path, 500), tmp_path / "out", "tar")
     dataset = open_dataset(folder, [RandomResizedCrop(32), RandomHorizontalFlip()])

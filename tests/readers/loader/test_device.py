@@ -456,6 +456,7 @@ def test_collated_pairs_are_finished() -> None:
         ({"mean": 0.5}, "both mean and std, or neither"),
         ({"mean": 0.5, "std": 0}, "std greater than 0"),
         ({"mean": [0.5], "std": [1, 1]}, "equally many of both"),
+        ({"mean": 0.5, "std": []}, "equally many of both"),
         ({"mean": [], "std": []}, "equally many of both"),
         ({"mean": "half", "std": "1"}, "expected numbers"),
         ({"mean": float("nan"), "std": 1}, "finite"),
@@ -479,6 +480,15 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     # Without its decoder, device='cpu' would be refused as well.
     with pytest.raises(UsageError, match="device='cpu' with decode='cpu' gives"):
         Loader(Numbered(4), 2, device="cuda", decode="cuda")
+
+
+def test_a_number_is_for_all_channels_beside_one_for_each() -> None:
+    images = torch.arange(24, dtype=torch.uint8).view(2, 3, 2, 2)
+    for mean, std in ((0.5, (0.5, 0.25, 1.0)), ((0.1, 0.2, 0.3), 2.0)):
+        found = Postprocess(mean, std)((images, torch.tensor([0, 1])), JOB)[0]
+        means, deviations = ([each] * 3 if isinstance(each, float) else each for each in (mean, std))
+        expected = Postprocess(means, deviations)((images, torch.tensor([0, 1])), JOB)[0]
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(
