@@ -25,7 +25,11 @@ from packtrain.errors import CorruptRecord, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
 
 COMPLETE = pytest.mark.complete
-BACKENDS = pytest.mark.parametrize("backend", ["packtrain", "torch", "dali-cpu"])
+EACH = pytest.mark.parametrize("backend", ["packtrain", "torch", "dali-cpu"])
+# Any of them is a Loader with another engine.
+BACKENDS = pytest.mark.parametrize(
+    "backend", ["packtrain", *(pytest.param(name, marks=COMPLETE) for name in ("torch", "dali-cpu"))]
+)
 IMAGES = 23
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -72,7 +76,7 @@ def bytes_of(**options: Any) -> dict[str, Any]:
     return {"mean": 0.0, "std": 1 / 255, **options}
 
 
-@BACKENDS
+@EACH
 @pytest.mark.usefixtures("no_process_left")
 def test_all_back_ends_hand_out_the_same_samples_and_crops(folder: Path, backend: str) -> None:
     with made(folder, **bytes_of()) as data:
@@ -171,7 +175,7 @@ def test_training_continues_in_the_middle_of_an_epoch(folder: Path, backend: str
         assert torch.equal(labels, same) and torch.equal(images, others)
 
 
-@pytest.mark.parametrize("backend", ["torch", "dali-cpu"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=COMPLETE), "dali-cpu"])
 def test_another_back_end_continues(folder: Path, backend: str) -> None:
     with made(folder, backend) as data:
         next(iter(data.get_train_loader()))
@@ -209,7 +213,9 @@ def running() -> int:
     return len(os.listdir("/proc/self/task")) + len(multiprocessing.active_children())
 
 
-@pytest.mark.parametrize("backend", ["packtrain", pytest.param("torch", marks=COMPLETE), "dali-cpu"])
+@pytest.mark.parametrize(
+    "backend", ["dali-cpu", *(pytest.param(name, marks=COMPLETE) for name in ("packtrain", "torch"))]
+)
 @pytest.mark.usefixtures("no_process_left")
 def test_only_one_loader_has_processes_and_threads(folder: Path, backend: str) -> None:
     with made(folder, backend) as data:
@@ -281,7 +287,7 @@ def test_a_damaged_record_is_an_error_in_training_and_validation(damaged: Path, 
                 kept(loader)
 
 
-@BACKENDS
+@EACH
 @pytest.mark.usefixtures("no_process_left")
 def test_a_damaged_record_can_be_left_out(damaged: Path, backend: str) -> None:
     with made(damaged, backend, on_error="skip") as data:

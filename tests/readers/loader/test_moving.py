@@ -106,6 +106,11 @@ def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
         eventually(lambda: everybody_moved(cache, dataset, loader))
 
 
+def go_through(loader: Loader, passes: int) -> None:
+    for _ in range(passes):
+        list(loader)
+
+
 def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
     dataset = cache.dataset()
     with loader_of(dataset, 1000) as loader:
@@ -114,8 +119,7 @@ def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
         os.kill(workers()[0], signal.SIGKILL)
         with pytest.raises(LoaderError, match="was killed by SIGKILL"):
             # The other worker may have made the only batch before anybody waits for it.
-            for _ in range(1000):
-                list(loader)
+            go_through(loader, 1000)
         for batch in loader:
             check(batch, dataset)
         eventually(lambda: everybody_moved(cache, dataset, loader))
