@@ -98,14 +98,6 @@ class TorchEngine(Engine):
         return False
 
     @override
-    def ready(self) -> bool:
-        return False
-
-    @override
-    def memory(self) -> Any:
-        return None
-
-    @override
     def counters(self) -> Words:
         return self._counters
 

@@ -331,15 +331,6 @@ class DaliEngine(Engine):
         return True
 
     @override
-    def ready(self) -> bool:
-        # Whether DALI is done cannot be asked.
-        return False
-
-    @override
-    def memory(self) -> Any:
-        return None
-
-    @override
     def counters(self) -> Words:
         return np.frombuffer(self._words, np.int64)[np.newaxis]
 

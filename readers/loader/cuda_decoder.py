@@ -85,7 +85,7 @@ class NvImageCodec(ImageDecoder):
 
 
 class Torchvision(ImageDecoder):
-    """nvJPEG by way of torchvision: only JPEGs. It does not interpolate colours, so that pixels differ more.
+    """nvJPEG by way of torchvision: only JPEGs. It has no option to interpolate colours.
 
     Args:
         device: The GPU.

@@ -95,9 +95,11 @@ class Engine(Protocol):
         Raises:
             PacktrainError: The run cannot continue.
         """
+        return False
 
     def memory(self) -> Any:
         """The memory that all batches lie in, as a ctypes array that keeps it mapped; None if each has its own."""
+        return None
 
     def counters(self) -> Words:
         """The counters of the processes that make batches, int64 [processes, words]."""
@@ -143,14 +145,6 @@ class SerialEngine(Engine):
     @override
     def change(self, maker: BatchMaker, probe: Probe) -> bool:
         return False
-
-    @override
-    def ready(self) -> bool:
-        return False
-
-    @override
-    def memory(self) -> Any:
-        return None
 
     @override
     def counters(self) -> Words:
