@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from crc32c import crc32c
 
@@ -25,6 +25,14 @@ _CHECKSUM: Final = b',\n "checksum": "crc32c:%08x"'
 _TAIL_BYTES: Final = len(_CHECKSUM % 0 + _END)
 MOST_BYTES: Final = 256 << 20
 """Documents that are larger are not read: the manifest of some 700,000 shards."""
+
+
+class Named(Protocol):
+    """Where a document was read, for messages: a path, or the address of an object."""
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
 
 
 def dump_document(body: dict[str, Any]) -> bytes:
@@ -57,7 +65,7 @@ def load_document(path: Path, *, newest: int, most: int = MOST_BYTES) -> dict[st
     return read_document(data, path, newest=newest)
 
 
-def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
+def read_document(data: bytes, path: Named, *, newest: int) -> dict[str, Any]:
     """The same as `load_document`, for the bytes of a document that were read from `path`."""
     try:
         body = json.loads(data.decode("utf-8"))
@@ -79,7 +87,7 @@ def read_document(data: bytes, path: Path, *, newest: int) -> dict[str, Any]:
     return body  # type: ignore[no-any-return]
 
 
-def parse_document(kind: type[T], body: dict[str, Any], path: Path) -> T:
+def parse_document(kind: type[T], body: dict[str, Any], path: Named) -> T:
     """Makes a `kind`, a dataclass, of what `load_document` returned for `path`.
 
     From version 2 on, keys that begin with ``x-`` are ignored: a later packtrain may add them, and whoever does not

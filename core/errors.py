@@ -13,6 +13,9 @@
     │   ├── NoRoom              it does not fit: budget, file system, memory or cgroup
     │   └── Leased              the entry that is to be evicted is in use
     ├── FillError               a growing cache gets no samples: its filler failed, or there is none
+    ├── RemoteError             an object store cannot be reached, or does not answer as it should
+    │   ├── NotThere            there is no such object or bucket
+    │   └── Denied              the credentials do not allow it
     ├── LoaderError             a loader cannot continue: a worker died, a transform failed, memory ran out
     └── DatasetError            what lies on disk is not a sound dataset
         ├── NotADataset         no manifest.json: never finished, or not a dataset
@@ -59,7 +62,15 @@ class TooManyRejects(PackError):
 
 
 class ShardFailed(PackError):
-    """A shard failed for a reason other than the content of its images."""
+    """A shard failed for a reason other than the content of its images.
+
+    Attributes:
+        shard: Name of the shard; None if unknown.
+    """
+
+    def __init__(self, message: str, *, shard: str | None = None) -> None:
+        super().__init__(message)
+        self.shard = shard
 
 
 class NoSpace(PackError):
@@ -80,6 +91,18 @@ class Leased(StagingError):
 
 class FillError(PacktrainError):
     """A growing cache gets no samples: its filler failed, was killed or says nothing, or there is none."""
+
+
+class RemoteError(PacktrainError):
+    """An object store cannot be reached, or does not answer as it should."""
+
+
+class NotThere(RemoteError):
+    """There is no such object or bucket."""
+
+
+class Denied(RemoteError):
+    """An object store does not let these credentials do what was asked."""
 
 
 class LoaderError(PacktrainError):

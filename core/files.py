@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,17 +22,25 @@ from .errors import NoSpace, OutputConflict, PackError, PacktrainError
 from .locks import Lock
 from .opening import open_regular
 from .problems import way_out
+from .processes import ProcessName
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
 _MAKE_ROOM: Final = "make room"
+_NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
 
-def temporary_path(final: Path) -> Path:
-    """Returns a new name in the folder of `final`; unique, so that two writers never share a temporary file."""
-    return final.with_name(f".{final.name}{_TEMPORARY}{uuid.uuid4().hex[:12]}")
+def temporary_path(final: Path, owner: ProcessName | None = None) -> Path:
+    """Returns a new name in the folder of `final`; unique, so that two writers never share a temporary file.
+
+    Args:
+        final: The name that the file will have.
+        owner: Process that writes the file, if others are to know; see `remove_abandoned`.
+    """
+    by = "" if owner is None else f"{owner}-"
+    return final.with_name(f".{final.name}{_TEMPORARY}{by}{uuid.uuid4().hex[:12]}")
 
 
 def is_temporary(path: Path) -> bool:
@@ -44,6 +52,14 @@ def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Removes what crashed writers left in `folder`: of files called `name` (a glob), by default of any file."""
     for path in folder.glob(f".{name}{_TEMPORARY}*"):
         path.unlink(missing_ok=True)
+
+
+def remove_abandoned(folder: Path, name: str = "*") -> None:
+    """Like `remove_temporaries`, but leaves all files alone whose owner may still be at work, or is not known."""
+    for path in folder.glob(f".{name}{_TEMPORARY}*-*"):
+        owner = ProcessName.parse(path.name.rpartition(_TEMPORARY)[2].rpartition("-")[0])
+        if owner is not None and owner.ended:
+            path.unlink(missing_ok=True)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -134,19 +150,28 @@ def checksum_file(path: Path) -> int:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive kernel lock on an existing file, so that only one packer works in its folder.
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Holds a kernel lock on an existing file, so that only one packer works in its folder, or only those that share.
+
+    Args:
+        path: The file.
+        shared: True for one of several that work in the folder together. They need no lock among themselves, so it is
+            no error if the file system has none; and there may be some on other machines that it does not tell of.
 
     Raises:
-        OutputConflict: Another process holds the lock.
+        OutputConflict: Another process holds the lock in a way that excludes this one.
     """
+    lock: Lock | None = None
     try:
-        lock = Lock(path, wait=False, flags=os.O_RDWR)
+        lock = Lock(path, shared=shared, inherited=False, wait=False, flags=os.O_RDONLY if shared else os.O_RDWR)
     except BlockingIOError as error:
         raise OutputConflict(
             f"another packer is working in {path.parent}. Wait for it or stop it, then run the command again"
         ) from error
-    with lock:
+    except OSError as error:
+        if not shared or error.errno not in _NO_LOCKS:
+            raise
+    with lock or nullcontext():
         yield
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -50,7 +50,7 @@ Array = npt.NDArray[Any]
 
 
 class IndexWriter:
-    """Writes the columns of an index one after the other, so that only one at a time is in memory.
+    """Writes the columns of an index one after the other, so that only one at a time is in memory, or a piece of it.
 
     Args:
         folder: The ``index`` folder; it must exist.
@@ -65,36 +65,87 @@ class IndexWriter:
 
     def add(self, name: str, values: Array) -> None:
         """Writes a row column: `values` [rows, ...]."""
-        self._write(name, values)
-        blocks, flat = self._blocks_of(name), _byte_view(values)
-        stride = ROWS_PER_BLOCK * (flat.nbytes // max(1, self._rows))
-        for block in range(len(blocks)):
-            _chain(blocks, block, flat[block * stride : (block + 1) * stride])
+        self.add_pieces(name, values.dtype.str, values.shape[1:], [values])
+
+    def add_pieces(self, name: str, dtype: str, shape: tuple[int, ...], pieces: Iterable[Array]) -> None:
+        """Writes a row column that comes in pieces.
+
+        Args:
+            name: Name of the column.
+            dtype: numpy type string of its values.
+            shape: Shape of an entry.
+            pieces: Arrays [some, *shape] of this type, together all rows.
+        """
+        stride = ROWS_PER_BLOCK * np.dtype(dtype).itemsize * math.prod(shape)
+        bounds = np.arange(_block_count(self._rows) + 1) * stride
+        self._write(name, name, dtype, (self._rows, *shape), pieces, bounds[:-1], bounds[1:])
 
     def add_text(self, name: str, offsets: Array, texts: Array) -> None:
         """Writes a text column: `offsets` int64 [rows + 1] into `texts` uint8."""
-        self._write(name + _OFFSETS, offsets)
-        self._write(name + _BYTES, texts)
-        blocks, flat, data = self._blocks_of(name), _byte_view(offsets), _byte_view(texts)
-        for block in range(len(blocks)):
-            start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
-            _chain(blocks, block, flat[start * 8 : (stop + 1) * 8])
-            _chain(blocks, block, data[int(offsets[start]) : int(offsets[stop])])
+        self.add_text_pieces(name, [offsets], [texts], len(texts))
+
+    def add_text_pieces(self, name: str, offsets: Iterable[Array], texts: Iterable[Array], size: int) -> None:
+        """Writes a text column that comes in pieces.
+
+        Args:
+            name: Name of the column.
+            offsets: Where the texts begin, and where the last one ends, int64 [some], together rows + 1.
+            texts: Their bytes, uint8 [some].
+            size: Number of all these bytes.
+        """
+        # Where the texts of each block begin; those of the last one end at the last offset.
+        bounds = np.zeros(_block_count(self._rows) + 1, np.int64)
+
+        def noted() -> Iterator[Array]:
+            row = 0
+            for piece in offsets:
+                found = piece[-row % ROWS_PER_BLOCK :: ROWS_PER_BLOCK]
+                first = _block_count(row)
+                bounds[first : first + len(found)] = found[: len(bounds) - first]
+                row += len(piece)
+                if len(piece):
+                    bounds[-1] = piece[-1]
+                yield piece
+
+        starts = np.arange(len(bounds) - 1) * ROWS_PER_BLOCK * 8
+        stops = np.minimum(starts + (ROWS_PER_BLOCK + 1) * 8, (self._rows + 1) * 8)
+        self._write(name, name + _OFFSETS, "<i8", (self._rows + 1,), noted(), starts, stops)
+        self._write(name, name + _BYTES, "|u1", (size,), texts, bounds[:-1], bounds[1:])
 
     def finish(self) -> tuple[ColumnInfo, ...]:
         """Writes the checksums of the blocks. Returns what the manifest has to say about the columns."""
-        for prefix, blocks in self._blocks.items():
-            self._write(prefix + BLOCKS, blocks)
+        nothing = np.empty(0, np.int64)
+        for prefix, blocks in list(self._blocks.items()):
+            self._write("", prefix + BLOCKS, blocks.dtype.str, blocks.shape, [blocks], nothing, nothing)
         return tuple(self._columns)
 
-    def _blocks_of(self, name: str) -> Array:
-        return self._blocks.setdefault(_prefix(name), np.zeros(_block_count(self._rows), "<u4"))
+    def _write(
+        self,
+        name: str,
+        file: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        pieces: Iterable[Array],
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+    ) -> None:
+        """Writes a file of the column `name`, of whose data block b covers bytes [starts[b], stops[b])."""
+        blocks = self._blocks.setdefault(_prefix(name), np.zeros(_block_count(self._rows), "<u4"))
+        header = npy_header(dtype, shape)
+        checksum, position = crc32c(header), 0
 
-    def _write(self, name: str, values: Array) -> None:
-        header, data = npy_header(values.dtype.str, values.shape), _byte_view(values)
-        write_file(self._folder / f"{name}.npy", [header, data])
-        checksum = crc32c(data, crc32c(header))
-        self._columns.append(ColumnInfo(name, len(header) + data.nbytes, checksum, values.dtype.str, values.shape))
+        def content() -> Iterator[bytes | memoryview]:
+            nonlocal checksum, position
+            yield header
+            for piece in pieces:
+                data = _byte_view(piece)
+                checksum = crc32c(data, checksum)
+                _chain(blocks, starts, stops, position, data)
+                position += len(data)
+                yield data
+
+        write_file(self._folder / f"{file}.npy", content())
+        self._columns.append(ColumnInfo(file, len(header) + position, checksum, dtype, shape))
 
 
 class Columns:
@@ -359,8 +410,16 @@ def text_column(texts: Iterable[bytes], rows: int) -> tuple[Array, Array]:
     return offsets, np.frombuffer(data, np.uint8)
 
 
-def _chain(blocks: Array, block: int, data: memoryview) -> None:
-    blocks[block] = crc32c(data, int(blocks[block]))
+def _chain(
+    blocks: Array, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], position: int, data: memoryview
+) -> None:
+    """Continues the checksums of the blocks that `data`, which begins at `position`, belongs to."""
+    first = int(np.searchsorted(stops, position, "right"))
+    last = int(np.searchsorted(starts, position + len(data)))
+    begins = np.maximum(starts[first:last] - position, 0).tolist()
+    ends = (stops[first:last] - position).tolist()
+    for block, begin, end in zip(range(first, last), begins, ends, strict=True):
+        blocks[block] = crc32c(data[begin:end], int(blocks[block]))
 
 
 def _prefix(name: str) -> str:

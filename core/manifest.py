@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from .document import dump_document, load_document, parse_document
+from .document import Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UsageError
 from .options import FORMATS, LabelSpec, StoreOptions
+from .paths import STORES, is_url
 from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
@@ -180,6 +181,11 @@ class Manifest:
         return image.store
 
     @property
+    def in_store(self) -> bool:
+        """True if the shards are linked, and lie in an object store whatever folder the dataset is in."""
+        return self.base is not None and is_url(self.base) and self.base.partition(":")[0].lower() in STORES
+
+    @property
     def bare(self) -> bool:
         """True if arrays, raw masks and raw images are stored as their values alone, False if as `.npy` files."""
         return self.format == "hdf5"
@@ -209,6 +215,20 @@ class Manifest:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotADataset(_why_no_dataset(folder), file=MANIFEST) from error
+        return cls._of(body, path)
+
+    @classmethod
+    def parse(cls, data: bytes, path: Named) -> Self:
+        """Reads and checks the manifest whose bytes were read from `path`, which need not be on this machine.
+
+        Raises:
+            UnsupportedVersion: It was written by a newer packtrain.
+            CorruptFile: It is damaged, or names files outside the dataset.
+        """
+        return cls._of(read_document(data, path, newest=VERSION), path)
+
+    @classmethod
+    def _of(cls, body: dict[str, Any], path: Named) -> Self:
         if body["version"] > 1:
             manifest = parse_document(cls, body, path)
         else:

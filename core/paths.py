@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
+from typing import Final
 
 from .errors import UsageError
+
+STORES: Final = ("s3", "gs", "az", "http", "https")
+"""Schemes of the addresses that packtrain can read."""
 
 
 def is_url(path: str) -> bool:
@@ -30,8 +35,12 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         return Path(path)
     if text.lower().startswith("file:"):
         raise UsageError(f"{text} is a URL: give the path alone, without file:")
-    url = re.sub(":/+", "://", text, count=1)
+    # Without what may be a credential.
+    url = re.sub("://[^/]*@", "://", re.sub(":/+", "://", text, count=1)).partition("?")[0]
+    if text.partition(":")[0].lower() not in STORES:
+        known = ", ".join(f"{each}://" for each in STORES)
+        raise UsageError(f"{url} is a URL of a kind that packtrain does not read: it reads files, and {known}")
     raise UsageError(
-        f"{url} is a URL, and packtrain reads and writes only files of this machine: copy the data to a local or "
-        "mounted disk, and give the path there"
+        f"{url} is a URL, but this has to be a path of this machine. `packtrain stage {shlex.quote(url)} --to DIR` "
+        "makes a local copy of a packed dataset; copy anything else with the store's own programs, as `aws s3 cp`"
     )

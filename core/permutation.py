@@ -84,3 +84,38 @@ class Permutation:
             result[pending] = left << half | right
             pending = pending[result[pending] >= self._n]
         return result.astype(np.int64)
+
+
+class Permutations:
+    """Several permutations at once: what `Permutation` gives for each, computed together.
+
+    Args:
+        sizes: The size of the range of each, at least 1 and below 2**53, int64 [permutations].
+        seeds: The seed of each, uint64 [permutations].
+    """
+
+    def __init__(self, sizes: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64]) -> None:
+        self._sizes = sizes.astype(np.uint64)
+        # A float64 holds these numbers exactly, and its exponent is their number of bits.
+        bits = np.frexp((sizes - 1).astype(np.float64))[1]
+        self._half_bits = np.maximum(1, (bits + 1) // 2).astype(np.uint64)
+        steps = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self._keys = _mix_array(seeds[None] + steps[:, None])
+
+    def at(self, which: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Element ``indices[i]`` of permutation ``which[i]`` for each i; all int64 [n]."""
+        result = indices.astype(np.uint64)
+        pending, sizes, keys = np.arange(len(result)), self._sizes[which], self._keys[:, which]
+        half = self._half_bits[which]
+        mask = (np.uint64(1) << half) - np.uint64(1)
+        values = result
+        while len(pending):
+            left, right = values >> half, values & mask
+            for key in keys:
+                left, right = right, left ^ (_mix_array(right ^ key) & mask)
+            values = left << half | right
+            result[pending] = values
+            outside = values >= sizes
+            pending, values, sizes, keys = pending[outside], values[outside], sizes[outside], keys[:, outside]
+            half, mask = half[outside], mask[outside]
+        return result.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people read and write them."""
+"""Numbers of bytes, and times, as people read and write them."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def parse_bytes(text: str) -> int:
         raise UsageError(f"size {text!r}: expected a number with a unit, such as 512MiB or 2GB")
     unit = found[2].upper()
     return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))
+
+
+def duration(seconds: float) -> str:
+    """A time for people, as in ``"12 min"``."""
+    for unit, length, least in (("days", 86400, 2 * 86400), ("h", 3600, 2 * 3600), ("min", 60, 120)):
+        if seconds >= least:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:,.0f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import re
 
@@ -10,6 +11,7 @@ import pytest
 from torch._utils import ExceptionWrapper
 
 from packtrain._core import errors
+from packtrain._core.errors_as_json import error_from_json, error_to_json
 
 CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)]
 
@@ -58,3 +60,18 @@ class TestEveryError:
     def test_it_says_what_it_is_for(self, error: type[Exception]) -> None:
         assert error.__doc__
         assert error.__doc__ != Exception.__doc__
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_every_error_survives_a_message(error: type[Exception]) -> None:
+    original = error("3 of 7 bytes\nare missing")
+    facts = {"file": "a.tar", "row": 0, "line": 7}
+    vars(original).update({name: facts[name] for name in facts if hasattr(original, name)})
+    arrived = error_from_json(json.loads(json.dumps(error_to_json(original))))
+    assert (type(arrived), str(arrived), vars(arrived)) == (error, str(original), vars(original))
+
+
+def test_what_is_no_error_of_ours_arrives_as_one_that_is() -> None:
+    arrived = error_from_json(error_to_json(ZeroDivisionError("division by zero")))
+    assert type(arrived) is errors.RemoteError
+    assert str(arrived) == "ZeroDivisionError: division by zero"

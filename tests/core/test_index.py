@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from crc32c import crc32c
-from helpers.support import flip
+from helpers.packing import scratch
+from helpers.support import flip, tree
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from packtrain._core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter
+from packtrain._core.index import ROW_COLUMNS, ROWS_PER_BLOCK, Index, IndexWriter, text_column
 from packtrain._core.manifest import ColumnInfo
 from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -69,6 +70,26 @@ def test_what_was_written_is_read_by_us_and_by_numpy(tmp_path: Path, rows: int) 
         assert not found.flags.writeable
     assert [index.text("path", row) for row in range(rows)] == paths
     index.check_all()
+
+
+@given(cuts=st.integers(0, 9), data=st.data())
+def test_columns_that_come_in_pieces_are_the_same_files(cuts: int, data: st.DataObject) -> None:
+    rows = data.draw(st.sampled_from(SIZES))
+    columns, paths = contents(rows)
+    offsets, texts = text_column((path.encode() for path in paths), rows)
+
+    def pieces(values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        return np.split(values, sorted(data.draw(st.integers(0, len(values))) for _ in range(cuts)))
+
+    with scratch() as folder:
+        infos = write(folder / "whole", rows)
+        (folder / "pieces").mkdir()
+        writer = IndexWriter(folder / "pieces", rows)
+        for name, values in columns.items():
+            writer.add_pieces(name, values.dtype.str, values.shape[1:], pieces(values))
+        writer.add_text_pieces("path", pieces(offsets), pieces(texts), len(texts))
+        assert writer.finish() == infos
+        assert tree(folder / "pieces") == tree(folder / "whole")
 
 
 @pytest.mark.parametrize("lost", ["field.seg.offset", "field.boxes.blocks"])

@@ -14,15 +14,29 @@ from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import UsageError
 from packtrain.staging import entries
 
-URLS = ["s3://bucket/train", "gs://bucket/train.txt", "https://host/a b", "HF://x", "abfs+x://y/z", "s3:/bucket/train"]
+URLS = ["s3://bucket/train", "gs://bucket/train.txt", "https://host/a b", "s3:/bucket/train"]
 LOCAL = ["train.txt", "/data/a:b/c", "C:", "a:b", "./s3://bucket", "://x", "1s3://x", "\udcff://x"]
 
 
 @pytest.mark.parametrize("url", URLS)
 def test_a_url_is_refused_also_as_a_path(url: str) -> None:
     for path in (url, Path(url)):
-        with pytest.raises(UsageError, match="is a URL, and packtrain reads and writes only files of this machine"):
+        with pytest.raises(UsageError, match=r"://.* is a URL, but this has to be a path.*`packtrain stage .*://"):
             local_path(path)
+
+
+@pytest.mark.parametrize("url", ["HF://x", "abfs+x://y/z", "ftp:/host/file"])
+def test_a_url_of_another_kind_is_refused_also_as_a_path(url: str) -> None:
+    for path in (url, Path(url)):
+        with pytest.raises(UsageError, match=r"://.* is a URL of a kind that packtrain does not read: .*s3://"):
+            local_path(path)
+
+
+def test_what_may_be_a_credential_is_not_printed() -> None:
+    for url in ("s3://key:secret@bucket/a", "https://host/a?sig=secret", "ftp://me:secret@host/a?b"):
+        with pytest.raises(UsageError) as caught:
+            local_path(url)
+        assert "secret" not in str(caught.value)
 
 
 def test_of_a_file_url_the_path_is_asked_for() -> None:
@@ -56,8 +70,8 @@ def test_every_function_that_takes_a_path_refuses_urls_and_makes_no_folder_of_th
     listing = image_set(tmp_path / "images", 1)
     data = packed(listing, tmp_path / "data", "tar")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="is a URL"):
-        USES[use]("s3://bucket/train", listing, data)
+    with pytest.raises(UsageError, match=r"is a URL|is not the address of an object store"):
+        USES[use]("hf://bucket/train", listing, data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]
 
 

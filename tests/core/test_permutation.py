@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._core.permutation import Permutation
+from packtrain._core.permutation import Permutation, Permutations
 
 SIZES = sorted({1, 2, 3, *(2**k + d for k in range(2, 13) for d in (-1, 0, 1))})
 SEEDS = st.integers(-(2**70), 2**70)
@@ -37,6 +37,23 @@ def test_one_and_many_agree(n: int, seed: int, data: st.DataObject) -> None:
     assert images.dtype == np.int64
     assert images.tolist() == [permutation[i] for i in range(start, stop)]
     assert all(0 <= image < n for image in images)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**53 - 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=5), st.data())
+def test_several_at_once_are_those_one_by_one(kinds: list[tuple[int, int]], data: st.DataObject) -> None:
+    which = data.draw(st.lists(st.integers(0, len(kinds) - 1), max_size=20))
+    indices = [data.draw(st.integers(0, kinds[each][0] - 1)) for each in which]
+    sizes, seeds = zip(*kinds, strict=True)
+    several = Permutations(np.array(sizes, np.int64), np.array(seeds, np.uint64))
+    found = several.at(np.array(which, np.int64), np.array(indices, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [Permutation(*kinds[each])[index] for each, index in zip(which, indices, strict=True)]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_several_at_once_of_any_number_of_bits(n: int) -> None:
+    several = Permutations(np.array([n]), np.array([7], np.uint64))
+    assert several.at(np.zeros(n, np.int64), np.arange(n)).tolist() == Permutation(n, 7).range(0, n).tolist()
 
 
 def test_what_is_on_disk_stays_what_it_means() -> None:

@@ -1,0 +1,90 @@
+"""Processes by names that hold on many machines, so that what one has left can be told from what one still uses."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_UNKNOWN = "0" * 12
+_FORM = re.compile(r"([0-9a-f]{12})-([0-9]{1,10})-([0-9]{1,20})")
+
+
+@dataclass(frozen=True)
+class ProcessName:
+    """A process of any machine, at any time.
+
+    Attributes:
+        machine: Stands for the machine since it was started, and for the container, if that counts processes anew; 12
+            hexadecimal digits.
+        process: Id of the process there.
+        start: When it was started, in the kernel's own ticks; it tells a process from a later one with the same id.
+    """
+
+    machine: str
+    process: int
+    start: int
+
+    @classmethod
+    def mine(cls) -> Self:
+        """This process."""
+        process = os.getpid()
+        machine = machine_name()
+        return cls(machine or _UNKNOWN, process, _state(process)[1] if machine else 0)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The process that `str` wrote like this; None if it did not."""
+        found = _FORM.fullmatch(text)
+        return cls(found[1], int(found[2]), int(found[3])) if found else None
+
+    def __str__(self) -> str:
+        return f"{self.machine}-{self.process}-{self.start}"
+
+    @property
+    def ended(self) -> bool:
+        """True if the process has ended for certain. Of processes of other machines, nothing is certain."""
+        if self.machine != machine_name():
+            return False
+        try:
+            os.kill(self.process, 0)
+            state, start = _state(self.process)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            # It is there, but belongs to somebody else, of whose processes the kernel may tell nothing.
+            return False
+        return start != self.start or state in "ZX"
+
+
+def boot_id() -> str:
+    """Stands for this start of the machine; empty where there is no /proc that says which one it is."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def machine_name() -> str:
+    """Stands for this machine, see `ProcessName`; empty where there is no /proc that says which one it is."""
+    try:
+        boot = _BOOT.read_text().strip()
+        # Machines that were cloned may have the same boot id; hosts of one name, as localhost is, have different ones.
+        known = [os.uname().nodename, os.readlink("/proc/self/ns/pid"), boot]
+    except OSError:
+        return ""
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
+
+
+def _state(process: int) -> tuple[str, int]:
+    """What a process of this machine does, in the kernel's letters, and when it was started."""
+    stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    # The name, in parentheses, may hold blanks and parentheses itself.
+    state, *rest = stat.rpartition(")")[2].split()
+    return state, int(rest[18])
