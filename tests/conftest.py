@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +15,13 @@ from typing import Any
 
 import pytest
 from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
-from helpers.memory import memory_folder
+from helpers.memory import memory_folder, sweep_memory
 from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+pytest_plugins = ["helpers.objects.fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
     """
     # No deadline: the time that an example takes says nothing about a law.
-    examples = 100 if config.getoption("complete") else 15
+    examples = 100 if config.getoption("complete") else 10
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
     set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is
@@ -44,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda number, frame: None)
     receive_ctrl_c()
+    sweep_memory()
 
 
 def receive_ctrl_c() -> None:
@@ -54,13 +59,16 @@ def receive_ctrl_c() -> None:
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--complete``, leaves out tests marked `complete`, and most combinations of several `parametrize`."""
+    """Without ``--complete``, leaves out tests marked `complete`, and most combinations of several `parametrize`.
+
+    A test that several classes inherit has the class for a parameter.
+    """
     if config.getoption("complete"):
         return
-    matrices: dict[str, list[pytest.Function]] = {}
+    matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            matrices.setdefault(item.function, []).append(item)
     kept = {item for item in items if not item.get_closest_marker("complete")}
     for matrix in matrices.values():
         cases = [item for item in matrix if item in kept]
@@ -82,13 +90,31 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Speeds up the garbage collector: it need not look through modules and thousands of tests, nor so often.
+    """Lets the garbage collector look less often, and not through modules and thousands of tests.
 
-    Tests of what is left as garbage call it themselves.
+    Tests of what is left as garbage call it themselves. Nor need pytest look after each of torch's loggers.
     """
+    gc.set_threshold(100_000, 50, 100)
+    spare_the_collector()
+    # pytest gives handlers, six times per test, to each logger that does not propagate. torch has forty of these.
+    for logger in logging.Logger.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Spares the collector what the tests of a file have imported and kept."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        spare_the_collector()
+    return result
+
+
+def spare_the_collector() -> None:
+    """Removes garbage, and keeps the collector from looking again at what is there now."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture
@@ -96,6 +122,26 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
     """An empty folder in /dev/shm if that is writable: thousands of fsyncs take minutes on a disk."""
     with memory_folder(tmp_path) as folder:
         yield folder
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs with given options; skips the test if that is not allowed."""
+    points: list[Path] = []
+
+    def mount(options: str) -> Path:
+        point = tmp_path / f"mount-{len(points)}"
+        point.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting takes privileges: {done.stderr.strip()}")
+        points.append(point)
+        return point
+
+    yield mount
+    for point in points:
+        # Lazily, because a failed test may still have files open there.
+        subprocess.run(["umount", "--lazy", point], check=True)
 
 
 @pytest.fixture(scope="session")

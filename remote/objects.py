@@ -1,0 +1,109 @@
+"""What packtrain asks of an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from .urls import Url
+
+MISSING: Final = "object stores are read by obstore, which is not installed: pip install 'packtrain[remote]'"
+
+
+class Found(NamedTuple):
+    """An object in a folder.
+
+    Attributes:
+        name: Its address relative to that of the folder; it may have slashes.
+        bytes: Its size.
+    """
+
+    name: str
+    bytes: int
+
+
+class Head(NamedTuple):
+    """What a store says of an object without sending it.
+
+    Attributes:
+        bytes: Its size.
+        stamp: A text that changes whenever the object does; empty if the store says nothing to tell it by.
+        modified_ns: Time of its last change, in nanoseconds since 1970.
+        etag: Its entity tag; empty if there is none, or one that may stay when bytes change.
+    """
+
+    bytes: int
+    stamp: str
+    modified_ns: int = 0
+    etag: str = ""
+
+
+class Objects(Protocol):
+    """Reads and writes objects. Every member may be called from several threads at once.
+
+    Failures that may pass are tried again a few times, waiting longer each time. What arrives has the right length; its
+    content is for the caller to check.
+
+    Every member raises RemoteError: NotThere if there is no such object or bucket, Denied if the credentials do not
+    allow it, and RemoteError itself if the store does not answer as it should. No message holds a credential.
+    """
+
+    def size(self, url: Url) -> int:
+        """The size of an object in bytes."""
+
+    def head(self, url: Url) -> Head:
+        """What the store says of an object without sending it."""
+
+    def read(self, url: Url, most: int) -> bytes:
+        """A whole object, which has at most `most` bytes."""
+
+    def read_into(self, url: Url, offset: int, view: memoryview) -> None:
+        """Fills `view` with the bytes of an object from `offset` on."""
+
+    def read_range(self, url: Url, offset: int, size: int) -> memoryview:
+        """The `size` bytes of an object from `offset` on, in memory of their own."""
+        view = memoryview(bytearray(size))
+        self.read_into(url, offset, view)
+        return view
+
+    def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
+        """Writes `size` bytes of an object from `offset` on to an open file, at the same offset.
+
+        Returns:
+            Their crc32c, as they arrived.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+
+    def checksum(self, url: Url) -> int:
+        """The crc32c of a whole object, which is read for it."""
+
+    def list(self, url: Url) -> Iterator[Found]:
+        """The objects in a folder and its subfolders."""
+
+    def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
+        """Writes a small object.
+
+        Args:
+            url: Its address.
+            data: Its content.
+            new: True to leave one that is there as it is. Of several that try this at once, one succeeds.
+
+        Returns:
+            False if one was there and was to be left.
+        """
+
+    def upload(self, url: Url, path: Path) -> None:
+        """Writes a file as an object, which is there when all of it has arrived, not before.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+
+    def remove(self, url: Url) -> None:
+        """Removes an object, if it is there."""
+
+    def close(self) -> None:
+        """Ends what was begun for this."""

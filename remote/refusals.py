@@ -1,0 +1,143 @@
+"""Says in packtrain's words why an object store refuses something, and never more than anybody may read.
+
+obstore's own errors hold addresses with their queries, in which signatures may be, and what the server answered, which
+may repeat parts of a key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from packtrain._core.errors import Denied, NotThere, RemoteError
+
+from .urls import Url
+
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})( [A-Za-z' -]+)?")
+_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
+_ADDRESS: Final = re.compile(r"\S*://\S*")
+_ASKED: Final = re.compile(r"performing [A-Z]+ (\S+)")
+# Where machines in a cloud ask who they are, or for credentials of a role.
+_IDENTITY: Final = re.compile(
+    r"://(?:169\.254\.|metadata\b|sts\.|login\.microsoftonline\.|oauth2\.)|[?&]Action=AssumeRole"
+)
+_INCOMPLETE: Final = re.compile(r"S3 error: Missing (?:SecretAccessKey|AccessKeyId)")
+_ENDPOINTS: Final = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS", "IDENTITY_ENDPOINT")
+_EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken")
+_SECRET: Final = re.compile(r"(?:AWS|AZURE|GOOGLE)_\w*(?:KEY|SECRET|TOKEN|SAS|PASSWORD|ACCOUNT)\w*")
+_HELP: Final = {
+    "s3": 'for a profile, run `eval "$(aws configure export-credentials --format env)"`; for a public bucket, set '
+    "AWS_SKIP_SIGNATURE=true",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file; for a public bucket, set "
+    "GOOGLE_SKIP_SIGNATURE=true",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; for a public "
+    "container, set AZURE_SKIP_SIGNATURE=true",
+}
+_CHECK: Final = {"s3": " (`aws sts get-caller-identity` says whose they are)"}
+_LOOKED_FOR: Final = {
+    "s3": "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, AWS_WEB_IDENTITY_TOKEN_FILE, and the identity of the task or "
+    "the machine",
+    "gs": "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS, what `gcloud auth application-default login` wrote, "
+    "and the identity of the machine",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and "
+    "AZURE_TENANT_ID, and the identity of the machine",
+}
+_HOST: Final = re.compile(r"://(?:[^/\s@]*@)?([\w.-]+(?::\d+)?)(?=[/?\s])")
+_CONNECTING: Final = ("kind: Connect,", "Connect,\n")
+_UNREACHED: Final = {"dns error": "its name is not known", "ConnectionRefused": "it refuses the connection"}
+_SERVERS: Final = {"s3": "AWS_ENDPOINT_URL and AWS_REGION", "az": "AZURE_STORAGE_ENDPOINT"}
+_BUSY: Final = (408, 429)
+_PAST: Final = {"read": "read", "write": "written", "list": "listed", "remove": "removed"}
+
+
+class Passing(RemoteError):
+    """A failure that may not come again."""
+
+
+class Expired(Denied):
+    """Credentials that are not valid any more; whoever gave them may have newer ones."""
+
+
+class Busy(RemoteError):
+    """An answer that a store gives if it is overloaded or out of order."""
+
+
+class Unreached(Passing):
+    """No connection to the server could be made."""
+
+
+def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
+    """The error to raise for one of obstore's."""
+    text, _, debug = str(error).partition("Debug source:")
+    status = _STATUS.search(text)
+    number = int(status[1]) if status else 0
+    kind = type(error).__name__
+    code = found[1] if (found := _CODE.search(text)) else ""
+    help_ = f": {_HELP[url.scheme]}" if url.scheme in _HELP else ""
+    # Before its answer is taken for the store's: that there is no role is no news about the object.
+    if _of_identity(text):
+        return Denied(
+            f"{url}: there are no credentials in the environment, and this machine has no identity that the store "
+            f"knows. They are looked for in {_LOOKED_FOR.get(url.scheme, 'the environment')}{help_}"
+        )
+    if isinstance(error, FileNotFoundError) or number == 404:
+        return NotThere(f"{url} is not there: check the address, and the region and endpoint in the environment")
+    if number == 416:
+        return RemoteError(
+            f"{url} is shorter than it was: it was changed, or its upload did not finish. `packtrain verify` of its "
+            "folder lists all damage"
+        )
+    if code in _EXPIRED:
+        return Expired(f"{url}: the credentials have expired ({code}). Put new ones into the environment{help_}")
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
+        return Denied(
+            f"{url}: the store does not let these credentials {verb} it. Check those in the environment"
+            f"{_CHECK.get(url.scheme, '')}{help_}"
+        )
+    if _INCOMPLETE.search(text):
+        return Denied(f"{url}: the credentials in the environment are not complete. Give all of them{help_}")
+    begin = f"{url} cannot be {_PAST[verb]}: "
+    if "Range request not supported" in text or "non-partial response" in text:
+        return RemoteError(
+            f"{begin}the server sends whole files, not ranges of them. Use one that answers ranged requests, as nginx "
+            "and Apache do, or copy the files to this machine"
+        )
+    if status:
+        reason = f"{number}{(status[2] or '').rstrip()}" + (f" ({code})" if code else "")
+        return (Busy if number >= 500 or number in _BUSY else RemoteError)(f"{begin}the server answers {reason}")
+    if "Account must be specified" in text:
+        return RemoteError(f"{begin}nothing says in which account: set AZURE_STORAGE_ACCOUNT_NAME")
+    if "HTTP error: " in text and any(sign in debug for sign in _CONNECTING):
+        host = _HOST.search(text)
+        why = next((words for sign, words in _UNREACHED.items() if sign in debug), "no connection can be made")
+        check = (
+            f", {_SERVERS[url.scheme]} in the environment, and the network"
+            if url.scheme in _SERVERS
+            else " and the network"
+        )
+        return Unreached(
+            f"{begin}the server{' ' + host[1] if host else ''} cannot be reached: {why}. Check the address{check}"
+        )
+    if "HTTP error: " in text or "response body" in text or "invalid list response" in text:
+        return Passing(
+            f"{begin}the server cannot be reached, does not answer, or breaks off: {_harmless(text)}. If this stays "
+            "so, check the network, and the endpoint in the environment"
+        )
+    return RemoteError(begin + _harmless(text))
+
+
+def _of_identity(text: str) -> bool:
+    """True if not the store was asked, but who this machine is."""
+    asked = found[1] if (found := _ASKED.search(text)) else ""
+    endpoints = [where for name in _ENDPOINTS if (where := os.environ.get(name))]
+    return bool(_IDENTITY.search(asked)) or asked.startswith(tuple(endpoints))
+
+
+def _harmless(text: str) -> str:
+    """The reason at the end of a message: without addresses, and without anything that is a secret of ours."""
+    reason = _ADDRESS.sub("...", " ".join(text.split()).rpartition("HTTP error: ")[2] or "no reason is given")
+    for name, value in os.environ.items():
+        if _SECRET.fullmatch(name) and not name.endswith("_FILE") and len(value) > 3:
+            reason = reason.replace(value, "***")
+    return reason[:200]
