@@ -18,7 +18,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
 
 from .output import fail, print_json, progress, warn
-from .paths import PATH
+from .paths import PATH, PATH_OR_URL
 
 if TYPE_CHECKING:
     from packtrain._staging.options import StageProgress
@@ -53,7 +53,7 @@ class _WithCommand(click.Command):
 @click.command(
     "stage", cls=_WithCommand, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--to", type=PATH, default=PLACE, metavar="DIR", help="Folder for staged copies.")
 @click.option("--budget", metavar="SIZE", help="Maximum size of all copies there.  [default: whatever fits]")
 @click.option(
@@ -66,10 +66,12 @@ class _WithCommand(click.Command):
 )
 @click.option("--partial", is_flag=True, help="If the dataset does not fit, copy the first shards and link the others.")
 @click.option("--warm", is_flag=True, help="Also read a copy on a disk into memory.")
-@click.option("--threads", type=click.IntRange(1), help="Number of threads that copy.  [default: 8]")
+@click.option(
+    "--threads", type=click.IntRange(1), help="Number of threads that copy.  [default: 8; 16 from an object store]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document instead of the path.")
 def command(
-    dataset: Path,
+    dataset: Path | str,
     to: Path,
     budget: str | None,
     reserve: str | None,
@@ -81,6 +83,8 @@ def command(
     words: list[str] | None,
 ) -> None:
     """Copy DATASET to fast storage of this machine, unless it is already there, and print the path of the copy.
+
+    DATASET is a folder, or its address in an object store, such as s3://bucket/imagenet.
 
     Only the path goes to standard output: DATA=$(packtrain stage DATASET).
 

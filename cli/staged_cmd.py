@@ -12,6 +12,7 @@ import click
 
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import size
+from packtrain._remote.urls import is_address
 
 from .output import one_line, print_json, say, warn
 from .paths import PATH
@@ -28,7 +29,8 @@ _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe 
 def command() -> None:
     """Manage the copies that `packtrain stage` has made.
 
-    ID is the id shown by `list`, the first four or more characters of it or of the key in it, or the path of the copy.
+    ID is the id shown by `list`, the first four or more characters of it or of the key in it, the path of the copy, or
+    the address in an object store that it came from.
     """
 
 
@@ -150,7 +152,7 @@ def _warn_of_strays(place: Path) -> None:
 
 def _place(to: Path | None, ids: Sequence[str]) -> Path:
     """The folder that the copies are staged to: `to`, or taken from the ids that are paths."""
-    places = {Path(os.path.abspath(id)).parent.parent for id in ids if "/" in id.rstrip("/")}
+    places = {Path(os.path.abspath(id)).parent.parent for id in ids if "/" in id.rstrip("/") and not is_address(id)}
     if to is not None:
         places.add(Path(os.path.abspath(to)))
     if len(places) > 1:
@@ -188,7 +190,7 @@ def _row(entry: Entry, now: float) -> tuple[str, ...]:
     safe = "pinned" if entry.pinned else "-"
     if not entry.pinned and entry.promised_until > now:
         safe = f"for {_span(entry.promised_until - now)}"
-    shards = f"{entry.local_shards}/{entry.shards}" if entry.shards else "-"
+    shards = f"{entry.local_shards}/{entry.shards}" if entry.shards and entry.state != "stream" else "-"
     return (
         entry.id,
         size(entry.bytes),

@@ -15,23 +15,30 @@ from packtrain._core.files import is_temporary
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.sizes import size
+from packtrain._remote.urls import Url
 
 from .backing import Backing
 from .diagnosis import foreign, warnings
 from .eviction import Usage, discard_copy, look_at_sources, make_room
+from .files import SourceFile
 from .folder import Folder
 from .journal import Journal
 from .locks import holders, try_lock
 from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
 from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
-from .origin import note_on
+from .origin import Origin
+from .provenance import can_link, note_on
 from .room import Room, room
 from .root import Root
-from .source import Source, SourceFile, overhead_bytes
+from .source import Source, origin_at, overhead_bytes
 from .transfer import copy_files
 
 _DATA: Final = "data"
 _POLL_SECONDS: Final = 0.1
+_STREAM: Final = (
+    "train from the object store through a cache of a size that fits: `open_dataset(url, stage=, budget=)`. A part of "
+    "a dataset cannot be staged from there, because nothing can be linked to an object"
+)
 
 
 def wait_for_build_lock(root: Root, key: str, on_progress: OnStageProgress) -> Lock:
@@ -72,17 +79,17 @@ def copy_missing(
     """
     files, strays = _reserve(root, source, entry, missing, options)
     need = sum(file.allocated for file in files)
-    for warning in (*foreign(strays), *warnings(root.place, source.path, need)):
+    for warning in (*foreign(strays), *warnings(root.place, source.location, need)):
         on_warning(warning)
     folder = root.make_copy(source.key)
     data = _data_folder(folder, files)
     with Journal(folder) as journal:
         done = copy_files(
-            source.path, data, files, journal, threads=options.threads, on_progress=relay(on_progress, "copy")
+            source.origin, data, files, journal, threads=options.threads, on_progress=relay(on_progress, "copy")
         )
     note = note_on(source, done.stamps)
     if entry is None:
-        _link_missing(data, source, note.source)
+        _link_missing(data, source, origin_at(note.source))
         write_manifest(data, source)
         write_note(data, note)
     with root.ledger():
@@ -98,7 +105,7 @@ def copy_missing(
                 data.rename(file.name, entry, file.name)
             for name in {file.folder for file in files}:
                 (entry.folder(name) if name else entry).sync()
-            _link_missing(entry, source, note.source)
+            _link_missing(entry, source, origin_at(note.source))
         discard_copy(root, source.key)
     return entry, done.copied
 
@@ -119,7 +126,8 @@ def _reserve(
             # Without the ledger, because a file system that does not answer must not stop other processes.
             look_at_sources(root, backing)
         with root.ledger():
-            files = _try_to_reserve(root, source, entry, missing, options, backing, options.partial)
+            partial = options.partial and can_link(source)
+            files = _try_to_reserve(root, source, entry, missing, options, backing, partial)
             return files, root.strays()
 
 
@@ -137,7 +145,7 @@ def _try_to_reserve(
     present = 0 if found is None else allocated_bytes(found)
     overhead = 0 if entry else overhead_bytes(source.manifest)
     need = overhead + sum(file.allocated for file in missing)
-    what = f"{source.path} takes {size(need)}"
+    what = f"{source.location} takes {size(need)}"
 
     def measure(usage: Usage, freed: int) -> Room:
         return room(
@@ -153,11 +161,12 @@ def _try_to_reserve(
     try:
         room_now = make_room(root, source.key, need - present, measure, backing, all_or_nothing=not partial)
     except NoRoom as error:
-        raise NoRoom(f"{what}, but {error}; or stage what fits (`partial`)") from None
+        otherwise = _STREAM if isinstance(source.location, Url) or options.partial else "stage what fits (`partial`)"
+        raise NoRoom(f"{what}, but {error}; or {otherwise}") from None
     files = list(_leading(missing, room_now.bytes + present - overhead))
     if entry is None and len(files) < sum(file.shard is None for file in missing):
         raise NoRoom(f"{what}, but not even its index fits: {room_now.message}")
-    write_reservation(root.make_copy(source.key), source.path, overhead + sum(file.allocated for file in files))
+    write_reservation(root.make_copy(source.key), source.location, overhead + sum(file.allocated for file in files))
     return files
 
 
@@ -182,14 +191,14 @@ def is_local(entry: Folder, file: SourceFile) -> bool:
     return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
 
 
-def _link_missing(entry: Folder, source: Source, origin: Path) -> None:
+def _link_missing(entry: Folder, source: Source, origin: Origin) -> None:
     """Links every file that is not local to the origin. Readers can open every file at any moment."""
     _remove_temporaries(entry)
     for file in source.files:
-        target = entry.link_target(file.name)
-        if (target is not None and target != file.at(origin)) or entry.status(file.name) is None:
+        found, target = entry.link_target(file.name), origin.link_target(file)
+        if target is not None and ((found is not None and found != target) or entry.status(file.name) is None):
             _make_subfolder(entry, file)
-            entry.link(file.name, file.at(origin))
+            entry.link(file.name, target)
 
 
 def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:

@@ -10,19 +10,20 @@ from typing import Final
 from packtrain._core.mounts import Mount, mount_of, read_mounts
 from packtrain._core.sizes import size
 
+from .files import Location
 from .room import Place, remount
 
 _STRAYS_NAMED: Final = 5
 
 
-def warnings(folder: Path, source: Path, need: int) -> list[str]:
+def warnings(folder: Path, source: Location, need: int) -> list[str]:
     """Warnings for the user before `need` bytes of the dataset `source` are copied into `folder`.
 
     Raises:
         OSError: `folder` or `source` does not exist.
     """
     place = Place.inspect(folder)
-    same = os.stat(folder).st_dev == os.stat(source).st_dev
+    same = isinstance(source, Path) and os.stat(folder).st_dev == os.stat(source).st_dev
     return [
         *private(folder.resolve(), read_mounts(), read_mounts(1), os.environ.get("SLURM_JOB_ID")),
         *too_small(place, source, need),
@@ -57,7 +58,7 @@ def private(folder: Path, ours: Sequence[Mount], everyones: Sequence[Mount], job
         )
 
 
-def too_small(place: Place, source: Path, need: int) -> Iterator[str]:
+def too_small(place: Place, source: Location, need: int) -> Iterator[str]:
     """Warns if the dataset would not fit even into an empty tmpfs."""
     wanted = need + place.reserve
     if not place.in_memory or wanted <= place.total or not place.total:
@@ -82,7 +83,7 @@ def swapping(place: Place, need: int, meminfo: str) -> Iterator[str]:
         )
 
 
-def nothing_gained(place: Place, source: Path) -> Iterator[str]:
+def nothing_gained(place: Place, source: Location) -> Iterator[str]:
     """Warns that the copy is on the same file system as its source."""
     yield (
         f"{source} and {place.folder} are on the same file system, so the copy will not be faster to read. Use a "

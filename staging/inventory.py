@@ -13,18 +13,20 @@ from typing import Final, Literal
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
-from packtrain._core.paths import local_path
 from packtrain._core.suggestions import did_you_mean
+from packtrain._remote.urls import Url
 
+from .files import location_of
 from .locks import holders, is_held, lock_path, lock_time
 from .notes import allocated_bytes, read_note, read_reservation
 from .root import Root
 from .source import key_of
+from .streams import STREAM, STREAMED, read_origin
 
 MIN_PREFIX: Final = 4
 """Characters of an id that must be given at least."""
 
-State = Literal["complete", "partial", "copying", "interrupted"]
+State = Literal["complete", "partial", "stream", "copying", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,13 @@ class Entry:
         id: Name of the copy's folder; the key if the copy is unfinished.
         key: Key of the content: the first 16 hexadecimal digits of the manifest's SHA-256.
         path: Folder of the copy.
-        source: Folder of the dataset that was copied; None if unknown.
+        source: Folder of the dataset that was copied, or address of the one that is streamed; None if unknown.
         bytes: Bytes that the copy takes on the file system.
-        reserved: Bytes that a copy in progress will take in addition.
+        reserved: Bytes that a copy in progress, or a cache in use, may take in addition.
         shards: Number of shards in the dataset; 0 for an unfinished copy.
         local_shards: Number of shards that were copied; 0 for an unfinished copy.
-        state: ``"complete"``; ``"partial"``, where some shards are links to the source; ``"copying"``; or
-            ``"interrupted"``, an unfinished copy that no process is working on.
+        state: ``"complete"``; ``"partial"``, where some shards are links to the source; ``"stream"``, a bounded cache
+            of a remote dataset; ``"copying"``; or ``"interrupted"``, an unfinished copy that no process is working on.
         last_used: Time when it was last opened, in seconds since 1970.
         promised_until: End of the copy's grace period, in seconds since 1970; 0 if it never had one.
         pinned: True if the copy is never evicted.
@@ -52,7 +54,7 @@ class Entry:
     id: str
     key: str
     path: Path
-    source: Path | None
+    source: Path | Url | None
     bytes: int
     reserved: int
     shards: int
@@ -66,8 +68,8 @@ class Entry:
 
     @property
     def finished(self) -> bool:
-        """True if the copy can be read: its state is ``"complete"`` or ``"partial"``."""
-        return self.state in ("complete", "partial")
+        """True if the copy can be read: its state is ``"complete"``, ``"partial"`` or ``"stream"``."""
+        return self.state in ("complete", "partial", "stream")
 
     @property
     def promised(self) -> bool:
@@ -125,27 +127,30 @@ def scan(root: Root) -> list[Entry]:
 def read_entry(root: Root, key: str, name: str) -> Entry:
     """Reads the state of a finished entry."""
     folder = root.folder.folder(name)
+    stream = key.endswith(STREAM)
     try:
-        manifest = Manifest.load(folder.path)
+        manifest = Manifest.load(folder.path / STREAMED if stream else folder.path)
         shards = len(manifest.shards)
         links = sum(folder.link_target(shard.name) is not None for shard in manifest.shards)
     except (DatasetError, OSError):
         shards = links = 0
-    note = read_note(folder)
+    note = None if stream else read_note(folder)
+    leased = is_held(root, key, "lease")
+    present = allocated_bytes(folder)
     return Entry(
         id=name,
         key=key,
         path=folder.path,
-        source=None if note is None else note.source,
-        bytes=allocated_bytes(folder),
-        reserved=0,
+        source=read_origin(folder) if stream else None if note is None else note.source,
+        bytes=present,
+        reserved=max(0, read_reservation(folder) - present) if stream and leased else 0,
         shards=shards,
-        local_shards=shards - links,
-        state="partial" if links else "complete",
+        local_shards=0 if stream else shards - links,
+        state="stream" if stream else "partial" if links else "complete",
         last_used=lock_time(root, key, "lease"),
         promised_until=lock_time(root, key, "promise"),
         pinned=root.locks.status(f"{key}.pin") is not None,
-        leased=is_held(root, key, "lease"),
+        leased=leased,
         pids=holders(root, key, "lease"),
     )
 
@@ -173,17 +178,19 @@ def _read_copy(root: Root, key: str, name: str) -> Entry:
 
 
 def find_entry(known: Sequence[Entry], id: str | os.PathLike[str]) -> Entry:
-    """Finds an entry by its id, the beginning of its id or key, or its path.
+    """Finds an entry by its id, the beginning of its id or key, its path, or its address in an object store.
 
     Raises:
         UsageError: `id` is empty, or too short a beginning.
         StagingError: No entry matches, or several do.
     """
     text = os.fspath(id)
-    path = Path(os.path.realpath(local_path(text))) if text else None
-    if found := [entry for entry in known if text == entry.id or path == entry.path]:
+    location = location_of(text) if text else None
+    if found := [entry for entry in known if text == entry.id or location == entry.path]:
         return found[0]
     found = [entry for entry in known if entry.id.startswith(text) or entry.key.startswith(text)]
+    if isinstance(location, Url):
+        found = [entry for entry in known if entry.source == location]
     if len(text) < MIN_PREFIX and (found or not text):
         raise UsageError(f"{text!r} is too short for the id of a copy: give at least {MIN_PREFIX} characters")
     if len(found) == 1:

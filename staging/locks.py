@@ -44,7 +44,7 @@ class Lease(Lock):
 
 
 def _take_again(path: Path) -> Lease:
-    key = path.name.partition(".")[0]
+    key = path.name.rpartition(".")[0]
     root = Root.around(path.parents[1] / f"entry-{key}")
     if root is None:
         raise StagingError(f"{path.parents[1]} does not hold staged copies any more: stage the dataset again")

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from packtrain._core.document import dump_document, read_document
-from packtrain._core.errors import CorruptFile, UnsupportedVersion
+from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
+from packtrain._core.paths import is_url
 from packtrain._core.typed import is_count
+from packtrain._remote.urls import Url
 
+from .files import Location
 from .folder import Folder
 
 NOTE: Final = "staged.json"
@@ -27,11 +30,11 @@ class Note:
     """Where an entry was copied from.
 
     Attributes:
-        source: Folder of the dataset.
+        source: Where the dataset lies.
         stamps: Stamps of its files, by name, from before each was read and found to be what was packed (`stamp_of`).
     """
 
-    source: Path
+    source: Location
     stamps: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -42,24 +45,24 @@ def stamp_of(status: os.stat_result) -> str:
 
 def write_note(folder: Folder, note: Note) -> None:
     """Writes into an entry where it was copied from."""
-    body = {"source": os.fspath(note.source), "stamps": dict(note.stamps), "created": int(time.time())}
+    body = {"source": str(note.source), "stamps": dict(note.stamps), "created": int(time.time())}
     _write(folder, NOTE, body)
 
 
 def read_note(folder: Folder) -> Note | None:
     """Where an entry was copied from; None if there is no sound note."""
     body = _read(folder, NOTE)
-    source, stamps = body.get("source"), body.get("stamps")
-    if not isinstance(source, str) or not _is_path(source):
+    source, stamps = _location(body.get("source")), body.get("stamps")
+    if source is None:
         return None
     if not isinstance(stamps, dict) or not all(isinstance(stamp, str) for stamp in stamps.values()):
         stamps = {}
-    return Note(Path(source), stamps)
+    return Note(source, stamps)
 
 
-def write_reservation(folder: Folder, source: Path, count: int) -> None:
+def write_reservation(folder: Folder, source: Location, count: int) -> None:
     """Reserves `count` bytes on the file system for the copy in `folder`."""
-    _write(folder, RESERVATION, {"source": os.fspath(source), "bytes": count})
+    _write(folder, RESERVATION, {"source": str(source), "bytes": count})
 
 
 def read_reservation(folder: Folder) -> int:
@@ -92,9 +95,13 @@ def _read(folder: Folder, name: str) -> dict[str, Any]:
         return {}
 
 
-def _is_path(text: str) -> bool:
-    """True if the system can use `text` as an absolute path."""
+def _location(text: object) -> Location | None:
+    """The absolute path or the address that `text` is; None if it is neither."""
+    if not isinstance(text, str):
+        return None
     try:
-        return os.fsencode(text).startswith(b"/") and "\0" not in text
-    except UnicodeEncodeError:
-        return False
+        if is_url(text):
+            return Url.parse(text)
+        return Path(text) if os.fsencode(text).startswith(b"/") and "\0" not in text else None
+    except (UnicodeEncodeError, UsageError):
+        return None

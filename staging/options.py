@@ -11,7 +11,6 @@ from packtrain._core.arguments import flag, number, path_of, whole
 
 from .progress import OnCopyProgress
 from .root import SHM
-from .transfer import THREADS
 
 _MOST_GRACE: Final = 10 * 366 * 86400
 
@@ -32,7 +31,7 @@ class StageOptions:
         grace: Seconds during which the copy is safe from eviction even if nobody reads it; at most ten years.
         partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
         warm: Also read a copy on a disk into the page cache.
-        threads: Number of threads that copy.
+        threads: Number of threads that copy; None: 8 from a disk, 16 from an object store.
 
     Raises:
         UsageError: A value is of the wrong type, or out of range.
@@ -44,7 +43,7 @@ class StageOptions:
     grace: float = 0
     partial: bool = False
     warm: bool = False
-    threads: int = THREADS
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         path_of("to", self.to)
@@ -54,7 +53,8 @@ class StageOptions:
         number("grace", self.grace, 0, _MOST_GRACE, "0 seconds to ten years")
         for name in ("partial", "warm"):
             flag(name, getattr(self, name))
-        whole("threads", self.threads, 1)
+        if self.threads is not None:
+            whole("threads", self.threads, 1)
 
 
 def options_from(to: StageOptions | str | os.PathLike[str] | None) -> StageOptions:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from packtrain._core.crc import combine
 from packtrain._core.errors import StagingError
 
-from .source import SourceFile
+from .files import SourceFile
 
 Task = TypeVar("Task")
 
@@ -61,10 +61,14 @@ class ThreadTeam:
 
     Args:
         threads: Maximum number of threads.
+        buffer: Size of each buffer in bytes; None: `BUFFER`.
+        on_stop: Called if the tasks are abandoned, to end what threads are waiting for.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, buffer: int | None = None, on_stop: Callable[[], None] = lambda: None) -> None:
         self._threads = max(1, threads)
+        self._buffer = buffer or BUFFER
+        self._on_stop = on_stop
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
 
@@ -110,8 +114,11 @@ class ThreadTeam:
                     thread.join(_TICK_SECONDS)
                     if on_tick is not None:
                         on_tick()
+                    if self._stop.is_set():
+                        self._on_stop()
         except BaseException:
             self._stop.set()
+            self._on_stop()
             raise
         finally:
             for thread in threads:
@@ -122,7 +129,7 @@ class ThreadTeam:
 
     def _work_through(self, waiting: deque[Task], work: Callable[[Task, memoryview], None]) -> None:
         try:
-            buffer = memoryview(mmap.mmap(-1, BUFFER))
+            buffer = memoryview(mmap.mmap(-1, self._buffer))
             while not self._stop.is_set():
                 try:
                     task = waiting.popleft()

@@ -14,9 +14,10 @@ from .folder import Folder
 from .inventory import find_entry, nothing_there, scan
 from .locks import Lease
 from .options import OnStageProgress, StageOptions, relay
-from .origin import load_origin
+from .origin import LocalOrigin
+from .provenance import load_origin
 from .root import Root
-from .transfer import THREADS, check_files
+from .transfer import check_files
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def repair(
     to: str | os.PathLike[str],
     id: str | os.PathLike[str],
     *,
-    threads: int = THREADS,
+    threads: int | None = None,
     on_progress: OnStageProgress | None = None,
 ) -> RepairReport:
     """Checks a staged copy and copies damaged files again.
@@ -46,7 +47,7 @@ def repair(
     Args:
         to: Folder it was staged to.
         id: Id of the copy, at least four characters with which no other id or key begins, or its path.
-        threads: Number of threads that check and copy.
+        threads: Number of threads that check and copy; None: 8 from a disk, 16 from an object store.
         on_progress: Called several times a second.
 
     Raises:
@@ -54,6 +55,7 @@ def repair(
         StagingError: No copy matches `id`, or several do; or the copy does not say where it was copied from, or its
             source now holds another dataset.
         DatasetError: The source is missing or damaged.
+        RemoteError: The object store that it lies in does not answer as it should.
         NoRoom: There is no room for a second copy of a damaged file.
     """
     options = StageOptions(to, threads=threads)
@@ -63,7 +65,13 @@ def repair(
     report = on_progress or (lambda progress: None)
     with file_errors(root.path, StagingError):
         with root.ledger():
-            key = find_entry([entry for entry in scan(root) if entry.finished], id).key
+            found = find_entry([entry for entry in scan(root) if entry.finished], id)
+        if found.state == "stream":
+            raise StagingError(
+                f"{found.id} is a cache of {found.source}: each of its chunks is checked as it comes, and again as it "
+                f"is read. To fetch everything anew, run `{found.command('evict')}`"
+            )
+        key = found.key
         with Lease(root, key), wait_for_build_lock(root, key, report):
             entry = root.find_entry(key)
             if entry is None:
@@ -78,7 +86,9 @@ def _repair(root: Root, entry: Folder, key: str, options: StageOptions, report: 
     copies = [replace(file, elsewhere=None) for file in local]
     names = [
         file.name
-        for file in check_files(entry.path, copies, threads=options.threads, on_progress=relay(report, "check"))
+        for file in check_files(
+            LocalOrigin(entry.path), copies, threads=options.threads, on_progress=relay(report, "check")
+        )
     ]
     damaged = [file for file in local if file.name in names]
     if damaged:

@@ -2,6 +2,7 @@
 
     DIR/packtrain-<uid>/        mode 0700; owned by the user, not a link
         NAME-<key>/             an entry: an ordinary dataset, plus staged.json
+        NAME-<key>.stream/      an entry: a bounded cache of a remote dataset, see `packtrain._streams.entry`
         .locks/<key>.lease      readers hold it shared; its mtime is the time the entry was last opened
         .locks/<key>.build      held by the process that copies
         .locks/<key>.promise    its mtime is the end of the grace period of a printed path
@@ -10,6 +11,7 @@
         .tmp/<key>/             a copy in progress, or an interrupted one
         .trash/                 data being deleted
 
+A cache of a remote dataset and a copy of the same dataset are two entries, so ``.stream`` belongs to the cache's key.
 Lock files are never removed; `locks` says why. What else is found in a root is a stray: it is left alone.
 """
 
@@ -36,11 +38,12 @@ from packtrain._core.paths import local_path
 from .folder import Folder, is_own, is_own_file
 from .notes import NOTE
 from .source import KEY_DIGITS
+from .streams import ORIGIN, STREAM
 
 SHM: Final = Path("/dev/shm")
 LEDGER: Final = "ledger"
 _LOCKS, _COPIES, _TRASH = ".locks", ".tmp", ".trash"
-_KEY: Final = rf"[0-9a-f]{{{KEY_DIGITS}}}"
+_KEY: Final = rf"[0-9a-f]{{{KEY_DIGITS}}}(?:{re.escape(STREAM)})?"
 _ROOT_NAME: Final = re.compile(r"packtrain-\d+")
 _ENTRY_NAME: Final = re.compile(rf"[A-Za-z0-9_-]+-({_KEY})")
 _COPY_NAME: Final = re.compile(rf"({_KEY})(?:\.\d+)?")
@@ -197,7 +200,7 @@ class Root:
         if not self.folder.has_own_folder(name):
             return False
         folder = self.folder.folder(name)
-        return any(folder.has_own_file(document) for document in (NOTE, MANIFEST))
+        return any(folder.has_own_file(document) for document in (NOTE, MANIFEST, ORIGIN))
 
     def unfinished(self) -> Iterator[tuple[str, str]]:
         """Key and name of each copy in progress and each interrupted one."""

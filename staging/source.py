@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,51 +11,15 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from packtrain._core.errors import CorruptFile, SourceChanged
+from packtrain._core.errors import SourceChanged
 from packtrain._core.manifest import INDEX, PLAN, Manifest
-from packtrain._core.opening import read_regular
-from packtrain._core.paths import local_path
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url
 
-BLOCK: Final = 4096
-"""Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
+from .files import BLOCK, Location, SourceFile
+from .origin import LocalOrigin, Origin
+
 KEY_DIGITS: Final = 16
-_MOST_BYTES: Final = 1 << 30
-"""A plan that is larger is not read."""
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of a dataset to be staged.
-
-    Attributes:
-        name: Path relative to the dataset's folder.
-        bytes: Size of the file in bytes.
-        crc32c: Checksum of the whole file.
-        shard: Number of the shard that the file is or belongs to; None for files that every reader needs.
-        elsewhere: Where a linked shard lies, absolute or relative to the dataset's folder; None for all other files,
-            and for those of a copy.
-    """
-
-    name: str
-    bytes: int
-    crc32c: int
-    shard: int | None = None
-    elsewhere: Path | None = None
-
-    def at(self, dataset: Path) -> Path:
-        """Where the file of the dataset in this folder lies."""
-        path = dataset / self.name
-        return path if self.elsewhere is None or os.path.lexists(path) else dataset / self.elsewhere
-
-    @property
-    def folder(self) -> str:
-        """Name of the subfolder that the file is in; empty for files directly in the dataset's folder."""
-        return self.name.rpartition("/")[0]
-
-    @property
-    def allocated(self) -> int:
-        """Bytes the file takes on a file system, in whole blocks."""
-        return -(-self.bytes // BLOCK) * BLOCK
 
 
 @dataclass(frozen=True)
@@ -64,36 +27,78 @@ class Source:
     """A dataset to be staged.
 
     Attributes:
-        path: Absolute path of the dataset's folder.
+        origin: Where the dataset lies.
         manifest: The dataset's manifest.
         key: Key of the content: the first 16 hexadecimal digits of the manifest's SHA-256. It identifies the whole
             content, because the manifest holds the checksums of all other files.
         files: All files except the manifest: first those that every reader needs, then shard by shard.
     """
 
-    path: Path
+    origin: Origin
     manifest: Manifest
     key: str
     files: tuple[SourceFile, ...]
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Reads the manifest of the dataset in `folder`.
+    def load(cls, location: Location, objects: Objects | None = None) -> Self:
+        """Reads the manifest of the dataset at `location`.
+
+        Args:
+            location: Where it lies.
+            objects: What object stores are read by; None: something new of its own.
 
         Raises:
             NotADataset: There is no manifest.
             UnsupportedVersion: A newer packtrain wrote the manifest.
             CorruptFile: The manifest is damaged, or plan.json cannot be read.
             SourceChanged: plan.json is not the plan that the dataset was packed with.
+            RemoteError: The object store does not answer as it should.
         """
-        path = Path(os.path.realpath(local_path(folder)))
-        manifest = Manifest.load(path)
-        return cls(path, manifest, key_of(manifest), (_plan(path, manifest), *_files(manifest)))
+        origin, manifest = origin_with_manifest(location, objects)
+        return cls(origin, manifest, key_of(manifest), (_plan(origin, manifest), *_files(manifest)))
+
+    @property
+    def location(self) -> Location:
+        """Where the dataset lies, for messages and notes."""
+        return self.origin.location
 
     @property
     def readable_name(self) -> str:
         """Name of the dataset's folder, for people; the names of its copies begin with it."""
-        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-")[:40] or "dataset"
+        return readable_name(self.location)
+
+
+def origin_at(location: Location, objects: Objects | None = None) -> Origin:
+    """The origin at a location; `objects` as for `Source.load`."""
+    if isinstance(location, Path):
+        return LocalOrigin(location)
+    from .remote_origin import RemoteOrigin  # slow: not on the way to a copy of what lies on a disk
+
+    return RemoteOrigin(location, object_store() if objects is None else objects)
+
+
+def origin_with_manifest(location: Location, objects: Objects | None = None) -> tuple[Origin, Manifest]:
+    """The origin of a dataset, and its manifest; raises what `Source.load` raises because of that."""
+    origin = origin_at(location, objects)
+    manifest = origin.manifest()
+    if isinstance(location, Path) and manifest.in_store:
+        from .linked_origin import LinkedOrigin  # slow, as above
+
+        base = Url.parse(str(manifest.base))
+        origin = LinkedOrigin(location, base, object_store() if objects is None else objects)
+    return origin, manifest
+
+
+def object_store(*, patient: bool = False) -> Objects:
+    """A connection to object stores; see `packtrain._remote.client.ObjectStore`."""
+    from packtrain._remote.client import ObjectStore
+
+    return ObjectStore(patient=patient)
+
+
+def readable_name(location: Location) -> str:
+    """Name of a dataset's folder in characters that any file name may have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", location.name).strip("-")[:40] or "dataset"
 
 
 def key_of(manifest: Manifest) -> str:
@@ -108,13 +113,27 @@ def overhead_bytes(manifest: Manifest) -> int:
     return -(-(len(manifest.dump()) + notes) // BLOCK) * BLOCK + 8 * BLOCK
 
 
-def _plan(path: Path, manifest: Manifest) -> SourceFile:
-    try:
-        data = read_regular(path / PLAN, _MOST_BYTES)
-    except OSError as error:
-        raise CorruptFile(f"{path}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
-    if hashlib.sha256(data).hexdigest() != manifest.plan_sha256:
-        raise SourceChanged(f"{path}: {PLAN} is not the plan that the dataset was packed with", file=PLAN)
+def plan_of(origin: Origin, manifest: Manifest) -> bytes:
+    """Reads the plan that a dataset was packed with; once more if it does not arrive as it was written.
+
+    Raises:
+        SourceChanged: It is another plan.
+        CorruptFile: It cannot be read.
+        RemoteError: The object store does not give it.
+    """
+    for _ in range(2):
+        data = origin.plan()
+        if hashlib.sha256(data).hexdigest() == manifest.plan_sha256:
+            return data
+    raise SourceChanged(
+        f"{origin.location}: {PLAN} is not the plan that the dataset was packed with. Either it was changed, or what "
+        f"holds it returns wrong data: `packtrain verify {origin.location}` lists all damage",
+        file=PLAN,
+    )
+
+
+def _plan(origin: Origin, manifest: Manifest) -> SourceFile:
+    data = plan_of(origin, manifest)
     return SourceFile(PLAN, len(data), crc32c(data))
 
 

@@ -15,14 +15,15 @@ from packtrain._core.mounts import IN_MEMORY, file_system
 
 from .copying import copy_missing, is_local, missing_files, wait_for_build_lock
 from .eviction import discard_copy
+from .files import Location, SourceFile, location_of
 from .folder import Folder
 from .inventory import holds_dataset
 from .locks import Lease, extend, lease_on, try_lock
 from .notes import Note, read_note, write_note
 from .options import OnStageProgress, OnWarning, StageOptions, options_from, relay
-from .origin import load_origin
+from .provenance import load_origin
 from .root import Root
-from .source import Source, SourceFile
+from .source import Source
 from .transfer import warm_files
 
 
@@ -62,7 +63,7 @@ def stage(
     leaves nothing to clean up, and the next call continues where it stopped.
 
     Args:
-        dataset: The dataset's folder.
+        dataset: The dataset's folder, or its address in an object store, such as ``"s3://bucket/imagenet"``.
         to: A folder for staged copies, such as ``"/dev/shm"``, or `StageOptions`; None for the default options.
         on_progress: Called several times a second.
         on_warning: Called with each warning for the user, one sentence that also says what to do.
@@ -78,12 +79,16 @@ def stage(
         NoRoom: The dataset does not fit.
         NoSpace: Other programs filled the file system during the copy.
         StagingError: The dataset cannot be copied, or not to that folder.
+        RemoteError: The object store does not answer as it should; NotThere if it has no such bucket, Denied if it does
+            not let these credentials read.
+        MissingDependency: What reads object stores is not installed.
     """
     options = options_from(to)
     report = on_progress or (lambda progress: None)
+    location = location_of(dataset)
     # The dataset may itself be a staged copy, for example on a slower disk.
-    with lease_on(dataset) or nullcontext():
-        source = Source.load(dataset)
+    with (lease_on(location) if isinstance(location, Path) else None) or nullcontext():
+        source = Source.load(location)
         root = Root.make(options.to)
         with file_errors(root.path, StagingError):
             staged = _find_complete(root, source) or _build(
@@ -141,19 +146,24 @@ def _tidy(root: Root, source: Source, entry: Folder) -> None:
     if root.graves():
         with root.ledger():
             root.empty_trash()
-    if source.path == entry.path:
+    if source.location == entry.path:
         return
     note = read_note(entry)
     if note is None:
-        write_note(entry, Note(source.path))
-    elif source.path != note.source and not holds_dataset(note.source, source.key):
+        write_note(entry, Note(source.location))
+    elif source.location != note.source and _is_gone(note.source, source.key):
         # If the dataset was only renamed, its files still have their stamps.
-        write_note(entry, Note(source.path, note.stamps))
+        write_note(entry, Note(source.location, note.stamps))
+
+
+def _is_gone(location: Location, key: str) -> bool:
+    # A store is not asked here: whoever only wants a copy that is there must not wait for it.
+    return isinstance(location, Path) and not holds_dataset(location, key)
 
 
 def _copyable(entry: Folder, source: Source) -> Source:
     """`source`; or, if `source` is the entry itself, the dataset that the entry was copied from."""
-    return load_origin(entry, source.key) if source.path == entry.path else source
+    return load_origin(entry, source.key) if source.location == entry.path else source
 
 
 def _describe(entry: Folder, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:

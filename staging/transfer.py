@@ -6,35 +6,33 @@ checksums cost next to nothing. The checksums of all pieces combine to the check
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from packtrain._core.errors import NoSpace, SourceChanged, StagingError
+from packtrain._core.errors import NoSpace, RemoteError, SourceChanged, StagingError
 from packtrain._core.files import file_errors, no_space
 from packtrain._core.mounts import IN_MEMORY, file_system
 from packtrain._core.opening import open_regular
 from packtrain._core.sizes import size
 
+from .files import SourceFile
 from .folder import Folder
 from .journal import Journal, Known
-from .kernel import Reader, allocate, clone, start_writeback
-from .notes import stamp_of
-from .origin import open_file, open_piece, source_changed
+from .kernel import allocate, start_writeback
+from .origin import THREADS, Origin, OriginFile, RangeReader
 from .pieces import Checksums, Piece, ThreadTeam, split
 from .progress import OnCopyProgress, ProgressCounter
-from .source import SourceFile
 
-THREADS: Final = 8
-"""Default number of threads. There are more of them than cores, because they wait for disks."""
 _SLICE: Final = 1 << 30
 """Bytes allocated at a time. This takes less than a second, so an interrupt does not have to wait long."""
 
@@ -49,7 +47,7 @@ class CopyReport:
         resumed: Bytes that were already there from an earlier, interrupted copy.
         method: ``"reflink"`` or ``"read/write"``.
         seconds: Duration of the copy in seconds.
-        stamps: Stamps of the source files, by name, see `stamp_of`: each file that still has its stamp has been found
+        stamps: Stamps of the source files, by name, see `FileStatus`: each file that still has its stamp has been found
             to be what was packed. A file that was changed between two pieces has none.
     """
 
@@ -62,12 +60,12 @@ class CopyReport:
 
 
 def copy_files(
-    source: Path,
+    origin: Origin,
     target: Folder,
     files: Sequence[SourceFile],
     journal: Journal,
     *,
-    threads: int = THREADS,
+    threads: int | None = None,
     on_progress: OnCopyProgress | None = None,
 ) -> CopyReport:
     """Copies and verifies files and, on a disk, makes them durable.
@@ -77,20 +75,21 @@ def copy_files(
     call continues where it stopped.
 
     Args:
-        source: Folder to copy from.
+        origin: Where to copy from.
         target: Folder to copy to; subfolders are created.
         files: Files to copy, under the same names; the copies are read-only.
         journal: Records the finished pieces.
-        threads: Maximum number of threads that copy.
+        threads: Maximum number of threads that copy; None: as many as suit the origin.
         on_progress: Called about ten times a second from the calling thread.
 
     Raises:
         SourceChanged: A file is missing, or is not what was packed, even after reading it a second time.
         NoSpace: The file system of `target` is full.
         StagingError: The source cannot be read, or the target cannot be written.
+        RemoteError: The object store does not answer as it should.
     """
     started = time.monotonic()
-    copy = _Copy(source, target, files, journal, ThreadTeam(threads), on_progress)
+    copy = _Copy(origin, target, files, journal, _team(origin, threads), on_progress)
     copy.run()
     return CopyReport(
         bytes=sum(file.bytes for file in files),
@@ -103,14 +102,18 @@ def copy_files(
 
 
 def check_files(
-    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: OnCopyProgress | None = None
+    origin: Origin,
+    files: Sequence[SourceFile],
+    *,
+    threads: int | None = None,
+    on_progress: OnCopyProgress | None = None,
 ) -> list[SourceFile]:
     """Reads files and compares their checksums; leaves the page cache as it was.
 
     Args:
-        folder: Folder of the files.
+        origin: Where the files lie.
         files: Files to check; symbolic links are followed.
-        threads: Maximum number of threads that read.
+        threads: Maximum number of threads that read; None: as many as suit the origin.
         on_progress: Called about ten times a second from the calling thread.
 
     Returns:
@@ -123,20 +126,20 @@ def check_files(
 
     def check(piece: Piece, buffer: memoryview) -> None:
         try:
-            with open_piece(folder, piece) as (reader, _):
+            with _open_piece(origin, piece) as (reader, _):
                 checksums[piece] = _checksum(piece, buffer, team, reader.read)
-        except (OSError, StagingError, SourceChanged):
+        except (OSError, StagingError, SourceChanged, RemoteError):
             damaged.add(piece.file)
         counter.add(piece.length)
 
-    team = ThreadTeam(threads)
+    team = _team(origin, threads)
     team.run([piece for file in files for piece in split(file)], check, counter.report)
     counter.report()
     return [file for file in files if file in damaged or checksums.of_file(file) != file.crc32c]
 
 
 def warm_files(
-    folder: Path, files: Sequence[SourceFile], *, threads: int = THREADS, on_progress: OnCopyProgress | None = None
+    folder: Path, files: Sequence[SourceFile], *, threads: int | None = None, on_progress: OnCopyProgress | None = None
 ) -> int:
     """Reads files into the page cache.
 
@@ -161,7 +164,7 @@ def warm_files(
                 team.raise_if_stopped()
                 counter.add(os.preadv(opened.fileno(), [view], offset))
 
-    team = ThreadTeam(threads)
+    team = ThreadTeam(threads or THREADS)
     team.run([piece for file in files for piece in split(file)], warm, counter.report)
     counter.report()
     return counter.copied
@@ -172,14 +175,14 @@ class _Copy:
 
     def __init__(
         self,
-        source: Path,
+        origin: Origin,
         target: Folder,
         files: Sequence[SourceFile],
         journal: Journal,
         team: ThreadTeam,
         on_progress: OnCopyProgress | None,
     ) -> None:
-        self._source = source
+        self._origin = origin
         self._target = target
         self._files = files
         self._journal = journal
@@ -220,7 +223,8 @@ class _Copy:
 
     def stamps(self) -> dict[str, str]:
         """The stamps of the files that were not changed meanwhile."""
-        return {file.name: next(iter(stamps)) for file, stamps in self._stamps.items() if len(stamps) == 1}
+        known = {file.name: "".join(stamps) for file, stamps in self._stamps.items() if len(stamps) == 1}
+        return {name: stamp for name, stamp in known.items() if stamp}
 
     def _check_room(self) -> None:
         """Fails at once if there is too little space. Allocating would fail late, or never if it is not supported."""
@@ -234,20 +238,20 @@ class _Copy:
 
     def _create(self, file: SourceFile, _: memoryview) -> None:
         """Creates the file with its full size, and with its content if the file systems can share blocks."""
-        with open_file(self._source, file) as source, self._errors(file, "write"):
+        with self._origin.open(file) as source, self._errors(file, "write"):
             # One that an earlier run finished is read-only.
             if self._target.create(file.name):
                 self._created.append(file.name)
             with self._opened(file, os.O_RDWR) as target:
+                # From here on, nobody writes any more for a process that was killed.
+                fcntl.flock(target, fcntl.LOCK_EX)
                 self._set_size(file, source, target)
 
-    def _set_size(self, file: SourceFile, source: int, target: int) -> None:
+    def _set_size(self, file: SourceFile, source: OriginFile, target: int) -> None:
         """Gives a new file its size; or its content, if the file systems can share blocks."""
-        if file.bytes:
-            stamp = stamp_of(os.fstat(source))
-            if clone(source, target):
-                self.cloned.add(file)
-                self._stamps[file].add(stamp)
+        if file.bytes and source.clone_into(target):
+            self.cloned.add(file)
+            self._stamps[file].add(source.stamp)
         os.ftruncate(target, file.bytes)
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
@@ -280,44 +284,36 @@ class _Copy:
     def _copy_piece(self, piece: Piece, buffer: memoryview) -> None:
         checksum = 0
         with (
-            open_piece(self._source, piece) as (reader, stamp),
+            _open_piece(self._origin, piece) as (reader, stamp),
             self._errors(piece.file, "write"),
             self._opened(piece.file, os.O_WRONLY) as target,
         ):
             for view, offset in _views(piece, buffer):
                 self._team.raise_if_stopped()
-                self._read(reader, piece.file, view, offset)
-                checksum = crc32c(view, checksum)
-                _write(target, view, offset)
-                self.counter.add(len(view))
+                count, checksum = reader.copy(target, offset, view, checksum)
+                if count < len(view):
+                    raise self._origin.changed(
+                        piece.file, f"it ends after {offset + count} of {piece.file.bytes} bytes"
+                    )
+                self.counter.add(count)
             if self._durable:
                 start_writeback(target, piece.offset, piece.length)
             self._journal.add(piece, Known(checksum, stamp))
         self._checksums[piece] = checksum
         self._stamps[piece.file].add(stamp)
 
-    def _read(self, reader: Reader, file: SourceFile, view: memoryview, offset: int) -> None:
-        with _errors(self._source / file.name, "read"):
-            count = reader.read(view, offset)
-        if count < len(view):
-            raise source_changed(self._source, file, f"it ends after {offset + count} of {file.bytes} bytes")
-
     def _finish(self, file: SourceFile, buffer: memoryview) -> None:
         if self._checksums.of_file(file) != file.crc32c:
             self._copy_again(file, buffer)
         if (found := self._checksums.of_file(file)) != file.crc32c:
-            raise source_changed(
-                self._source, file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed"
-            )
+            raise self._origin.changed(file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed")
         with self._errors(file, "write"), self._opened(file, os.O_RDONLY) as descriptor:
             os.fchmod(descriptor, 0o444)
             if self._durable:
                 os.fsync(descriptor)
 
     def _copy_again(self, file: SourceFile, buffer: memoryview) -> None:
-        # The wrong byte may be in the page cache rather than on the disk.
-        with open_file(self._source, file) as descriptor, suppress(OSError):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        self._origin.forget(file)
         self.counter.take_back(file.bytes)
         for piece in split(file):
             self._copy_piece(piece, buffer)
@@ -333,6 +329,20 @@ class _Copy:
 
     def _errors(self, file: SourceFile, verb: str) -> AbstractContextManager[None]:
         return _errors(self._target.path / file.name, verb)
+
+
+def _team(origin: Origin, threads: int | None) -> ThreadTeam:
+    return ThreadTeam(threads or origin.threads, origin.request, origin.stop)
+
+
+@contextmanager
+def _open_piece(origin: Origin, piece: Piece) -> Iterator[tuple[RangeReader, str]]:
+    """Opens a piece of a file for reading; raises the same errors as `Origin.open`.
+
+    Yields a reader of the piece, and the stamp that the file had before it was read.
+    """
+    with origin.open(piece.file) as file, file.range(piece.offset, piece.length) as reader:
+        yield reader, file.stamp
 
 
 def _checksum(piece: Piece, buffer: memoryview, team: ThreadTeam, read: Callable[[memoryview, int], int]) -> int:
@@ -351,9 +361,3 @@ def _views(piece: Piece, buffer: memoryview) -> Iterator[tuple[memoryview, int]]
     end = piece.offset + piece.length
     for offset in range(piece.offset, end, len(buffer)):
         yield buffer[: end - offset], offset
-
-
-def _write(descriptor: int, view: memoryview, offset: int) -> None:
-    while view:
-        count = os.pwrite(descriptor, view, offset)
-        view, offset = view[count:], offset + count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,23 +65,3 @@ def faulty(dataset: Path, fault_library: Path) -> Iterator[FaultServer]:
     """Starts processes with injected faults."""
     with FaultServer(fault_library, WARM_UP, {"dataset": str(dataset)}) as server:
         yield server
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a tmpfs with given options; skips the test if that is not allowed."""
-    points: list[Path] = []
-
-    def mount(options: str) -> Path:
-        point = tmp_path / f"mount-{len(points)}"
-        point.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"mounting takes privileges: {done.stderr.strip()}")
-        points.append(point)
-        return point
-
-    yield mount
-    for point in points:
-        # Lazily, because a failed test may still have files open there.
-        subprocess.run(["umount", "--lazy", point], check=True)

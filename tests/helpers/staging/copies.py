@@ -10,9 +10,10 @@ from typing import Any
 
 from crc32c import crc32c
 
+from packtrain._staging.files import SourceFile
 from packtrain._staging.folder import Folder
 from packtrain._staging.journal import Journal
-from packtrain._staging.source import SourceFile
+from packtrain._staging.origin import LocalOrigin
 from packtrain._staging.transfer import CopyReport, copy_files
 
 PIECE = 64 << 10
@@ -45,7 +46,7 @@ def copied(source: Path, target: Path, files: Sequence[SourceFile], journal: Pat
     """Copies files between two folders; the journal is in a third."""
     assert journal.name == "journal"
     with Journal(Folder.open(journal.parent)) as opened:
-        return copy_files(source, Folder.open(target), files, opened, **options)
+        return copy_files(LocalOrigin(source), Folder.open(target), files, opened, **options)
 
 
 def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:

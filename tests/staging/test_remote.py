@@ -1,0 +1,489 @@
+"""Staging from an object store keeps the laws of staging from a disk."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+import re
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.staging.children import until
+from helpers.staging.laws import assert_same, assert_tidy, big_dataset, root_of
+from helpers.staging.remote import BUCKET, FolderObjects, installed
+from helpers.support import flip
+
+from packtrain import StageOptions, index_shards, stage, verify
+from packtrain._core.manifest import Manifest
+from packtrain.errors import (
+    CorruptFile,
+    Denied,
+    NoRoom,
+    NoSpace,
+    NotADataset,
+    RemoteError,
+    SourceChanged,
+    StagingError,
+    UsageError,
+)
+from packtrain.staging import entries, evict, repair
+
+MiB = 1 << 20
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
+    return installed(tmp_path / "store", monkeypatch)
+
+
+@pytest.fixture
+def url(objects: FolderObjects, datasets: tuple[Path, ...]) -> str:
+    """A dataset in the store, as `datasets[3]`."""
+    return uploaded(objects, datasets[3], f"{BUCKET}/sets/eels")
+
+
+def uploaded(objects: FolderObjects, dataset: Path, url: str) -> str:
+    shutil.copytree(dataset, objects.path(url))
+    return url
+
+
+def staged(url: str, place: Path, **options: object) -> Path:
+    """An entry that nobody uses."""
+    result = stage(url, StageOptions(to=place, **options))  # type: ignore[arg-type]
+    result.lease.close()
+    return result.path
+
+
+def shard_of(objects: FolderObjects, url: str) -> Path:
+    path = sorted(objects.path(url).glob("*.tar"))[2]
+    path.chmod(0o644)
+    return path
+
+
+class TestCopying:
+    def test_the_copy_is_the_dataset(self, url: str, datasets: tuple[Path, ...], place: Path) -> None:
+        path = staged(url, place)
+        assert_same(path, datasets[3])
+        assert path.name.startswith("eels-")
+        assert_tidy(place, path)
+        (entry,) = entries(place)
+        assert (str(entry.source), entry.state) == (url, "complete")
+
+    def test_it_shares_the_entry_with_the_same_content_on_a_disk(
+        self, url: str, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        path = staged(url, place)
+        for dataset in (datasets[3], url, f"{url}/", Path(url)):
+            again = stage(dataset, place)
+            assert (again.path, again.copied) == (path, 0)
+            again.lease.close()
+        assert [str(entry.source) for entry in entries(place)] == [url]
+
+    @pytest.mark.parametrize("name", ["with spaces", "ünï/çødé", "a%20b", "plus+and&", "100%"])
+    def test_any_address(self, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, name: str) -> None:
+        url = uploaded(objects, datasets[0], f"{BUCKET}/{name}")
+        assert_same(staged(url, place), datasets[0])
+        assert [str(entry.source) for entry in entries(place)] == [url]
+
+    def test_nothing_is_listed_and_no_byte_is_sent_twice(self, url: str, objects: FolderObjects, place: Path) -> None:
+        staged(url, place)
+        assert len(set(objects.asked("read_into"))) == len(objects.asked("read_into"))
+        assert len(set(objects.asked("head"))) == len(objects.asked("head"))
+
+    def test_large_files_are_asked_for_in_parts_side_by_side(
+        self, objects: FolderObjects, tmp_path: Path, place: Path
+    ) -> None:
+        url = uploaded(objects, big_dataset(tmp_path / "big", [70 * MiB, 5]), f"{BUCKET}/big")
+        under_way, most = [0], [0]
+
+        def count(member: str, key: str) -> None:
+            if member == "read_into":
+                under_way[0] += 1
+                most[0] = max(most[0], under_way[0])
+                time.sleep(0.05)
+                under_way[0] -= 1
+
+        objects.fault = count
+        assert_same(staged(url, place), tmp_path / "big")
+        assert len(objects.asked("read_into")) == 9 + 1 + 1, "shards and plan"
+        assert most[0] > 2
+
+    def test_a_copy_of_the_copy_comes_from_the_store(
+        self, url: str, datasets: tuple[Path, ...], place: Path, tmp_path: Path
+    ) -> None:
+        """So that each of them may go."""
+        other = tmp_path / "other"
+        other.mkdir()
+        first = staged(url, place)
+        assert_same(staged(str(first), other), datasets[3])
+        assert [str(entry.source) for entry in entries(other)] == [url]
+        assert len(evict(place)) == len(evict(other)) == 1
+
+
+class TestLinked:
+    """Shards that were indexed where they lie, in the store or on the machine that indexed them."""
+
+    @pytest.fixture
+    def indexed(self, datasets: tuple[Path, ...], tmp_path: Path) -> Path:
+        tars = tmp_path / "tars"
+        tars.mkdir()
+        for path in datasets[0].glob("*.tar"):
+            shutil.copy(path, tars)
+        index_shards([tars], tmp_path / "indexed")
+        return tmp_path / "indexed"
+
+    def upload(self, objects: FolderObjects, indexed: Path, base: str) -> str:
+        shutil.copytree(indexed.parent / "tars", objects.path(f"{BUCKET}/some tars"))
+        url = uploaded(objects, indexed, f"{BUCKET}/sets/indexed")
+        manifest = replace(Manifest.load(indexed), base=base)
+        (objects.path(url) / "manifest.json").write_bytes(manifest.dump())
+        return url
+
+    @pytest.mark.parametrize("base", ["../../some tars", f"{BUCKET}/some tars", "s3:/bucket/some tars/."])
+    def test_shards_that_lie_elsewhere_in_the_store(
+        self, objects: FolderObjects, indexed: Path, place: Path, base: str
+    ) -> None:
+        path = staged(self.upload(objects, indexed, base.removesuffix("/.")), place)
+        for tar in indexed.parent.glob("tars/*"):
+            assert (path / tar.name).read_bytes() == tar.read_bytes()
+        assert verify(path).problems == ()
+
+    @pytest.mark.parametrize("base", ["/data/tars", "../../../tars"])
+    def test_shards_that_lie_on_another_machine(
+        self, objects: FolderObjects, indexed: Path, place: Path, base: str
+    ) -> None:
+        with pytest.raises(UsageError, match=r"is linked, and .* leads out of .*`packtrain index`"):
+            stage(self.upload(objects, indexed, base), place)
+
+
+class TestRefused:
+    def test_where_there_is_no_dataset(self, objects: FolderObjects, place: Path) -> None:
+        with pytest.raises(NotADataset, match=f"no dataset at {BUCKET}/nothing"):
+            stage(f"{BUCKET}/nothing", place)
+
+    def test_half_an_upload(self, url: str, objects: FolderObjects, place: Path) -> None:
+        (objects.path(url) / "manifest.json").unlink()
+        with pytest.raises(NotADataset, match="packing did not finish, or the upload did not"):
+            stage(url, place)
+
+    @pytest.mark.parametrize(
+        "address", ["hdfs://host/data", "s3://key:secret@bucket/data", "https://host/d?sig=secret"]
+    )
+    def test_what_is_no_address_of_a_store(self, place: Path, address: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            stage(address, place)
+        assert "secret" not in str(caught.value)
+
+    def test_an_address_to_stage_to(self, datasets: tuple[Path, ...]) -> None:
+        with pytest.raises(UsageError, match="s3://bucket/copies is a URL"):
+            stage(datasets[0], f"{BUCKET}/copies")
+
+    @pytest.mark.parametrize("partial", [False, True])
+    def test_a_part(self, url: str, objects: FolderObjects, place: Path, partial: bool) -> None:
+        """Nothing can be linked to an object."""
+        whole = staged(url, place)
+        (entry,) = evict(place, [whole.name])
+        with pytest.raises(NoRoom, match=r"open_dataset\(url, stage=, budget=\)"):
+            stage(url, StageOptions(to=place, budget=entry.bytes - 4096, partial=partial))
+        assert_same(staged(url, place, budget=entry.bytes + 40_960, partial=True), objects.path(url))
+
+    def test_a_part_of_a_copy_that_came_from_a_store(self, url: str, place: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        first = staged(url, other)
+        with pytest.raises(NoRoom, match=r"open_dataset\(url, stage=, budget=\)"):
+            stage(first, StageOptions(to=place, budget=100_000, partial=True))
+
+
+class TestFaults:
+    def test_a_wrong_piece_is_fetched_again(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        lies = [1]
+
+        def lie(key: str, offset: int, view: memoryview) -> None:
+            if key.endswith(".tar") and lies:
+                view[len(view) // 2] ^= lies.pop()
+
+        objects.spoil = lie
+        assert_same(staged(url, place), datasets[3])
+        assert not lies
+
+    @pytest.mark.parametrize("name", ["manifest.json", "plan.json"])
+    def test_a_document_that_arrives_damaged_is_fetched_again(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, name: str
+    ) -> None:
+        lies = [1]
+
+        def lie(key: str, offset: int, view: memoryview) -> None:
+            if key.endswith(name) and lies:
+                view[len(view) // 2] ^= lies.pop()
+
+        objects.spoil = lie
+        assert_same(staged(url, place), datasets[3])
+        assert not lies
+
+    def test_a_plan_that_stays_wrong_is_named(self, url: str, objects: FolderObjects, place: Path) -> None:
+        flip(objects.path(url) / "plan.json", 10)
+        with pytest.raises(SourceChanged, match=r"not the plan that the dataset was packed with.*packtrain verify"):
+            stage(url, place)
+
+    def test_a_file_that_stays_wrong_is_named(self, url: str, objects: FolderObjects, place: Path) -> None:
+        shard = shard_of(objects, url)
+        flip(shard, 1000)
+        with pytest.raises(SourceChanged, match=f"{url}/{shard.name} is not what was packed: its crc32c") as caught:
+            stage(url, place)
+        assert caught.value.file == shard.name
+        assert f"packtrain verify {url}`" in str(caught.value)
+        flip(shard, 1000)
+        assert_same(staged(url, place), objects.path(url))
+
+    @pytest.mark.parametrize("how", ["truncated", "missing"])
+    def test_an_object_that_is(self, url: str, objects: FolderObjects, place: Path, how: str) -> None:
+        shard = shard_of(objects, url)
+        os.truncate(shard, 700) if how == "truncated" else shard.unlink()
+        with pytest.raises(SourceChanged, match="it has 700 bytes, but" if how == "truncated" else "it is missing"):
+            stage(url, place)
+        assert [entry.state for entry in entries(place)] == ["interrupted"]
+
+    def test_a_store_that_fails(self, url: str, objects: FolderObjects, place: Path) -> None:
+        def fail(member: str, key: str) -> None:
+            if member == "read_into":
+                raise RemoteError("503 Slow Down")
+
+        objects.fault = fail
+        with pytest.raises(RemoteError, match="503 Slow Down"):
+            stage(url, place)
+        objects.fault = lambda member, key: None
+        assert_same(staged(url, place), objects.path(url))
+
+    def test_a_disk_that_is_full(
+        self, url: str, objects: FolderObjects, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(objects, "copy_into", fail)
+        with pytest.raises(NoSpace, match=rf"no space left for {place}.*run the same command again"):
+            stage(url, place)
+
+    def test_no_right_to_read(self, url: str, objects: FolderObjects, place: Path) -> None:
+        def fail(member: str, key: str) -> None:
+            raise Denied("credentials")
+
+        objects.fault = fail
+        with pytest.raises(Denied):
+            stage(url, place)
+
+    def test_a_dataset_that_is_replaced_meanwhile(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        """Nothing is mixed: either it is all of the old one, or an error."""
+        done = threading.Event()
+
+        def replace(member: str, key: str) -> None:
+            if member == "read_into" and key.endswith(".tar") and not done.is_set():
+                done.set()
+                shutil.rmtree(objects.path(url))
+                shutil.copytree(datasets[2], objects.path(url))
+
+        objects.fault = replace
+        with pytest.raises(SourceChanged):
+            stage(url, place)
+        assert_same(staged(url, place), datasets[2])
+
+    def test_a_copy_that_was_stopped_goes_on(self, objects: FolderObjects, tmp_path: Path, place: Path) -> None:
+        url = uploaded(objects, big_dataset(tmp_path / "big", [100 * MiB]), f"{BUCKET}/big")
+
+        def stop(member: str, key: str) -> None:
+            if len(objects.asked("read_into")) > 8:
+                raise RemoteError("reset")
+
+        objects.fault = stop
+        with pytest.raises(RemoteError, match="reset"):
+            stage(url, StageOptions(to=place, threads=2))
+        objects.fault = lambda member, key: None
+        result = stage(url, place)
+        assert 0 < result.copied < 100 * MiB
+        assert_same(result.path, tmp_path / "big")
+        result.lease.close()
+        gc.collect()  # the lease of the first call, which its traceback holds
+        # Also what was copied before counts as seen.
+        assert [entry.path for entry in evict(place, [result.id])] == [result.path]
+
+
+def test_nobody_continues_while_something_still_writes_for_a_killed_process(
+    url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+) -> None:
+    """The process that fetches may outlive the one that asked by a moment, with the file open."""
+
+    def fail(member: str, key: str) -> None:
+        if member == "read_into" and key.endswith(".tar"):
+            raise RemoteError("reset")
+
+    objects.fault = fail
+    with pytest.raises(RemoteError):
+        stage(url, place)
+    gc.collect()
+    objects.fault = lambda member, key: None
+    (unfinished,) = root_of(place).glob(".tmp/*/data/*-000001.tar")
+    with unfinished.open("rb") as late:
+        fcntl.flock(late, fcntl.LOCK_SH)
+        objects.requests.clear()
+        waiting = threading.Thread(target=staged, args=(url, place))
+        waiting.start()
+        waits = re.compile(rf"-> FLOCK .*:{os.fstat(late.fileno()).st_ino} ")
+        until(lambda: waits.search(Path("/proc/locks").read_text()) is not None)
+        assert objects.asked("read_into") == []
+    waiting.join()
+    (entry,) = entries(place)
+    assert_same(entry.path, datasets[3])
+
+
+def budget_for_one(place: Path) -> int:
+    return max(entry.bytes for entry in entries(place)) + 40_960
+
+
+class TestEviction:
+    def test_a_copy_goes_that_can_be_made_again(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        path = staged(url, place)
+        objects.requests.clear()
+        staged(str(datasets[0]), place, budget=budget_for_one(place))
+        assert not path.exists()
+        assert objects.asked("read_into") == [], "it was enough to ask"
+
+    @pytest.mark.parametrize(
+        "how", ["the manifest is gone", "a shard is gone", "a shard is shorter", "another dataset"]
+    )
+    def test_the_only_copy_stays(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, how: str
+    ) -> None:
+        path = staged(url, place)
+        match how:
+            case "no manifest":
+                (objects.path(url) / "manifest.json").unlink()
+            case "a shard is gone":
+                shard_of(objects, url).unlink()
+            case "a shard is shorter":
+                os.truncate(shard_of(objects, url), 100)
+            case _:
+                shutil.rmtree(objects.path(url))
+                shutil.copytree(datasets[2], objects.path(url))
+        with pytest.raises(NoRoom, match="may be the only copy"):
+            stage(datasets[0], StageOptions(to=place, budget=budget_for_one(place)))
+        assert evict(place) == []
+        with pytest.raises(StagingError, match="may be the only copy"):
+            evict(place, [path.name])
+        assert path.is_dir()
+
+    def test_an_object_that_was_written_again_is_read(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        path = staged(url, place)
+        shard = shard_of(objects, url)
+        shard.write_bytes(shard.read_bytes())
+        with pytest.raises(NoRoom, match=f"{url}/{shard.name} was changed since it was copied"):
+            stage(datasets[0], StageOptions(to=place, budget=budget_for_one(place)))
+        flip(shard, 7)
+        assert evict(place) == []
+        flip(shard, 7)
+        assert [entry.path for entry in evict(place)] == [path]
+
+    def test_a_store_that_does_not_answer_is_asked_once(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        other = uploaded(objects, datasets[2], f"{BUCKET}/sets/dogs")
+        kept = {staged(url, place), staged(other, place)}
+        objects.requests.clear()
+
+        def fail(member: str, key: str) -> None:
+            raise RemoteError("timed out")
+
+        objects.fault = fail
+        with pytest.raises(NoRoom, match="cannot be looked at"):
+            stage(datasets[0], StageOptions(to=place, budget=2 * budget_for_one(place)))
+        assert len(objects.requests) == 1
+        assert {entry.path for entry in entries(place)} == kept
+
+    def test_a_store_that_does_not_answer_stops_nobody_else(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        staged(url, place)
+        asked, answer = threading.Event(), threading.Event()
+
+        def hang(member: str, key: str) -> None:
+            asked.set()
+            assert answer.wait(60)
+
+        objects.fault = hang
+        budget = budget_for_one(place)
+        waiting = threading.Thread(target=stage, args=(datasets[0], StageOptions(to=place, budget=budget)))
+        waiting.start()
+        assert asked.wait(60)
+        try:
+            other = stage(datasets[1], StageOptions(to=place))
+            assert_same(other.path, datasets[1])
+            other.lease.close()
+            assert evict(place, [other.id])
+        finally:
+            answer.set()
+            waiting.join()
+        assert [entry.source for entry in entries(place)] == [datasets[0]]
+
+    def test_a_copy_that_is_there_is_used_though_its_origin_does_not_answer(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        path = staged(url, place)
+        objects.fault = lambda member, key: pytest.fail("it asks")
+        assert staged(str(datasets[3]), place) == path
+        assert staged(str(path), place) == path
+
+
+class TestRepair:
+    def test_from_the_store(self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path) -> None:
+        path = staged(url, place)
+        for name in ("eels-000001.tar", "manifest.json"):
+            file = next(path.glob(name.replace("eels", "*")))
+            file.chmod(0o600)
+            flip(file, 20)
+        objects.requests.clear()
+        report = repair(place, path)
+        assert len(report.files) == 2
+        assert_same(path, datasets[3])
+        assert len(objects.asked("read_into")) == 1
+
+    def test_not_from_another_dataset(
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    ) -> None:
+        path = staged(url, place)
+        shutil.rmtree(objects.path(url))
+        shutil.copytree(datasets[2], objects.path(url))
+        with pytest.raises(StagingError, match=f"{url} now holds another dataset"):
+            repair(place, path)
+
+
+def test_a_note_holds_no_credentials_and_any_note_can_be_read(url: str, place: Path) -> None:
+    path = staged(url, place)
+    note = path / "staged.json"
+    for text in ('"s3://key:secret@b/x"', '"hdfs://x"', '"s3://"', '"s3:\\u0000"', "7"):
+        data = note.read_bytes()
+        note.chmod(0o600)
+        note.write_bytes(data.replace(f'"{url}"'.encode(), text.encode()))
+        assert [entry.source for entry in entries(place)] == [None]
+        note.write_bytes(data)
+    assert [str(entry.source) for entry in entries(place)] == [url]
+
+
+def test_the_manifest_may_be_read_of_bytes(datasets: tuple[Path, ...]) -> None:
+    data = (datasets[0] / "manifest.json").read_bytes()
+    assert Manifest.parse(data, datasets[0] / "manifest.json") == Manifest.load(datasets[0])
+    with pytest.raises(CorruptFile):
+        Manifest.parse(data[:-9], datasets[0] / "manifest.json")
