@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +14,11 @@ import click
 from packtrain._core.arguments import unexpected
 from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.options import FORMATS
-from packtrain._core.sizes import size
+from packtrain._core.sizes import duration, size
 
 from .output import changing_line, one_line, print_json, say
 from .paths import PATH
+from .words import named
 
 if TYPE_CHECKING:
     from packtrain._filler.status import FillStatus
@@ -67,7 +67,7 @@ def command(
     or was killed.
     """
     if show_status:
-        (cache,) = _named(words, "CACHE")
+        (cache,) = named(words, "CACHE")
         return _show_status(Path(cache), as_json=as_json)
     if as_json:
         raise UsageError("--json goes with --status")
@@ -102,9 +102,9 @@ def _source(
     if (shape is None) != (slices is None):
         raise UsageError("--slices FILE and --shape SIZES go together")
     if records is None and slices is None:
-        name, cache = _named(words, _SOURCE, "CACHE")
+        name, cache = named(words, _SOURCE, "CACHE")
         return name, cache
-    (cache,) = _named(words, "CACHE")
+    (cache,) = named(words, "CACHE")
     seed = secrets.randbits(32) if seed is None else seed
 
     from packtrain._filler.sources.records import RandomRecords
@@ -118,13 +118,6 @@ def _source(
     path, separator, name = (slices, "", "") if os.path.exists(slices) else slices.rpartition(":")
     sizes = tuple(map(int, shape.split(",")))
     return RandomSlices(path if separator else slices, sizes, name=name if separator else None, seed=seed), cache
-
-
-def _named(words: Sequence[str], *names: str) -> Sequence[str]:
-    """The arguments, of which there must be as many as names."""
-    if len(words) != len(names) or not all(words):
-        raise click.UsageError(f"expected {' '.join(names)}, found {shlex.join(words) or 'nothing'}")
-    return words
 
 
 def _show_status(cache: Path, *, as_json: bool) -> int:
@@ -147,7 +140,7 @@ def _show_status(cache: Path, *, as_json: bool) -> int:
 
 def live_line(status: FillStatus) -> str:
     """What a filler does, in one line."""
-    from packtrain._filler.status import duration, wear
+    from packtrain._filler.status import wear
 
     figures = status.figures
     age = "" if status.oldest_seconds is None else f", oldest {duration(status.oldest_seconds)}"

@@ -13,15 +13,15 @@ from packtrain._core.options import PIXEL_MODES
 from packtrain._core.sizes import size
 
 from .output import print_json, progress, say
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 if TYPE_CHECKING:
     from packtrain._packer.foreign.indexer import IndexReport
 
 
 @click.command("index", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("shards", metavar="[SHARD]...", type=PATH, nargs=-1)
-@click.argument("out", metavar="OUT", type=PATH)
+@click.argument("shards", metavar="[SHARD]...", type=PATH_OR_URL, nargs=-1)
+@click.argument("out", metavar="OUT", type=PATH_OR_URL)
 @click.option(
     "--field",
     "fields",
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Take new shards into the dataset OUT. Others are read only if their time changed: then bytes are compared.",
 )
-@click.option("--base", metavar="DIR", type=PATH, help="With --update: the folder that OUT's shards were moved to.")
+@click.option(
+    "--base", metavar="DIR", type=PATH_OR_URL, help="With --update: the folder that OUT's shards were moved to."
+)
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option(
     "--max-rejects",
@@ -52,10 +54,13 @@ if TYPE_CHECKING:
     help="How many samples may be refused; a percentage allows at least one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(shards: tuple[Path, ...], out: Path, workers: int | None, as_json: bool, **options: Any) -> None:
+def command(
+    shards: tuple[Path | str, ...], out: Path | str, workers: int | None, as_json: bool, **options: Any
+) -> None:
     """Make a dataset of WebDataset tar shards. Each is read once and stays where it is; manifest and index go to OUT.
 
-    SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these.
+    SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these;
+    or one of them in an object store, such as 's3://bucket/train-{000000..000146}.tar', and then OUT may be there, too.
     """
     from packtrain._packer.foreign.indexer import IndexProgress, index_shards
 

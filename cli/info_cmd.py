@@ -10,7 +10,7 @@ import click
 from packtrain._core.sizes import size
 
 from .output import one_line, print_json, say
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 if TYPE_CHECKING:
     from packtrain._core.schema import Field
@@ -21,10 +21,10 @@ _BAR: Final = 30
 
 
 @click.command("info", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, as_json: bool) -> None:
-    """Show what is in DATASET: counts, bytes, fields, labels, image sizes, and what wrote it."""
+def command(dataset: Path | str, as_json: bool) -> None:
+    """Show what is in DATASET, a folder or an address: counts, bytes, fields, labels, image sizes, what wrote it."""
     from packtrain._readers.dataset.summary import summarise
 
     summary = summarise(dataset)

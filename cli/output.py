@@ -22,6 +22,7 @@ import click
 
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
+from packtrain._remote.urls import Url
 
 _LOG_SECONDS: Final = 10.0
 _ERASE: Final = "\r\x1b[K"
@@ -196,8 +197,11 @@ def _end(error: Exception, message: str, as_json: bool) -> NoReturn:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Url):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        # Not asdict, which would take apart an address, too.
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Path):
         return os.fspath(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

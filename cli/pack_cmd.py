@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
-from packtrain._core.sizes import parse_bytes, size
+from packtrain._core.sizes import duration, parse_bytes, size
 
 from .columns import column_options, columns_of
-from .output import print_json, progress, run, say, warn
-from .paths import PATH
+from .output import one_line, print_json, progress, run, say, warn
+from .paths import PATH, PATH_OR_URL
+from .words import named
 
 if TYPE_CHECKING:
     from packtrain._packer.options import PackOptions
-    from packtrain._packer.runner import PackReport
+    from packtrain._packer.ray_engine import RayEngine
+    from packtrain._packer.reports import PackReport
+    from packtrain._packer.status import PackStatus
 
 _REMARKS: Final = 8
+_SHARDS: Final = 8
+_OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "task", "as_json", "max_rejects")}
+"""What may be given with a task other than packing."""
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("source", metavar="LIST", type=PATH)
-@click.argument("out", metavar="OUT", type=PATH)
+@click.argument("words", nargs=-1, metavar="LIST OUT", type=PATH_OR_URL)
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="tar", help="Container of the shards.")
 @click.option(
     "--root",
-    type=PATH,
+    type=PATH_OR_URL,
     help="Folder that relative paths start from; default: the folder of the list.",
 )
 @click.option(
@@ -65,11 +73,35 @@ _REMARKS: Final = 8
     metavar="N|P%",
     help="How many lines may be refused; a percentage allows at least one.",
 )
+@click.option(
+    "--spool", type=PATH, help="Folder for shards on their way to an object store.  [default: that of temporary files]"
+)
 @click.option("--retry-rejects", is_flag=True, help="Pack shards that have refused lines again.")
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", help="Pack on this machine, or on a Ray cluster."
+)
+@click.option(
+    "--address", metavar="auto|HOST:PORT", help="Ray cluster.  [default: RAY_ADDRESS, else one on this machine alone]"
+)
+@click.option("--ray-log", is_flag=True, help="Show what Ray logs.")
 @click.option("--check", is_flag=True, help="Decode every image before it is stored, not only suspects.")
+@click.option("--part", metavar="I/N|auto|auto/N", help="Pack part I of N, on one of several machines; auto: in Slurm.")
+@click.option("--status", "task", flag_value="status", help="Show how far all parts of OUT are, and end.")
+@click.option("--merge", "task", flag_value="merge", help="Make the dataset of the parts in OUT, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    source: Path, out: Path, workers: int | None, max_rejects: str, retry_rejects: bool, as_json: bool, **choices: Any
+    words: tuple[Path | str, ...],
+    task: str | None,
+    workers: int | None,
+    max_rejects: str,
+    retry_rejects: bool,
+    spool: Path | None,
+    engine: str,
+    address: str | None,
+    ray_log: bool,
+    part: str | None,
+    as_json: bool,
+    **choices: Any,
 ) -> None:
     """Pack the images that LIST names (`path label` per line), or an image folder (class/name.jpg), into OUT.
 
@@ -79,12 +111,30 @@ def command(
 
     If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
-    """
-    from packtrain._codec.pillow import pillow_conflict
-    from packtrain._packer.runner import PackProgress, pack
 
+    Several machines that share OUT can pack a part each: with --part, at the same time; then one --merge.
+    """
+    if task is not None:
+        _require_alone(task)
+        (out,) = named(words, "OUT")
+        if task == "status":
+            _show_status(out, as_json=as_json)
+        else:
+            _merge(out, max_rejects, as_json=as_json)
+        return
+
+    from packtrain._codec.pillow import pillow_conflict
+    from packtrain._packer.parts import Part
+    from packtrain._packer.reports import PackProgress
+    from packtrain._packer.runner import pack
+
+    source, out = named(words, "LIST", "OUT")
     warn(pillow_conflict())
     options = _options(**choices)
+    cluster = _cluster(engine, address, ray_log)
+    one = None if part is None else Part.parse(part)
+    if one is not None and one.origin:
+        say(f"pack: part {one}, {one.origin}", err=True)
     start = time.monotonic()
     with progress("pack", quiet=as_json) as show:
 
@@ -95,9 +145,12 @@ def command(
             source,
             out,
             options,
-            workers=workers or available_cores(),
+            workers=workers if cluster else workers or available_cores(),
             max_rejects=max_rejects,
             retry_rejects=retry_rejects,
+            spool=spool,
+            engine=cluster,
+            part=one,
             on_progress=on_progress,
         )
     if as_json:
@@ -106,10 +159,80 @@ def command(
         say(describe_report(report, time.monotonic() - start))
 
 
+def _cluster(engine: str, address: str | None, log: bool) -> RayEngine | None:
+    from packtrain._packer.ray_engine import RayEngine
+
+    if engine == "ray":
+        return RayEngine(address, log)
+    if address is not None or log:
+        raise UsageError("--address and --ray-log are options of --engine ray")
+    return None
+
+
+def _require_alone(task: str) -> None:
+    """Refuses options that mean nothing to a task."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = option.name and context.get_parameter_source(option.name) == ParameterSource.COMMANDLINE
+        if given and option.name not in _OF_TASK[task]:
+            raise UsageError(f"--{task} goes without {option.opts[0]}")
+
+
+def _merge(out: Path | str, max_rejects: str, *, as_json: bool) -> None:
+    from packtrain._packer.merge import merge
+
+    start = time.monotonic()
+    report = merge(out, max_rejects=max_rejects)
+    if as_json:
+        print_json(report)
+    else:
+        say(describe_report(report, time.monotonic() - start))
+
+
+def _show_status(out: Path | str, *, as_json: bool) -> None:
+    from packtrain._packer.status import pack_status
+
+    status = pack_status(out)
+    if as_json:
+        print_json(status)
+    else:
+        say("\n".join(describe_status(status)))
+
+
+def describe_status(status: PackStatus) -> Iterator[str]:
+    """How far a dataset is, line by line."""
+    out = shlex.quote(str(status.dataset))
+    if status.complete and status.missing:
+        yield f"{status.dataset}: was complete, but {len(status.missing):,} of {status.shards:,} shards are missing"
+        yield f"first: {status.missing[0]}; to pack them again, run the same pack command without --part"
+        return
+    if status.complete:
+        yield f"{status.dataset}: complete: all {status.shards:,} shards are packed and merged"
+        return
+    percent = f" ({100 * status.lines_done / status.lines:.0f} % of the lines)" if status.lines else ""
+    yield f"{status.dataset}: {status.done:,} of {status.shards:,} shards are packed{percent}"
+    for name, shards in (("under way", status.under_way), ("failed", status.failed), ("missing", status.missing)):
+        if shards:
+            yield f"{name}: {len(shards):,}"
+        yield from (f"  {one_line(str(shard))}" for shard in shards[:_SHARDS])
+        if len(shards) > _SHARDS:
+            yield f"  and {len(shards) - _SHARDS:,} more: see --json"
+    if status.rejects:
+        yield f"lines refused so far: {status.rejects:,}"
+    if status.seconds_left:
+        yield f"time left: about {duration(status.seconds_left)}, if as many shards are packed at the same time as now"
+    if status.done == status.shards:
+        yield f"to finish it: packtrain pack --merge {out}"
+    if status.array:
+        yield f"to pack what is failed or missing in Slurm: --array={status.array} with --part {status.part}"
+    if status.array_under_way:
+        yield f"if what is under way has died: --array={status.array_under_way} with --part {status.part}"
+
+
 def _options(
     *,
     format_: str,
-    root: Path | None,
+    root: Path | str | None,
     labels: Any,
     classes: Path | None,
     allow_empty: bool,
@@ -126,6 +249,7 @@ def _options(
 ) -> PackOptions:
     from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
+    from packtrain._remote.urls import place_of
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")
@@ -136,7 +260,7 @@ def _options(
         columns=columns_of(**columns),
         classes=classes,
         allow_empty=allow_empty,
-        root=root,
+        root=None if root is None else place_of("root", root),
         shard_bytes=None if shard_size is None else parse_bytes(shard_size),
         seed=None if keep_order else seed or 0,
     )
@@ -144,6 +268,8 @@ def _options(
 
 def describe_report(report: PackReport, seconds: float) -> str:
     """What a run of `pack` or `convert` has done, for people."""
+    if report.part is not None and not report.complete_before:
+        return describe_part(report, seconds)
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
     if report.complete_before:
         text = f"{report.dataset}: already complete: {what}"
@@ -154,7 +280,28 @@ def describe_report(report: PackReport, seconds: float) -> str:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:
         text += f"\n{report.duplicates} line(s) repeat an earlier one (they were packed too)"
-    text += "".join(f"\n{count:,} record(s): {remark}" for remark, count in list(report.remarks.items())[:_REMARKS])
+    return text + _remarks(report)
+
+
+def describe_part(report: PackReport, seconds: float) -> str:
+    """What a run of `pack --part` has done, for people."""
+    out = shlex.quote(str(report.dataset))
+    again = f", {report.resumed} from before" if report.resumed else ""
+    text = (
+        f"{report.dataset}: part {report.part}: {report.packed} shard(s) packed in {seconds:.1f} s{again}: "
+        f"{report.records:,} records, {size(report.bytes)}"
+    )
+    if report.rejects:
+        text += f"\n{report.rejects} line(s) refused so far, which the merge will list"
+    if report.missing:
+        text += f"\n{report.missing} shard(s) of all parts are still missing: packtrain pack --status {out}"
+    else:
+        text += f"\nall shards of all parts are packed: packtrain pack --merge {out}"
+    return text + _remarks(report)
+
+
+def _remarks(report: PackReport) -> str:
+    text = "".join(f"\n{count:,} record(s): {remark}" for remark, count in list(report.remarks.items())[:_REMARKS])
     if len(report.remarks) > _REMARKS:
         rest = sum(list(report.remarks.values())[_REMARKS:])
         text += f"\n{rest:,} record(s) with {len(report.remarks) - _REMARKS} other remarks: see --json"

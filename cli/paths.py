@@ -1,4 +1,4 @@
-"""The type of all paths on the command line."""
+"""The types of paths on the command line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,30 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from typing_extensions import override
+
+from packtrain._core.paths import local_path
+from packtrain._remote.urls import is_address
 
 
 class _LocalPath(click.Path):
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         # A `Path` of it would be the working folder.
         if value == "":
             self.fail("the path is empty: type `.` for the working folder", param, ctx)
+        # Refused before a `Path` of it loses a slash.
+        local_path(value)
         return super().convert(value, param, ctx)
 
 
+class _PathOrUrl(_LocalPath):
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_address(value) else super().convert(value, param, ctx)
+
+
 PATH: Final = _LocalPath(path_type=Path)
-"""A path, unless it is empty, as a variable of the shell is that was never set."""
+"""A path of this machine, unless it is empty, as a variable of the shell is that was never set."""
+PATH_OR_URL: Final = _PathOrUrl(path_type=Path)
+"""The same, as a `Path`; or an address in an object store, as a str."""

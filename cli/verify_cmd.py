@@ -10,12 +10,14 @@ import click
 from packtrain._core.cores import available_cores
 
 from .output import print_json, progress, say
-from .paths import PATH
+from .paths import PATH, PATH_OR_URL
 
 _SHARDS: Final = (".tar", ".h5", ".mdb")
 
 
-def _remedy(shards: str, *, linked: bool) -> str:
+def _remedy(shards: str, *, linked: bool, remote: bool) -> str:
+    if remote:
+        return f"To mend {shards}, upload it again from a sound copy, or remove it and run the same pack command again"
     copy = "A staged copy: `packtrain staged repair`"
     if linked:
         # Nobody but their owner has them, and an index of damaged bytes would say that they are right.
@@ -27,29 +29,27 @@ def _remedy(shards: str, *, linked: bool) -> str:
 
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--decode", is_flag=True, help="Also decode every image.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option("--journal", type=PATH, help="File that lets the next run continue if this one is stopped.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
+def command(dataset: Path | str, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
     """Check everything in DATASET against what was written, and name each damaged file and record. Changes nothing.
+
+    DATASET is a folder, or its address in an object store, from which one shard for each worker is fetched at a time.
 
     The exit code is 1 if something is damaged.
     """
-    from packtrain._core.manifest import Manifest
     from packtrain._packer.shard_check import VerifyProgress
     from packtrain._packer.verifier import verify
 
     done: dict[int, int] = {}
-    total = 0
     with progress("verify", quiet=as_json) as show:
 
         def on_progress(state: VerifyProgress) -> None:
-            nonlocal total
-            total = total or Manifest.load(dataset).records
             done[state.number] = state.records
-            show(sum(done.values()), total, 0)
+            show(sum(done.values()), state.total, 0)
 
         report = verify(
             dataset,
@@ -72,7 +72,8 @@ def command(dataset: Path, decode: bool, workers: int | None, journal: Path | No
             say(
                 _remedy(
                     f"{', '.join(shards[:3])}{', ...' if shards[3:] else ''}",
-                    linked=Manifest.load(dataset).base is not None,
+                    linked=report.linked,
+                    remote=isinstance(dataset, str),
                 )
             )
     return 1 if report.problems else 0

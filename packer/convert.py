@@ -24,7 +24,10 @@ from .foreign.indexer import index_shards
 from .foreign.sources import find_shards
 from .foreign.unpacking import unpacked_shards
 from .options import PackOptions, reject_limit
-from .runner import PackProgress, PackReport, check_run, pack_listing, require_usable
+from .output import LocalOutput
+from .places import require_usable
+from .reports import PackProgress, PackReport
+from .runner import check_run, pack_listing
 
 UNPACKED: Final = ".unpacked"
 """What the name of the folder ends with in which compressed shards are decompressed."""
@@ -154,7 +157,7 @@ def _convert(
         )
         # What the source was refused, is not counted once more.
         limit = reject_limit(max_rejects, len(rows)) + len(rows.rejects)
-        return pack_listing(rows, folder, packing, workers, limit, on_progress=on_progress)
+        return pack_listing(rows, LocalOutput(folder), packing, workers, limit, on_progress=on_progress)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,8 +27,8 @@ from .images import extension_of, store_image, store_pixels
 from .listing import Encoded, ListedSample, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
-from .merge import read_rejects
 from .options import Columns
+from .rejects import read_rejects
 
 
 class DatasetRows:
@@ -118,6 +119,12 @@ class StoredRecords:
         changed = tuple(field for field in schema.fields if field.store is not None and not self._is_kept(field))
         masks = tuple(field for field in schema.fields if field.kind == "mask") if changed else ()
         return record_encoder(replace(schema, fields=(*changed, *masks))) if changed else None
+
+    def reading(
+        self, samples: Sequence[ListedSample], *, content: bool = True
+    ) -> AbstractContextManager[StoredRecords]:
+        """See `Source`."""
+        return nullcontext(self)
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""

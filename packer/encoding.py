@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import StoreOptions
 from packtrain._core.schema import Field, Schema
+from packtrain._remote.urls import is_address
 
 from .images import StoredImage, encoder, store_image
 from .listing import Encoded, ListedSample
 from .sources import Refused, read_source
 
 if TYPE_CHECKING:
+    from .fetching import ObjectsAhead
     from .masks import Frame, StoredMask
 
 
@@ -29,14 +31,30 @@ class Files:
     """The files and values that a list names, as a `Source`.
 
     Attributes:
-        root: Folder that relative paths start from.
+        root: Folder that relative paths start from, or the address of one in an object store.
+        objects: Reads those that are in an object store; None as long as nothing is read.
     """
 
     root: str
+    objects: ObjectsAhead | None = None
 
     def resolve(self, path: str) -> str:
-        """Returns the path under which the file that the list calls `path` is found."""
-        return os.path.join(self.root, path)
+        """Returns the path or the address under which the file that the list calls `path` is found."""
+        return path if is_address(path) else os.path.join(self.root, path)
+
+    @contextmanager
+    def reading(self, samples: Sequence[ListedSample], *, content: bool = True) -> Iterator[Files]:
+        """See `Source`."""
+        paths = [self.resolve(path) for sample in samples for path in _paths(sample)]
+        addresses = [path for path in paths if is_address(path)]
+        if not addresses:
+            yield self
+            return
+        # Only now, because of what it imports.
+        from .fetching import ObjectsAhead
+
+        with ObjectsAhead(addresses if content else ()) as objects:
+            yield replace(self, objects=objects)
 
     def encoder(self, schema: Schema) -> str | None:
         """See `Source`."""
@@ -49,7 +67,7 @@ class Files:
         image, others = schema.image, schema.others
         if image is not None:
             store = _store(image)
-            stored = store_image(read_source(self.resolve(sample.path)), store)
+            stored = store_image(self._read(sample.path), store)
             records.append(encoded_image(stored, store))
             frame = _frame(stored, store) if others else None
         for field, cell in zip(others, sample.cells, strict=True):
@@ -61,8 +79,7 @@ class Files:
             with naming(field, os.fsdecode(cell.content) if cell.by_path else None):
                 data = cell.content
                 if cell.by_path:
-                    path = self.resolve(os.fsdecode(data))
-                    data = read_source(path, may_be_empty=KINDS[field.kind].may_be_empty)
+                    data = self._read(os.fsdecode(data), may_be_empty=KINDS[field.kind].may_be_empty)
                 records.append(encode(field, data, by_path=cell.by_path, frame=frame))
         return tuple(records)
 
@@ -74,16 +91,33 @@ class Files:
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""
-        size = os.stat(self.resolve(sample.path)).st_size if schema.image is not None else 0
+        size = self._size(sample.path) if schema.image is not None else 0
         for cell in sample.cells:
             if cell is not None:
                 content = cell.content
-                size += os.stat(self.resolve(os.fsdecode(content))).st_size if cell.by_path else len(content)
+                size += self._size(os.fsdecode(content)) if cell.by_path else len(content)
         return size
 
     def where(self, sample: ListedSample) -> str:
         """See `Source`."""
         return f"{self.resolve(sample.path)} (line {sample.line})"
+
+    def _read(self, path: str, *, may_be_empty: bool = False) -> bytes:
+        path = self.resolve(path)
+        read = read_source if self.objects is None or not is_address(path) else self.objects.read
+        return read(path, may_be_empty=may_be_empty)
+
+    def _size(self, path: str) -> int:
+        path = self.resolve(path)
+        return os.stat(path).st_size if self.objects is None or not is_address(path) else self.objects.size(path)
+
+
+def _paths(sample: ListedSample) -> Iterator[str]:
+    """The paths of the files of a sample, in the order in which they are read."""
+    by_path = [os.fsdecode(cell.content) for cell in sample.cells if cell is not None and cell.by_path]
+    if sample.path not in by_path:
+        yield sample.path
+    yield from by_path
 
 
 def record_encoder(schema: Schema) -> str | None:

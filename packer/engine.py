@@ -1,4 +1,4 @@
-"""Runs independent tasks in this process or in several worker processes.
+"""Runs independent tasks in this process or in several worker processes of this machine.
 
 Every worker is a spawned process with its own pipe. It inherits no lock, no descriptor and no thread. If it dies, the
 parent knows which task died with it. If the parent dies, so does the worker.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from packtrain._core.errors import PacktrainError, ShardFailed
 from packtrain._core.interrupts import postponed_ctrl_c
@@ -25,7 +25,22 @@ Task = TypeVar("Task")
 Report = TypeVar("Report")
 Result = TypeVar("Result")
 
-_ATTEMPTS = 2
+ATTEMPTS: Final = 2
+"""How often a task is tried."""
+
+
+class Engine(Protocol):
+    """What runs tasks, wherever it does; `run_tasks` is one."""
+
+    def __call__(
+        self,
+        function: Callable[[Task, Callable[[Report], None]], Result],
+        tasks: Iterable[Task],
+        *,
+        workers: int,
+        on_progress: Callable[[Report], None],
+    ) -> Iterator[Result]:
+        """Runs `function` on every task, on at most `workers` at the same time; see `run_tasks`."""
 
 
 def run_tasks(
@@ -65,21 +80,22 @@ def run_tasks(
 def _run_here(
     function: Callable[[Task, Callable[[Report], None]], Result], task: Task, on_progress: Callable[[Report], None]
 ) -> Result:
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             return function(task, on_progress)
         except (ShardFailed, MemoryError) as error:
-            if attempt == _ATTEMPTS:
-                raise _failure(task, error) from error
+            if attempt == ATTEMPTS:
+                raise failure(task, error) from error
     raise AssertionError
 
 
-def _failure(task: Any, error: BaseException) -> ShardFailed:
-    return ShardFailed(f"{task} failed twice: {str(error) or type(error).__name__}")
+def failure(task: Any, error: BaseException) -> ShardFailed:
+    """What there is to say of a task that failed as often as it was tried."""
+    return ShardFailed(f"{task} failed twice: {str(error) or type(error).__name__}", shard=str(task))
 
 
 @dataclass(frozen=True)
-class _Raised:
+class Raised:
     """A failure, sent from a worker to the parent.
 
     Attributes:
@@ -92,10 +108,32 @@ class _Raised:
 
 
 @dataclass(frozen=True)
-class _Done(Generic[Result]):
+class Done(Generic[Result]):
     """A result, sent from a worker to the parent."""
 
     value: Result
+
+
+def outcome(
+    function: Callable[[Task, Callable[[Report], None]], Result], task: Task, report: Callable[[Report], None]
+) -> Done[Result] | Raised:
+    """Runs `function` on a task. Returns what came of it, as it travels to the process that hands out the tasks.
+
+    Raises:
+        BrokenPipeError: `report` raised it, because nobody listens any more.
+        ConnectionResetError: The same.
+    """
+    try:
+        return Done(function(task, report))
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except (ShardFailed, MemoryError) as error:
+        return Raised(ShardFailed(str(error) or "out of memory"), retry=True)
+    except PacktrainError as error:
+        return Raised(error, retry=False)
+    except Exception:
+        unforeseen = ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}", shard=str(task))
+        return Raised(unforeseen, retry=False)
 
 
 class _Worker:
@@ -173,11 +211,11 @@ class _Dispatcher:
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    message = _Raised(ShardFailed(worker.replace()), retry=True)
-                if isinstance(message, _Done):
+                    message = Raised(ShardFailed(worker.replace()), retry=True)
+                if isinstance(message, Done):
                     self._give_next(worker)
                     yield message.value
-                elif isinstance(message, _Raised):
+                elif isinstance(message, Raised):
                     self._retry(worker, message)
                 else:
                     self._on_progress(message)
@@ -188,11 +226,11 @@ class _Dispatcher:
             worker.give(task, 1)
             break
 
-    def _retry(self, worker: _Worker, raised: _Raised) -> None:
+    def _retry(self, worker: _Worker, raised: Raised) -> None:
         if not raised.retry:
             raise raised.error
-        if worker.attempt >= _ATTEMPTS:
-            raise _failure(worker.task, raised.error)
+        if worker.attempt >= ATTEMPTS:
+            raise failure(worker.task, raised.error)
         worker.give(worker.task, worker.attempt + 1)
 
 
@@ -206,16 +244,6 @@ def _serve(function: Callable[..., Any], pipe: Connection, lifeline: Connection)
         except (EOFError, ConnectionResetError):
             return
         try:
-            message: Any = _Done(function(task, pipe.send))
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        except (ShardFailed, MemoryError) as error:
-            message = _Raised(ShardFailed(str(error) or "out of memory"), retry=True)
-        except PacktrainError as error:
-            message = _Raised(error, retry=False)
-        except Exception:
-            message = _Raised(ShardFailed(f"{task} failed unexpectedly:\n{traceback.format_exc()}"), retry=False)
-        try:
-            pipe.send(message)
+            pipe.send(outcome(function, task, pipe.send))
         except (BrokenPipeError, ConnectionResetError):
             return

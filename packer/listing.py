@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -102,6 +103,14 @@ class Source(Protocol):
             MissingDependency: A package that is needed is not installed, or does not work.
         """
 
+    def reading(self, samples: Sequence[ListedSample], *, content: bool = True) -> AbstractContextManager[Source]:
+        """The same source, ready to read samples; the others may be met as they are.
+
+        Args:
+            samples: The samples that will be read, in this order.
+            content: False if only their sizes are asked for.
+        """
+
     def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
         """Reads and converts all that belongs to a sample.
 
@@ -115,6 +124,7 @@ class Source(Protocol):
         Raises:
             Refused: One of the fields cannot become a record; the message names it.
             OSError: A file cannot be read, for a reason other than its content; the error names the file.
+            RemoteError: An object cannot be read, for a reason other than its content.
             DatasetError: The sample comes from a dataset, which is damaged there or cannot be read.
             MemoryError: There is not enough memory for this sample.
             MissingDependency: A package that a store mode needs is not installed.

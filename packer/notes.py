@@ -1,7 +1,8 @@
 """Completion notes: each says what a finished shard holds. A shard that has a note is not packed again.
 
-A note, ``parts/<shard>.npz``, is an `.npz` file of the shard's columns, in place order, and of a JSON text, followed by
-the crc32c of the `.npz` file in 4 bytes. The merge turns the notes into the index and removes them.
+A note, ``parts/<shard>.npz``, is an `.npz` file of the shard's columns and paths, in place order, and of a JSON text,
+followed by the crc32c of the `.npz` file in 4 bytes. Notes say all that the merge needs, so that no list has to be read
+again; the merge turns them into the index and removes them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import os
 import stat
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,8 @@ from crc32c import crc32c
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
-from packtrain._core.manifest import Sha256, ShardInfo, check_shard_names
-from packtrain._core.opening import read_regular
+from packtrain._core.manifest import MANIFEST, Count, Sha256, ShardInfo, check_shard_names
+from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.schema import Schema
 from packtrain._core.typed import parse_json
 
@@ -36,17 +37,41 @@ PARTS: Final = "parts"
 _MOST_BYTES: Final = 1 << 30
 """Notes that are larger are not read: a shard of some twenty million records."""
 _CHECKSUM_BYTES: Final = 4
+_FACTS: Final = "facts"
+_PATHS: Final = ("path_offsets", "path_bytes")
+_DAMAGED: Final = "has a damaged note"
 MISSING: Final = -1
 """Length of a record that a sample is without; its other values are 0."""
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """The JSON text of a note."""
+class ListFacts:
+    """What the merge has to know of the list as a whole; the note of shard 0 has it.
+
+    Attributes:
+        duplicates: Number of lines that repeat an earlier line exactly.
+        rejects: The lines that could not be parsed.
+    """
+
+    duplicates: Count
+    rejects: tuple[Reject, ...]
+
+
+@dataclass(frozen=True)
+class NoteFacts:
+    """The JSON text of a note.
+
+    Attributes:
+        plan: SHA-256 of the plan that the shard was packed by.
+        info: What the manifest will say about the shard.
+        rejects: Lines of the shard that were refused.
+        listed: What there is to know of the list; None except for shard 0.
+    """
 
     plan: Sha256
     info: ShardInfo
     rejects: tuple[Reject, ...]
+    listed: ListFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -54,26 +79,37 @@ class ShardNote:
     """What a finished shard holds.
 
     Attributes:
-        plan_sha256: SHA-256 of the plan that the shard was packed by.
-        info: What the manifest will say about the shard.
-        rejects: Lines of the shard that were refused.
+        facts: Everything but the columns.
         columns: Arrays [records, ...] in place order, by the name of their column: ``line``, those of the fields, and
             ``label`` if the dataset has labels.
+        paths: Path of each sample as the list gives it, as `text_column` makes it of texts.
     """
 
-    plan_sha256: str
-    info: ShardInfo
-    rejects: tuple[Reject, ...]
+    facts: NoteFacts
     columns: dict[str, npt.NDArray[Any]]
+    paths: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+    @property
+    def info(self) -> ShardInfo:
+        """What the manifest will say about the shard."""
+        return self.facts.info
+
+    @property
+    def rejects(self) -> tuple[Reject, ...]:
+        """Lines of the shard that were refused."""
+        return self.facts.rejects
+
+    def dump(self) -> bytes:
+        """The content of the file."""
+        content = io.BytesIO()
+        text = np.frombuffer(json.dumps(asdict(self.facts)).encode(), np.uint8)
+        members = {**dict(zip(_PATHS, self.paths, strict=True)), **self.columns}
+        np.savez(content, allow_pickle=False, facts=text, **members)
+        return content.getvalue() + _checksum(content.getbuffer())
 
     def save(self, folder: Path) -> None:
         """Writes the note durably, into the ``parts`` folder of the dataset in `folder`."""
-        facts = asdict(_Facts(self.plan_sha256, self.info, self.rejects))
-        content = io.BytesIO()
-        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        np.savez(content, allow_pickle=False, facts=text, **self.columns)
-        data = content.getbuffer()
-        write_file(note_path(folder, self.info.name), [data, _checksum(data)])
+        write_file(note_path(folder, self.info.name), [self.dump()])
 
 
 def make_parts(folder: Path) -> None:
@@ -94,40 +130,90 @@ def note_path(folder: Path, shard: str) -> Path:
     return folder / PARTS / f"{shard}.npz"
 
 
-def load_note(folder: Path, plan: Plan, number: int) -> ShardNote | None:
+def load_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | None:
     """Returns the note of shard `number`, or None if the shard has to be packed.
 
     It has to be packed if there is no note, if the note is damaged or belongs to another plan, or if a file of the
-    shard is missing or has another size than the note says.
+    shard is missing or has another size than the note says, which `holds` finds out.
     """
-    name = plan.shards[number].name
+    note = read_note(folder, plan, number, holds)
+    return None if isinstance(note, str) else note
+
+
+def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | str:
+    """The same as `load_note`; in place of None, why there is none, for a message that begins with the shard's name."""
+    path = note_path(folder, plan.shards[number].name)
     try:
-        data = memoryview(read_regular(note_path(folder, name), _MOST_BYTES))
+        data = memoryview(read_regular(path, _MOST_BYTES))
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
-            return None
-        columns = _load_columns(data[:-_CHECKSUM_BYTES])
-        facts = parse_json(_Facts, columns.pop("facts").tobytes())
-        check_shard_names(plan.name, number, facts.info)
+            return _DAMAGED
+        with _archive(io.BytesIO(data[:-_CHECKSUM_BYTES])) as archive:
+            columns = {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
+        facts = parse_json(NoteFacts, columns.pop(_FACTS).tobytes())
+        offsets, texts = (columns.pop(name) for name in _PATHS)
+        if (offsets.dtype.str, texts.dtype.str, len(offsets)) != ("<i8", "|u1", facts.info.records + 1):
+            return _DAMAGED
         if _forms(columns) != _forms(note_columns(plan.schema, (), (), ())):
-            return None
+            return _DAMAGED
         if any(len(values) != facts.info.records for values in columns.values()):
-            return None
+            return _DAMAGED
+    except FileNotFoundError:
+        return "is not packed yet"
     except Exception:
         # A note that was not written by packtrain can make numpy and zipfile raise anything.
-        return None
-    sound = facts.plan == plan.sha256 and facts.info.name == name and shard_is_present(folder, facts.info)
-    return ShardNote(facts.plan, facts.info, facts.rejects, columns) if sound else None
+        return _DAMAGED
+    return _wrong(facts, plan, number, holds) or ShardNote(facts, columns, (offsets, texts))
 
 
-def _load_columns(data: memoryview) -> dict[str, npt.NDArray[Any]]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        # Members that are stored as they are cannot grow: nothing is larger than the note.
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise ValueError("a compressed member")
-        return {
-            name.removesuffix(".npy"): np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-            for name in archive.namelist()
-        }
+def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> NoteFacts | str:
+    """The facts of a note, or why there are none; like `read_note`, but reads hardly more than that of the file."""
+    path = note_path(folder, plan.shards[number].name)
+    try:
+        with os.fdopen(open_regular(path), "rb") as file, _archive(file) as archive:
+            facts = parse_json(NoteFacts, _member(archive, f"{_FACTS}.npy").tobytes())
+    except FileNotFoundError:
+        return "is not packed yet"
+    except Exception:
+        # As above.
+        return _DAMAGED
+    return _wrong(facts, plan, number, holds) or facts
+
+
+def without_note(folder: Path, plan: Plan) -> list[int]:
+    """Returns the numbers of the shards that have no note at all, by one look at the folder."""
+    try:
+        there = set(os.listdir(folder / PARTS))
+    except FileNotFoundError:
+        # Nothing has been packed yet, or everything merged.
+        return [] if (folder / MANIFEST).exists() else list(range(len(plan.shards)))
+    return [number for number, shard in enumerate(plan.shards) if f"{shard.name}.npz" not in there]
+
+
+def _wrong(facts: NoteFacts, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> str:
+    """Why a note that can be read does not count; empty if it does."""
+    name = plan.shards[number].name
+    try:
+        check_shard_names(plan.name, number, facts.info)
+    except ValueError:
+        return f"has the note of another shard ({facts.info.name})"
+    if facts.plan != plan.sha256:
+        return "has the note of another plan"
+    if facts.info.name != name or (facts.listed is None) != (number > 0):
+        return _DAMAGED
+    return "" if holds(facts.info) else "is missing, or has another size than was written"
+
+
+def _archive(file: BinaryIO) -> zipfile.ZipFile:
+    archive = zipfile.ZipFile(file)
+    # Members that are stored as they are cannot grow: nothing is larger than the note.
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        raise ValueError("a compressed member")
+    return archive
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
+    return values
 
 
 def _forms(columns: dict[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:

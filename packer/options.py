@@ -15,6 +15,7 @@ from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, Resiz
 from packtrain._core.schema import MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
+from packtrain._remote.urls import Url, place_of
 
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB
@@ -131,7 +132,8 @@ class PackOptions:
             image folder or `label_names` gives them. Class folders are numbered in its order as well.
         columns: Which columns of the list hold what; None for a list of paths and labels, or an image folder. If no
             column is the label, `labels` becomes none.
-        root: Folder that relative paths start from; None for the folder of the list. It is not part of the plan, so
+        root: Folder that relative paths start from, here or in an object store (``"s3://bucket/images"``); None for the
+            folder of the list. It is not part of the plan, so
             that machines that mount the images at different paths can share one plan.
         shard_bytes: Target size of a shard in bytes. None for a size that depends on the amount of data only
             (`usual_shard_bytes`), or that of the plan if there is one already.
@@ -145,7 +147,7 @@ class PackOptions:
     label_names: bool = field(default=False, kw_only=True)
     columns: Columns | None = field(default=None, kw_only=True)
     classes: Path | None = None
-    root: Path | None = None
+    root: Path | Url | None = None
     shard_bytes: int | None = None
     seed: int | None = 0
     allow_empty: bool = False
@@ -186,9 +188,10 @@ class PackOptions:
             taken["labels"] = LabelSpec.parse(self.labels)
         if isinstance(self.shard_bytes, str):
             taken["shard_bytes"] = parse_bytes(self.shard_bytes)
-        for name in ("classes", "root"):
-            if (path := getattr(self, name)) is not None:
-                taken[name] = path_of(name, path)
+        if self.classes is not None:
+            taken["classes"] = path_of("classes", self.classes)
+        if self.root is not None:
+            taken["root"] = place_of("root", self.root)
         for name, value in taken.items():
             # The only way to set a field of a frozen dataclass.
             object.__setattr__(self, name, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,7 @@ from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._readers.formats import container
+from packtrain._remote.urls import Url
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Plan:
         if place != self.entries:
             raise ValueError(f"its shards hold {place} of {self.entries} entries")
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """SHA-256 of plan.json, in hexadecimal digits."""
         return hashlib.sha256(self.dump()).hexdigest()
@@ -162,7 +163,18 @@ class Plan:
             return np.arange(shard.first, shard.first + shard.count)
         return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)
 
-    def require_same(self, other: Plan, folder: Path) -> None:
+    def only(self, number: int) -> Plan:
+        """The same plan, as far as it takes to pack shard `number`: of a million shards it has this one.
+
+        So a plan can travel with each of its tasks.
+        """
+        shards: Any = {number: self.shards[number]}
+        plan = replace(self, shards=shards)
+        # It is the name of the whole plan.
+        plan.__dict__["sha256"] = self.sha256
+        return plan
+
+    def require_same(self, other: Plan, folder: Path | Url) -> None:
         """Compares this plan, which lies on disk, with the plan that is asked for.
 
         The division into shards is not compared: it was decided when this plan was made.
@@ -181,9 +193,10 @@ class Plan:
             if mine.get(name) != theirs.get(name)
         ]
         if differing:
+            how = "" if isinstance(folder, Url) else f": `rm -r {shlex.quote(os.fspath(folder))}`"
             raise OutputConflict(
                 f"{folder} was packed by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
-                f"it, choose another folder, or remove it: `rm -r {shlex.quote(os.fspath(folder))}`"
+                f"it, choose another folder, or remove it{how}"
             )
 
     def _terms(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from importlib import metadata
 from itertools import pairwise
 from typing import Final
 
-from packtrain._core.errors import ListError
+from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats import container
@@ -92,14 +92,16 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
     # Records that are about as large as their files need not be made to know their size.
     kept = source.keeps_sizes(schema)
     sample = sampled(images, _SAMPLED_FILES if kept else _SAMPLED_IMAGES)
-    for entry in sample:
-        try:
-            if kept:
-                sizes.append(source.size(schema, entry))
-            else:
-                sizes.append(sum(len(record.payload) for record in source.encode(schema, entry) if record is not None))
-        except (OSError, Refused, MemoryError) as error:
-            failure = failure or f"{images.resolve(entry.path)}: {str(error) or 'not enough memory'}"
+    with source.reading(sample, content=not kept) as reading:
+        for entry in sample:
+            try:
+                if kept:
+                    sizes.append(reading.size(schema, entry))
+                else:
+                    records = reading.encode(schema, entry)
+                    sizes.append(sum(len(record.payload) for record in records if record is not None))
+            except (OSError, Refused, RemoteError, MemoryError) as error:
+                failure = failure or f"{images.resolve(entry.path)}: {str(error) or 'not enough memory'}"
     if not sizes:
         advice = f"{images.advice}." if images.advice else "Is --root right?"
         raise ListError(f"none of {len(sample)} sampled files can be read. {advice} First: {failure}")

@@ -1,13 +1,26 @@
-"""The limit on the number of refused lines."""
+"""Refused lines: the limit on their number, and rejects.jsonl."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
 
-from packtrain._core.errors import TooManyRejects
+from crc32c import crc32c
+
+from packtrain._core.errors import CorruptFile, TooManyRejects
+from packtrain._core.files import write_file
+from packtrain._core.manifest import REJECTS, FileInfo, Manifest
+from packtrain._core.opening import read_regular
+from packtrain._core.problems import reading
+from packtrain._core.typed import Mismatch, parse_json
 
 from .listing import Reject
+
+_MOST_REJECT_BYTES: Final = 1 << 30
 
 
 class RejectGuard:
@@ -22,11 +35,12 @@ class RejectGuard:
         self._limit = limit
         self._lines = lines
         self._by_shard: dict[int, Sequence[Reject]] = {}
+        self._total = 0
 
     @property
     def total(self) -> int:
         """Number of lines refused so far."""
-        return sum(map(len, self._by_shard.values()))
+        return self._total
 
     def accept(self, rejects: int) -> None:
         """Raises the limit to at least `rejects`.
@@ -41,6 +55,7 @@ class RejectGuard:
         Raises:
             TooManyRejects: The limit is exceeded.
         """
+        self._total += len(rejects) - len(self._by_shard.get(shard, ()))
         self._by_shard[shard] = rejects
         if self.total <= self._limit:
             return
@@ -50,9 +65,38 @@ class RejectGuard:
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
         raise TooManyRejects(
             f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
-            "Finished shards are kept. Mend the files and run again with --retry-rejects, or allow more with "
+            "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with "
             "--max-rejects. If the list changes, pack into another folder"
         )
+
+
+def write_rejects(folder: Path, rejects: Sequence[Reject]) -> FileInfo:
+    """Writes rejects.jsonl. Returns what the manifest has to say about it."""
+    lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in rejects)
+    data = "".join(lines).encode("utf-8", "backslashreplace")
+    write_file(folder / REJECTS, [data])
+    return FileInfo(REJECTS, len(data), crc32c(data))
+
+
+def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
+    """Returns the refused lines of a finished dataset, in line order.
+
+    Raises:
+        CorruptFile: rejects.jsonl is missing or differs from what was written.
+        UnreadableFile: It cannot be read.
+    """
+    path = folder / REJECTS
+    with reading(path):
+        data = read_regular(path, min(manifest.rejects_file.bytes, _MOST_REJECT_BYTES))
+    if crc32c(data) != manifest.rejects_file.crc32c:
+        raise CorruptFile(f"{path} is damaged: its checksum differs from the manifest's", file=REJECTS)
+    rejects = []
+    for number, line in enumerate(data.splitlines()):
+        try:
+            rejects.append(parse_json(Reject, line))
+        except Mismatch as error:
+            raise CorruptFile(f"{path} is damaged: line {number}: {error}", file=REJECTS) from error
+    return rejects
 
 
 def _short(path: str) -> str:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile
-from packtrain._core.files import fsync_folder
-from packtrain._core.index import Index
-from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._core.index import Index, text_column
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 
 from .listing import Listing, Reject
-from .merge import read_rejects
-from .notes import ShardNote, make_parts, shard_is_present
+from .notes import ListFacts, NoteFacts, ShardNote, make_parts
+from .output import Output
 from .plan import Plan
+from .rejects import read_rejects
 
 
-def reopen(folder: Path, plan: Plan, images: Listing, retry_rejects: bool) -> Manifest | None:
+def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> Manifest | None:
     """Turns a finished dataset into an unfinished one if shards are missing or are to be packed again.
 
     The notes of the sound shards are written before the manifest is removed, so a crash loses nothing.
 
     Args:
-        folder: Folder of the dataset.
+        output: Where the dataset is.
         plan: Plan of the dataset.
         images: The list.
         retry_rejects: True if shards with refused lines are to be packed again.
@@ -36,13 +36,14 @@ def reopen(folder: Path, plan: Plan, images: Listing, retry_rejects: bool) -> Ma
     Raises:
         CorruptFile: Manifest, index or rejects.jsonl is damaged, or the manifest belongs to another plan.
     """
-    manifest = Manifest.load(folder)
-    if manifest.plan_sha256 != plan.sha256 or len(manifest.shards) != len(plan.shards):
-        raise CorruptFile(f"{folder}: manifest and plan do not belong together. Pack into another folder", file=PLAN)
+    folder = output.folder
+    manifest = manifest_of(output, plan)
+    output.bring_index()
+    _require_index(output, manifest)
     rejects = {item.line: item for item in read_rejects(folder, manifest)}
     refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
     sound = [
-        shard_is_present(folder, info) and not (retry_rejects and lines)
+        output.holds(info) and not (retry_rejects and lines)
         for info, lines in zip(manifest.shards, refused, strict=True)
     ]
     if all(sound):
@@ -51,16 +52,44 @@ def reopen(folder: Path, plan: Plan, images: Listing, retry_rejects: bool) -> Ma
     found = _columns(index, plan)
     make_parts(folder)
     first = 0
-    for info, rejected, keep in zip(manifest.shards, refused, sound, strict=True):
+    listed = ListFacts(images.duplicates, tuple(images.rejects))
+    for number, (info, rejected, keep) in enumerate(zip(manifest.shards, refused, sound, strict=True)):
         rows = index.rows_at(np.arange(first, first + info.records))
         first += info.records
         if keep:
             columns = {name: values[rows] for name, values in found.items()}
-            ShardNote(plan.sha256, info, rejected, columns).save(folder)
-    fsync_folder(folder)
-    (folder / MANIFEST).unlink()
-    fsync_folder(folder)
+            paths = text_column((os.fsencode(index.text("path", row)) for row in rows.tolist()), info.records)
+            facts = NoteFacts(plan.sha256, info, rejected, None if number else listed)
+            ShardNote(facts, columns, paths).save(folder)
+    output.unpublish()
     return None
+
+
+def manifest_of(output: Output, plan: Plan) -> Manifest:
+    """Reads the manifest of an output, which must be of this plan.
+
+    Raises:
+        CorruptFile: It is damaged, or belongs to another plan.
+    """
+    manifest = Manifest.load(output.folder)
+    if manifest.plan_sha256 != plan.sha256 or len(manifest.shards) != len(plan.shards):
+        raise CorruptFile(
+            f"{output.address}: manifest and plan do not belong together. Pack into another folder", file=PLAN
+        )
+    return manifest
+
+
+def _require_index(output: Output, manifest: Manifest) -> None:
+    """Looks for the files of the index, without which a dataset is not complete."""
+    for column in manifest.columns:
+        name = f"{INDEX}/{column.name}.npy"
+        path = output.folder / name
+        if not path.exists() or path.stat().st_size != column.bytes:
+            raise CorruptFile(
+                f"{output.address / name} is missing, or has another size than was written. Take it from a sound copy; "
+                f"or remove {output.address / MANIFEST} and run the same command again, which packs all shards again",
+                file=name,
+            )
 
 
 def _columns(index: Index, plan: Plan) -> dict[str, npt.NDArray[Any]]:

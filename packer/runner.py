@@ -3,81 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from packtrain._core.arguments import flag, function, instance, path_of, whole
-from packtrain._core.errors import OutputConflict, TooManyRejects
+from packtrain._core.arguments import flag, function, instance, whole
+from packtrain._core.errors import OutputConflict, TooManyRejects, UsageError
 from packtrain._core.files import (
     file_errors,
     fsync_folder,
-    is_temporary,
     locked,
-    make_folder,
-    remove_temporaries,
-    write_file,
+    remove_abandoned,
 )
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._remote.urls import Url, place_of
 
-from .engine import run_tasks
+from .engine import Engine
 from .listing import Listing
 from .lists.reader import read_list
-from .merge import merge, remove_notes
-from .notes import PARTS, load_note, make_parts, note_path
+from .merge_notes import merge_notes, remove_leftovers, remove_notes
+from .notes import PARTS, note_path, read_facts, without_note
 from .options import PackOptions, reject_limit
+from .output import Output
+from .parts import Part
+from .places import fetched_list, output_at, require_usable
 from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
-from .reopen import reopen
-from .shard import ShardProgress, ShardTask, pack_shard
-
-
-@dataclass(frozen=True)
-class PackProgress:
-    """Progress of a run.
-
-    Attributes:
-        done: Number of lines that are done, including those of earlier runs.
-        total: Number of lines to pack.
-        resumed: Number of lines that earlier runs have done.
-        rejects: Number of lines refused so far.
-    """
-
-    done: int
-    total: int
-    resumed: int
-    rejects: int
-
-
-@dataclass(frozen=True)
-class PackReport:
-    """Result of a run.
-
-    Attributes:
-        dataset: Folder of the dataset.
-        complete_before: True if the dataset was already complete, so that nothing was done.
-        packed: Number of shards packed by this run.
-        resumed: Number of shards finished by earlier runs.
-        records: Number of records in the dataset.
-        bytes: Total size of the shards in bytes.
-        rejects: Number of refused lines.
-        duplicates: Number of lines that repeat an earlier line; they are packed as well.
-        remarks: What is worth knowing about the records that this run packed, each with the number of records it is
-            about; above all why records are not crop-ready. The commonest first.
-    """
-
-    dataset: Path
-    complete_before: bool
-    packed: int
-    resumed: int
-    records: int
-    bytes: int
-    rejects: int
-    duplicates: int
-    remarks: Mapping[str, int] = field(default_factory=dict)
+from .reopen import manifest_of, reopen
+from .reports import PackProgress, PackReport, dataset_report
+from .run import Run
 
 
 def pack(
@@ -85,27 +41,43 @@ def pack(
     out: str | os.PathLike[str],
     options: PackOptions | None = None,
     *,
-    workers: int = 1,
+    workers: int | None = None,
     max_rejects: str | int = "0.1%",
     retry_rejects: bool = False,
+    spool: str | os.PathLike[str] | None = None,
+    engine: Engine | None = None,
+    part: Part | str | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
     """Packs a list of images, or an image folder, into a dataset.
 
     If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
+    Several machines that share `out` can each pack a part at the same time. Each shard belongs to one part of N, so N
+    may be another one when the same call is repeated; the same part may even run twice. `packtrain.pack_status` says
+    how far all of them are, and `packtrain.merge` makes the dataset when all shards are there.
+
     Args:
         source: The list (``path label`` on each line, or columns as in CSV files), or a folder with one folder of
-            images per class.
+            images per class. A list may be an address in an object store, such as ``"s3://bucket/train.txt"``, and may
+            name images there.
         out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
-            image folder, it is left out of what is packed.
+            image folder, it is left out of what is packed. It may be an address in an object store, to which each shard
+            goes as soon as it is finished, and the manifest last.
         options: What to store, and how; None for the defaults.
         workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
             command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
-            script needs the usual ``if __name__ == "__main__"``.
+            script needs the usual ``if __name__ == "__main__"``. With an engine, how many shards are packed at the same
+            time at most; by default as many as the engine can.
         max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
             percentage above zero allows at least one.
         retry_rejects: True to pack shards that have refused lines again.
+        spool: Folder of this machine for shards that are on their way to an object store, one per worker; None for the
+            folder of temporary files.
+        engine: What packs the shards: None for this machine, or ``RayEngine()`` for a Ray cluster, whose machines must
+            all see the images and `out` under the same paths.
+        part: Which part to pack: ``Part(3, 16)`` or ``"3/16"``; or ``"auto"``, to read it from the variables of a Slurm
+            array, see `Part.parse`. None packs everything, with nobody else at work in `out`, and merges.
         on_progress: Called in the calling process, about five times a second per worker and after each shard.
 
     Returns:
@@ -113,33 +85,70 @@ def pack(
 
     Raises:
         ListError: The list is unusable.
-        UsageError: An argument has the wrong type or is out of range, the options do not fit the list, or a path is a
-            URL.
-        OutputConflict: `out` holds something else, or another packer is working there.
+        UsageError: An argument has the wrong type or is out of range, or the options do not fit the list.
+        RemoteError: An object store cannot be reached, or does not answer as it should.
+        OutputConflict: `out` holds something else, or another packer is working there; or a part is asked for of a
+            finished dataset that has lost shards.
         CorruptFile: `out` holds a dataset or plan that is damaged.
-        TooManyRejects: More lines were refused than allowed. Finished shards are kept.
+        TooManyRejects: More lines were refused than allowed; by a part, in its own shards. Finished shards are kept.
         ShardFailed: A shard failed twice for a reason other than the content of its images.
         NoSpace: The file system of `out` is full. Finished shards are kept.
     """
     options = PackOptions() if options is None else options
     instance("options", options, PackOptions)
+    if workers is None:
+        workers = 1 if engine is None else sys.maxsize
+    part = _part_of(part, engine)
     check_run(workers, on_progress)
     flag("retry_rejects", retry_rejects)
-    folder = path_of("out", out)
-    with file_errors(folder):
-        require_usable(folder)
-    images = read_list(
-        path_of("source", source),
-        options.labels,
-        columns=options.columns,
-        root=options.root,
-        classes=options.classes,
-        by_name=options.label_names,
-        leave_out=folder,
-        allow_empty=options.allow_empty,
-    )
-    limit = reject_limit(max_rejects, images.lines)
-    return pack_listing(images, folder, options, workers, limit, retry_rejects=retry_rejects, on_progress=on_progress)
+    target, listed = place_of("out", out), place_of("source", source)
+    if engine is not None:
+        target, listed, options = _seen_from_elsewhere(target, listed, options)
+    with output_at(target, spool) as output, fetched_list(listed) as (path, start):
+        with file_errors(output.folder):
+            require_usable(output.folder)
+        images = read_list(
+            path,
+            options.labels,
+            columns=options.columns,
+            root=start if options.root is None else options.root,
+            classes=options.classes,
+            by_name=options.label_names,
+            leave_out=output.folder,
+            allow_empty=options.allow_empty,
+        )
+        limit = reject_limit(max_rejects, images.lines)
+        return pack_listing(
+            images,
+            output,
+            options,
+            workers,
+            limit,
+            retry_rejects=retry_rejects,
+            engine=engine,
+            part=part,
+            on_progress=on_progress,
+        )
+
+
+def _part_of(part: Part | str | None, engine: Engine | None) -> Part | None:
+    if part is None:
+        return None
+    part = Part.parse(part) if isinstance(part, str) else part
+    instance("part", part, Part)
+    if engine is not None:
+        raise UsageError("a cluster packs all parts: leave out part, or engine")
+    return part
+
+
+def _seen_from_elsewhere(
+    out: Path | Url, source: Path | Url, options: PackOptions
+) -> tuple[Path | Url, Path | Url, PackOptions]:
+    """The same places for processes that have another working folder."""
+    if isinstance(options.root, Path):
+        options = replace(options, root=options.root.absolute())
+    out, source = (place if isinstance(place, Url) else place.absolute() for place in (out, source))
+    return out, source, options
 
 
 def check_run(workers: int, on_progress: Callable[[PackProgress], None] | None) -> None:
@@ -154,44 +163,102 @@ def check_run(workers: int, on_progress: Callable[[PackProgress], None] | None) 
 
 def pack_listing(
     images: Listing,
-    folder: Path,
+    output: Output,
     options: PackOptions,
     workers: int,
     max_rejects: int,
     *,
     retry_rejects: bool = False,
+    engine: Engine | None = None,
+    part: Part | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
-    """Packs what a listing says into `folder`; see `pack`. At most `max_rejects` lines may be refused."""
-    guard = RejectGuard(max_rejects, images.lines)
+    """Packs what a listing says; see `pack`. At most `max_rejects` lines may be refused."""
+    folder, guard = output.folder, RejectGuard(max_rejects, images.lines)
     with file_errors(folder):
+        output.prepare()
         if (folder / MANIFEST).exists():
             guard.accept(Manifest.load(folder).rejects)
         _count_bad_lines(guard, images)
-        plan = _agree_on_plan(folder, images, options)
-        with locked(folder / PLAN):
-            if (folder / MANIFEST).exists() and (manifest := reopen(folder, plan, images, retry_rejects)):
-                remove_notes(folder)
-                return _report(folder, manifest, packed=0, resumed=len(plan.shards), complete_before=True)
-            remove_temporaries(folder)
-            missing = _missing_shards(folder, plan, guard, retry_rejects)
-            remarks = _pack_shards(folder, plan, images, missing, workers, guard, on_progress)
-            manifest = merge(folder, plan, images)
-    resumed = len(plan.shards) - len(missing)
-    report = _report(folder, manifest, packed=len(missing), resumed=resumed, complete_before=False)
+        plan = _agree_on_plan(output, images, options)
+        numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
+        role = "" if part is None else f"part {part}"
+        run = Run(output, plan, images, numbers, guard, workers, engine, role, retry_rejects, on_progress)
+        with locked(folder / PLAN, shared=part is not None):
+            return _pack_all(run) if part is None else _pack_part(run, str(part))
+
+
+def _pack_all(run: Run) -> PackReport:
+    """Packs the missing shards of a dataset, and merges them, while nobody else works there."""
+    output, plan, folder = run.output, run.plan, run.output.folder
+    if (folder / MANIFEST).exists() and (manifest := reopen(output, plan, run.images, run.retry_rejects)):
+        remove_notes(folder)
+        output.finish()
+        return dataset_report(output, manifest, complete_before=True)
+    remove_leftovers(folder)
+    missing = run.missing()
+    for number in missing:
+        note_path(folder, plan.shards[number].name).unlink(missing_ok=True)
+    fsync_folder(folder / PARTS)
+    remarks = run.pack(missing)
+    manifest = merge_notes(output, plan, run.images)
+    output.finish()
+    report = dataset_report(output, manifest, packed=len(missing))
     return replace(report, remarks=dict(remarks.most_common()))
 
 
-def _agree_on_plan(folder: Path, images: Listing, options: PackOptions) -> Plan:
-    """Returns the plan in `folder`, which must be the one asked for. Makes and writes it if there is none."""
+def _pack_part(run: Run, part: str) -> PackReport:
+    """Packs the missing shards of a part, while others may pack theirs, or the same."""
+    output, plan, folder = run.output, run.plan, run.output.folder
+    if (folder / MANIFEST).exists():
+        return replace(_still_complete(output, plan, retry_rejects=run.retry_rejects), part=part)
+    remove_abandoned(folder)
+    missing = run.missing()
+    remarks = run.pack(missing)
+    # What others have done meanwhile lies in an object store, perhaps.
+    output.prepare()
+    if (folder / MANIFEST).exists():
+        # All was merged meanwhile, perhaps before the notes of the last shards were written.
+        remove_notes(folder)
+        output.finish()
+        return replace(_still_complete(output, plan, retry_rejects=False), part=part)
+    # What is nowhere is being packed again by others.
+    notes = [read_facts(folder, plan, number, output.holds) for number in run.numbers]
+    there = [facts for facts in notes if not isinstance(facts, str)]
+    return PackReport(
+        dataset=output.address,
+        complete_before=False,
+        packed=len(missing),
+        resumed=len(run.numbers) - len(missing),
+        records=sum(facts.info.records for facts in there),
+        bytes=sum(facts.info.bytes for facts in there),
+        rejects=run.guard.total,
+        duplicates=run.images.duplicates,
+        remarks=dict(remarks.most_common()),
+        part=part,
+        missing=len(without_note(folder, plan)),
+    )
+
+
+def _still_complete(output: Output, plan: Plan, *, retry_rejects: bool) -> PackReport:
+    """The report on a finished dataset, which parts do not reopen: they could not agree on when to."""
+    manifest = manifest_of(output, plan)
+    lost = [info.name for info in manifest.shards if not output.holds(info)]
+    if lost or (retry_rejects and manifest.rejects):
+        why = f"{len(lost)} of its shards are missing (first: {lost[0]})" if lost else "it has refused lines"
+        raise OutputConflict(
+            f"{output.address} is finished, but {why}: run the same command without --part, which packs these again"
+        )
+    return dataset_report(output, manifest, complete_before=True)
+
+
+def _agree_on_plan(output: Output, images: Listing, options: PackOptions) -> Plan:
+    """Returns the plan that is there, which must be the one asked for. Makes and writes it if there is none."""
+    folder = output.folder
     if not (folder / PLAN).exists():
-        plan = plan_shards(outline_plan(images, options), images)
-        make_folder(folder)
-        # Another packer may have been faster, and may have removed our temporary file.
-        with suppress(FileExistsError, FileNotFoundError):
-            write_file(folder / PLAN, [plan.dump()], exclusive=True)
+        output.offer_plan(plan_shards(outline_plan(images, options), images).dump())
     there = Plan.load(folder)
-    there.require_same(outline_plan(images, options, there), folder)
+    there.require_same(outline_plan(images, options, there), output.address)
     return there
 
 
@@ -200,90 +267,3 @@ def _count_bad_lines(guard: RejectGuard, images: Listing) -> None:
         guard.count(-1, images.rejects)
     except TooManyRejects as error:
         raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
-
-
-def require_usable(folder: Path) -> None:
-    """Refuses a folder in which something else lies.
-
-    Raises:
-        OutputConflict: There is something in it that no packer left.
-    """
-    if folder.is_symlink() and not folder.exists():
-        raise OutputConflict(
-            f"{folder} is a link that leads nowhere. Make the folder that it leads to, or choose another name"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
-    if folder.is_dir():
-        strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
-        # Look for the plan last: a packer that starts at the same time writes its plan first.
-        if strangers and not (folder / PLAN).exists():
-            raise OutputConflict(
-                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
-                "a new or empty folder"
-            )
-
-
-def _missing_shards(folder: Path, plan: Plan, guard: RejectGuard, retry_rejects: bool) -> list[int]:
-    """Returns the numbers of the shards that have to be packed. Counts the refused lines of the others."""
-    make_parts(folder)
-    remove_temporaries(folder / PARTS)
-    missing = []
-    for number in range(len(plan.shards)):
-        note = load_note(folder, plan, number)
-        if note is None or (retry_rejects and note.rejects):
-            note_path(folder, plan.shards[number].name).unlink(missing_ok=True)
-            missing.append(number)
-        else:
-            guard.count(number, note.rejects)
-    fsync_folder(folder / PARTS)
-    return missing
-
-
-def _pack_shards(
-    folder: Path,
-    plan: Plan,
-    images: Listing,
-    missing: Sequence[int],
-    workers: int,
-    guard: RejectGuard,
-    on_progress: Callable[[PackProgress], None] | None,
-) -> Counter[str]:
-    """Packs the missing shards. Returns the remarks about their records, with the number of records of each."""
-    remarks: Counter[str] = Counter()
-    done = dict.fromkeys(missing, 0)
-    resumed = plan.entries - sum(plan.shards[number].count for number in missing)
-
-    def advance(progress: ShardProgress) -> None:
-        done[progress.number] = progress.lines
-        guard.count(progress.number, progress.rejects)
-        if on_progress is not None:
-            on_progress(PackProgress(resumed + sum(done.values()), plan.entries, resumed, guard.total))
-
-    tasks = _tasks(folder, plan, images, missing)
-    try:
-        for result in run_tasks(pack_shard, tasks, workers=min(workers, len(missing)), on_progress=advance):
-            advance(result)
-            remarks.update(result.remarks)
-    finally:
-        # Workers that were stopped could not clean up.
-        remove_temporaries(folder)
-    return remarks
-
-
-def _tasks(folder: Path, plan: Plan, images: Listing, numbers: Sequence[int]) -> Iterator[ShardTask]:
-    for number in numbers:
-        yield ShardTask(folder, plan, number, images.entries(plan.ordinals(number)), images.source)
-
-
-def _report(folder: Path, manifest: Manifest, *, packed: int, resumed: int, complete_before: bool) -> PackReport:
-    return PackReport(
-        dataset=folder,
-        complete_before=complete_before,
-        packed=packed,
-        resumed=resumed,
-        records=manifest.records,
-        bytes=manifest.bytes,
-        rejects=manifest.rejects,
-        duplicates=manifest.duplicates,
-    )

@@ -14,6 +14,7 @@ from packtrain._core.opening import open_regular
 from packtrain._core.paths import local_path
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import Field, image_field
+from packtrain._remote.urls import is_address
 
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
 from .listing import Cell, ListedSample, Listing
@@ -130,7 +131,10 @@ def _of_sample(column: FieldColumn, number: int, images: Listing, look: Callable
 def _head(cell: Cell, images: Listing) -> bytes:
     if not cell.by_path:
         return cell.content
-    with os.fdopen(open_regular(images.resolve(os.fsdecode(cell.content))), "rb", buffering=0) as file:
+    path = images.resolve(os.fsdecode(cell.content))
+    if is_address(path):
+        raise Refused(f"{path} is not looked into: say what it holds, by --dtype and --shape")
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         return file.read(_HEAD_BYTES)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,24 +14,29 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
-from packtrain._core.errors import ShardFailed, UnreadableFile
+from packtrain._core.errors import RemoteError, ShardFailed, UnreadableFile
 from packtrain._core.files import (
     checksum_file,
     file_errors,
     fsync_file,
+    fsync_folder,
     publish,
     remove_temporaries,
     temporary_path,
     write_file,
 )
-from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._core.index import text_column
+from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
 from packtrain._core.problems import way_out
+from packtrain._core.processes import ProcessName
 
 from .formats import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
 from .listing import Encoded, ListedSample, Reject, Source
-from .notes import ShardNote, note_columns
+from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_columns, note_path
+from .output import Output
 from .plan import Plan
 from .sources import Refused
+from .traces import traced
 
 _REPORT_SECONDS: Final = 0.2
 
@@ -39,23 +46,40 @@ class ShardTask:
     """Everything a worker needs to pack one shard.
 
     Attributes:
-        folder: Folder of the dataset.
+        output: Where the dataset is written to.
         plan: Plan of the dataset.
         number: Number of the shard.
         entries: Lines of the shard, in place order.
         source: Where the content of the samples comes from.
+        listed: What there is to know of the list, for shard 0; None for the others.
+        role: What the run calls itself among others that may work in the same folder at the same time, such as ``part
+            3/16``; empty if there are none.
+        retry_rejects: True if a note with refused lines does not mean that the shard is done.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the calling process, which holds in all workers.
     """
 
-    folder: Path
+    output: Output
     plan: Plan
     number: int
     entries: tuple[ListedSample, ...]
     source: Source
+    listed: ListFacts | None = None
+    role: str = ""
+    retry_rejects: bool = False
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
-    def __str__(self) -> str:
+    @property
+    def folder(self) -> Path:
+        """Folder in which the shard is packed."""
+        return self.output.folder
+
+    @property
+    def name(self) -> str:
+        """File name of the shard."""
         return self.plan.shards[self.number].name
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -84,11 +108,36 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
             or the libraries that decide the stored bytes are not those of the plan.
         NoSpace: The file system of the dataset is full.
     """
-    plan, final = task.plan, task.folder / task.plan.shards[task.number].name
     set_pixel_limit(task.pixel_limit)
     _require_encoder(task)
-    remove_temporaries(task.folder, final.name)
-    temporary = temporary_path(final)
+    if not task.role:
+        remove_temporaries(task.folder, task.name)
+        return _pack(task, report)
+    if (done := _done_by_another(task)) is not None:
+        return done
+    with traced(task.output, task.name, task.role):
+        try:
+            return _pack(task, report)
+        except ShardFailed:
+            # A merge that was complete without this shard's second copy has removed it.
+            if (done := _done_by_another(task)) is not None:
+                return done
+            raise
+
+
+def _done_by_another(task: ShardTask) -> ShardProgress | None:
+    """What another process has made of the same shard, of which this one does not know; None if there is nothing."""
+    note = load_note(task.folder, task.plan, task.number, task.output.holds)
+    if note is not None and not (task.retry_rejects and note.rejects):
+        return ShardProgress(task.number, len(task.entries), note.rejects)
+    if holds(task.folder, MANIFEST):
+        return ShardProgress(task.number, len(task.entries), ())
+    return None
+
+
+def _pack(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+    plan, final = task.plan, task.folder / task.name
+    temporary = temporary_path(final, ProcessName.mine())
     with file_errors(task.folder, ShardFailed):
         try:
             # The free space that a message gives is measured before the file is removed.
@@ -97,6 +146,9 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
                 fsync_file(temporary)
                 checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)
+                if task.role and (done := _done_by_another(task)) is not None:
+                    return done
+                _remove_note(task)
                 sidecars = tuple(
                     _write_sidecar(final.with_suffix(suffix), data)
                     for suffix, data in sorted(finished.sidecars.items())
@@ -105,9 +157,22 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         finally:
             temporary.unlink(missing_ok=True)
         shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), sidecars)
+        facts = NoteFacts(plan.sha256, shard, tuple(written.rejects), task.listed)
         columns = note_columns(plan.schema, written.lines, written.labels, written.placed(finished.offsets))
-        ShardNote(plan.sha256, shard, tuple(written.rejects), columns).save(task.folder)
+        note = ShardNote(facts, columns, text_column(written.paths, len(written.paths)))
+        try:
+            task.output.shard_done(note)
+        except RemoteError as error:
+            raise ShardFailed(str(error)) from error
     return ShardProgress(task.number, len(task.entries), tuple(written.rejects), dict(written.remarks))
+
+
+def _remove_note(task: ShardTask) -> None:
+    """Removes a note of what is about to be replaced, before anything of it is."""
+    path = note_path(task.folder, task.name)
+    with suppress(FileNotFoundError):
+        path.unlink()
+        fsync_folder(path.parent)
 
 
 Values = tuple[int, ...]
@@ -118,6 +183,7 @@ class _Written(NamedTuple):
 
     Attributes:
         lines: Line of each sample.
+        paths: Its path in the list.
         labels: Label of each sample.
         values: For each sample and field: length, checksum and frame of its record; None where it is missing.
         rejects: The refused lines.
@@ -125,6 +191,7 @@ class _Written(NamedTuple):
     """
 
     lines: list[int]
+    paths: list[bytes]
     labels: list[Any]
     values: list[tuple[Values | None, ...]]
     rejects: list[Reject]
@@ -147,6 +214,7 @@ class _Written(NamedTuple):
             if record.remarks:
                 self.remarks.update(record.remarks)
         self.lines.append(entry.line)
+        self.paths.append(os.fsencode(entry.path))
         self.labels.append(entry.label)
         self.values.append(tuple(values))
         return tuple(records)
@@ -163,31 +231,32 @@ def _write(
     task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
 ) -> tuple[_Written, WrittenShard]:
     """Adds every entry to the writer and closes it."""
-    schema, source = task.plan.schema, task.source
-    written = _Written([], [], [], [], Counter())
+    schema = task.plan.schema
+    written = _Written([], [], [], [], [], Counter())
     reported = time.monotonic()
     try:
-        for done, entry in enumerate(task.entries, 1):
-            try:
-                encoded = source.encode(schema, entry)
-            except Refused as refusal:
-                written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
-            except (OSError, UnreadableFile, MemoryError) as error:
-                raise _not_the_files_fault(error, entry, source) from error
-            else:
-                writer.add(NewSample(entry.line, entry.label, written.take(entry, encoded, bare=writer.bare)))
-            if time.monotonic() - reported > _REPORT_SECONDS:
-                report(ShardProgress(task.number, done, tuple(written.rejects)))
-                reported = time.monotonic()
+        with task.source.reading(task.entries) as source:
+            for done, entry in enumerate(task.entries, 1):
+                try:
+                    encoded = source.encode(schema, entry)
+                except Refused as refusal:
+                    written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
+                except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
+                    raise _not_the_files_fault(error, entry, source) from error
+                else:
+                    writer.add(NewSample(entry.line, entry.label, written.take(entry, encoded, bare=writer.bare)))
+                if time.monotonic() - reported > _REPORT_SECONDS:
+                    report(ShardProgress(task.number, done, tuple(written.rejects)))
+                    reported = time.monotonic()
         return written, writer.finish()
     finally:
         writer.close()
 
 
 def _not_the_files_fault(
-    error: OSError | UnreadableFile | MemoryError, entry: ListedSample, source: Source
+    error: OSError | UnreadableFile | RemoteError | MemoryError, entry: ListedSample, source: Source
 ) -> ShardFailed:
-    if isinstance(error, UnreadableFile):
+    if isinstance(error, UnreadableFile | RemoteError):
         return ShardFailed(str(error))
     if isinstance(error, MemoryError):
         return ShardFailed(
@@ -209,6 +278,6 @@ def _require_encoder(task: ShardTask) -> None:
     plan, here = task.plan, task.source.encoder(task.plan.schema)
     if here != plan.encoder:
         raise ShardFailed(
-            f"the plan in {task.folder} was made with {plan.encoder}, but this environment has {here}: the same files "
-            "would give other bytes. Pack in the same environment, or start again in another folder"
+            f"the plan in {task.output.address} was made with {plan.encoder}, but this environment has {here}: the "
+            "same files would give other bytes. Pack in the same environment, or start again in another folder"
         )

@@ -39,10 +39,12 @@ class VerifyProgress:
     Attributes:
         number: Number of the shard.
         records: Number of its records checked so far.
+        total: Number of records in the dataset.
     """
 
     number: int
     records: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _check_contents(
                 if last.problem is not None:
                     yield last.problem
                 elif last.step == _RECORDS and last.done % REPORT_RECORDS == 0:
-                    report(VerifyProgress(check.number, last.done))
+                    report(VerifyProgress(check.number, last.done, manifest.records))
             return
         except Died as death:
             if last.step == _CONTAINER:

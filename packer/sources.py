@@ -54,6 +54,15 @@ def read_source(path: str, *, may_be_empty: bool = False) -> bytes:
         raise
     finally:
         os.close(descriptor)
+    return require_content(data, may_be_empty=may_be_empty)
+
+
+def require_content(data: bytes, *, may_be_empty: bool) -> bytes:
+    """Returns what a source file holds.
+
+    Raises:
+        Refused: It is empty where that may not be.
+    """
     if not data and not may_be_empty:
         raise Refused("empty file")
     return data

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from packtrain._core.arguments import flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, DatasetError, UnreadableFile
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FileInfo, Manifest, ShardInfo
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
+from packtrain._remote.client import ObjectStore
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url, place_of
+from packtrain._staging.fetching import fetch_without_shards
 from packtrain._staging.locks import lease_on
+from packtrain._staging.remote_origin import shard_url
 
 from .engine import run_tasks
 from .problem import Problem, check_file
-from .shard_check import ShardCheck, VerifyProgress, check_shard
+from .remote_check import RemoteShardCheck, check_object, check_remote_shard
+from .shard_check import ShardCheck, ShardFindings, VerifyProgress, check_shard
 from .verify_journal import Journal
 
 
@@ -29,18 +38,20 @@ class VerifyReport:
     """Result of a run.
 
     Attributes:
-        dataset: Folder of the dataset.
+        dataset: Where the dataset lies.
         records: Number of records checked, including those that the journal of an earlier run lists.
         shards: Number of shards checked.
         decoded: True if every image was decoded.
         problems: Everything that is wrong; empty if the dataset is sound.
+        linked: True if the shards were written by others, and only indexed.
     """
 
-    dataset: Path
+    dataset: Path | Url
     records: int
     shards: int
     decoded: bool
     problems: tuple[Problem, ...]
+    linked: bool = False
 
 
 def verify(
@@ -58,7 +69,8 @@ def verify(
     and time, so that a file that was made to do harm is a problem in the report.
 
     Args:
-        path: Folder of the dataset.
+        path: Folder of the dataset, or its address in an object store. From there, each worker fetches one shard after
+            the other into the folder for temporary files, and removes it when it has been checked.
         decode_images: True to decode every image as well.
         workers: Number of worker processes. The default, 1, checks in the calling process and uses only one core; the
             command ``packtrain verify`` uses all available cores. Workers are spawned, so with more than one the
@@ -74,24 +86,113 @@ def verify(
         UsageError: An argument has the wrong type or is out of range, or `journal` is something else.
         NotADataset: There is no manifest.
         UnsupportedVersion: The dataset was written by a newer packtrain.
+        RemoteError: The object store does not answer as it should. Of a single shard, that is reported.
+        NoSpace: There is no room for a shard of an object store.
     """
     flag("decode_images", decode_images)
     whole("workers", workers, 1)
     function("on_progress", on_progress)
-    folder = path_of("path", path)
+    place = place_of("path", path)
     journal = None if journal is None else path_of("journal", journal)
+    report = on_progress or (lambda _: None)
+    if isinstance(place, Url):
+        return _verify_remote(place, decode_images, workers, journal, report)
     # The lease keeps a staged copy from being evicted in the meantime.
-    with lease_on(folder) or nullcontext():
-        return _verify(folder, decode_images, workers, journal, on_progress or (lambda _: None))
+    with lease_on(place) or nullcontext():
+        if base := _base(place):
+            return _verify_linked(place, base, decode_images, workers, journal, report)
+        return _verify(
+            _Checks(place, ShardCheck, check_shard, partial(_check_file, place)),
+            decode_images,
+            workers,
+            journal,
+            report,
+        )
 
 
-def _verify(
+@dataclass(frozen=True)
+class _Checks:
+    """How the shards of a dataset are checked.
+
+    Attributes:
+        folder: Folder of this machine with all but the shards, and perhaps with these.
+        task: Makes the task for a shard of folder, number, and whether images are decoded.
+        check_shard: Does such a task.
+        check_file: Compares a whole file of a shard with what the manifest says.
+    """
+
+    folder: Path
+    task: Callable[[Path, int, bool], ShardCheck]
+    check_shard: Callable[[Any, Callable[[VerifyProgress], None]], ShardFindings]
+    check_file: Callable[[Manifest, int, FileInfo], Iterator[Problem]]
+
+
+def _base(folder: Path) -> Url | None:
+    """Where the shards of a dataset in a folder lie, if they are objects."""
+    try:
+        manifest = Manifest.load(folder)
+    except (CorruptFile, UnreadableFile):
+        return None
+    # A staged copy has the shards themselves.
+    there = (os.path.lexists(folder / shard.name) for shard in manifest.shards)
+    return Url.parse(str(manifest.base)) if manifest.in_store and not all(there) else None
+
+
+def _verify_linked(
+    folder: Path,
+    base: Url,
+    decode_images: bool,
+    workers: int,
+    journal: Path | None,
+    report: Callable[[VerifyProgress], None],
+) -> VerifyReport:
+    with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
+        for file in (MANIFEST, PLAN, REJECTS, INDEX):
+            # Shards are fetched beside them.
+            Path(name, file).symlink_to(folder.absolute() / file)
+        return _verify_fetched(folder, base, Path(name), decode_images, workers, journal, report)
+
+
+def _verify_remote(
+    url: Url, decode_images: bool, workers: int, journal: Path | None, report: Callable[[VerifyProgress], None]
+) -> VerifyReport:
+    with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
+        folder = Path(name)
+        try:
+            fetch_without_shards(url, objects, folder)
+        except CorruptFile as error:
+            return VerifyReport(url, 0, 0, False, (Problem(MANIFEST, str(error)),))
+        return _verify_fetched(url, url, folder, decode_images, workers, journal, report)
+
+
+def _verify_fetched(
+    place: Path | Url,
+    url: Url,
     folder: Path,
     decode_images: bool,
     workers: int,
     journal: Path | None,
     report: Callable[[VerifyProgress], None],
 ) -> VerifyReport:
+    """Checks a dataset whose shards are objects, found from `url`; `folder` has all the rest, and room for shards."""
+    with closing(ObjectStore()) as objects:
+        checks = _Checks(
+            folder, partial(RemoteShardCheck, url=url), check_remote_shard, partial(_check_object, objects, url)
+        )
+        found = _verify(checks, decode_images, workers, journal, report)
+    # Nobody knows the folder, which is gone.
+    problems = [replace(each, message=each.message.replace(str(folder), str(place))) for each in found.problems]
+    return replace(found, dataset=place, problems=tuple(problems))
+
+
+def _verify(
+    checks: _Checks,
+    decode_images: bool,
+    workers: int,
+    journal: Path | None,
+    report: Callable[[VerifyProgress], None],
+) -> VerifyReport:
+    folder = checks.folder
     try:
         manifest = Manifest.load(folder)
     except (CorruptFile, UnreadableFile) as error:
@@ -102,21 +203,38 @@ def _verify(
         *_check_index(folder, manifest),
     ]
     if any(problem.file.startswith(INDEX) for problem in problems):
-        for shard in manifest.shards:
-            problems += [problem for file in (shard, *shard.sidecars) for problem in check_file(folder, file)]
+        for number, shard in enumerate(manifest.shards):
+            for file in (shard, *shard.sidecars):
+                problems += checks.check_file(manifest, number, file)
         problems.append(
             Problem(INDEX, "records were not checked one by one, because the index that locates them cannot be used")
         )
-        return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems))
+        return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems), manifest.base is not None)
     done = Journal(journal, manifest, decode_images)
-    checks = [ShardCheck(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
-    for findings in run_tasks(check_shard, checks, workers=min(workers, len(checks)), on_progress=report):
+    tasks = [checks.task(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
+    for findings in run_tasks(checks.check_shard, tasks, workers=min(workers, len(tasks)), on_progress=report):
         done.add(findings)
-        report(VerifyProgress(findings.number, findings.records))
+        report(VerifyProgress(findings.number, findings.records, manifest.records))
     for number in sorted(done.findings):
         problems += done.findings[number].problems
     records = sum(findings.records for findings in done.findings.values())
-    return VerifyReport(folder, records, len(manifest.shards), decode_images, tuple(problems))
+    return VerifyReport(
+        folder, records, len(manifest.shards), decode_images, tuple(problems), manifest.base is not None
+    )
+
+
+def _check_file(folder: Path, manifest: Manifest, number: int, file: FileInfo) -> Iterator[Problem]:
+    """Checks a shard as a whole, or a file that belongs to it."""
+    yield from check_file(folder, file, path=manifest.shard_path(folder, number) if _is_shard(file) else None)
+
+
+def _check_object(objects: Objects, url: Url, manifest: Manifest, number: int, file: FileInfo) -> Iterator[Problem]:
+    """Checks the same in a store."""
+    yield from check_object(objects, shard_url(url, manifest, number) if _is_shard(file) else url / file.name, file)
+
+
+def _is_shard(file: FileInfo) -> bool:
+    return isinstance(file, ShardInfo)
 
 
 def _check_plan(folder: Path, manifest: Manifest) -> Iterator[Problem]:

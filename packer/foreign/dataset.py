@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -17,31 +16,33 @@ from packtrain._core.index import IndexWriter, text_column
 from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, FieldInfo, Link, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
+from packtrain._staging.files import Location
 
-from ..merge import with_figures, write_rejects
+from ..merge_notes import with_figures
 from ..notes import MISSING
+from ..rejects import write_rejects
 from .extending import Before
 from .plan import IndexPlan
 from .records import Label
-from .relinking import AGAIN, base_name
+from .relinking import AGAIN, base_name, common_folder, path_below
 from .scan import Scan
 from .tables import Rows
 
 _PLAIN: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,250}}{re.escape(LINKED_SUFFIX)}")
 
 
-def shard_names(paths: Sequence[Path], taken: Sequence[str]) -> list[str]:
+def shard_names(places: Sequence[Location], taken: Sequence[str]) -> list[str]:
     """Unique plain names for new shards: what they are called, if that can be.
 
     Args:
-        paths: The shards.
+        places: The shards.
         taken: The names of the shards before them.
     """
     used, names = {*taken}, []
-    for number, path in enumerate(paths, len(taken)):
-        name = path.name
+    for number, place in enumerate(places, len(taken)):
+        name = place.name
         if not _PLAIN.fullmatch(name) or name in used:
-            stem = re.sub("[^A-Za-z0-9_-]", "_", path.stem)[:100]
+            stem = re.sub("[^A-Za-z0-9_-]", "_", PurePosixPath(name).stem)[:100]
             name = f"{stem}-{number:06d}{LINKED_SUFFIX}"
         while name in used:
             name = f"x{name}"
@@ -51,28 +52,32 @@ def shard_names(paths: Sequence[Path], taken: Sequence[str]) -> list[str]:
 
 
 def linked_shards(
-    scans: Sequence[Scan], paths: Sequence[Path], names: Sequence[str], rows: Rows, before: Before | None
-) -> tuple[Path, list[ShardInfo]]:
-    """Returns the folder that all links start from, and what the manifest says about the shards."""
-    old = [] if before is None else before.paths()
-    base = Path(os.path.commonpath([path.parent for path in [*old, *paths]]))
+    scans: Sequence[Scan], places: Sequence[Location], names: Sequence[str], rows: Rows, before: Before | None
+) -> tuple[Location, list[ShardInfo]]:
+    """Returns the folder that all links start from, and what the manifest says about the shards.
+
+    Raises:
+        UsageError: Some lie on this machine and others in a store, or they lie in several buckets.
+    """
+    old = [] if before is None else before.places()
+    base = common_folder([*old, *places])
     infos = []
-    for path, shard in zip(old, [] if before is None else before.manifest.shards, strict=True):
-        modified = 0 if shard.link is None else shard.link.modified_ns
-        infos.append(replace(shard, link=Link(path.relative_to(base).as_posix(), modified)))
-    for scan, path, name in zip(scans, paths, names, strict=True):
-        link = Link(path.relative_to(base).as_posix(), scan.modified_ns)
-        infos.append(ShardInfo(name, scan.bytes, scan.crc32c, int((rows.shards == scan.number).sum()), (), link))
+    for place, shard in zip(old, [] if before is None else before.manifest.shards, strict=True):
+        link = Link("", 0) if shard.link is None else shard.link
+        infos.append(replace(shard, link=replace(link, path=path_below(place, base))))
+    for scan, place, name in zip(scans, places, names, strict=True):
+        link, records = Link(path_below(place, base), *scan.state[1:]), int((rows.shards == scan.number).sum())
+        infos.append(ShardInfo(name, scan.state.bytes, scan.crc32c, records, (), link))
     return base, infos
 
 
 def write_dataset(
     temporary: Path,
-    folder: Path,
+    folder: Location,
     plan: IndexPlan,
     fields: Sequence[Field],
     rows: Rows,
-    links: tuple[Path, Sequence[ShardInfo]],
+    links: tuple[Location, Sequence[ShardInfo]],
     before: Before | None,
 ) -> Manifest:
     """Writes index, rejects.jsonl and manifest to `temporary`; all of it is to lie in `folder`.

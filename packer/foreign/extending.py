@@ -12,12 +12,13 @@ from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.schema import IMAGE, Field
+from packtrain._staging.files import Location
 
-from ..merge import read_rejects
+from ..rejects import read_rejects
 from . import tables
 from .plan import IndexPlan
 from .records import ArrayFacts, Label
-from .relinking import AGAIN, shard_paths
+from .relinking import AGAIN, shard_places
 from .tables import Columns, Rows, no_columns
 
 
@@ -48,9 +49,9 @@ class Before:
         plan, manifest = IndexPlan.load(folder), Manifest.load(folder)
         return cls(folder, manifest, plan, _rows(folder, manifest))
 
-    def paths(self) -> list[Path]:
+    def places(self) -> list[Location]:
         """Where its shards lie."""
-        return shard_paths(self.folder, self.manifest)
+        return shard_places(self.folder, self.manifest)
 
     def rows_with(self, fields: Sequence[Field]) -> Rows:
         """Its rows, with the columns of all these fields."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.arguments import flag, function, path_of, whole
+from packtrain._core.arguments import flag, function, whole
 from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, write_file
 from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.schema import Field
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url, place_of
+from packtrain._staging.files import Location
+from packtrain._staging.source import object_store
 
 from ..engine import run_tasks
 from ..options import reject_limit
@@ -32,13 +37,15 @@ from .relinking import (
     compare,
     require_no_strangers,
     require_outside,
-    shard_paths,
+    shard_places,
     with_other_times,
     with_times,
 )
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
-from .sources import find_shards
+from .shard_files import State, WithObjects, mapped, states, unreadable
+from .sources import find_places
 from .tables import Rows
+from .upload import building_upload, require_free, upload
 
 _SHOWN: Final = 5
 
@@ -63,7 +70,7 @@ class IndexReport:
     """Result of a run.
 
     Attributes:
-        dataset: Folder of the dataset.
+        dataset: Folder of the dataset, or its address.
         indexed: Number of shards that this run has taken in.
         shards: Number of shards in the dataset.
         records: Number of samples in the dataset.
@@ -75,7 +82,7 @@ class IndexReport:
         compared: Number of shards that an update has read because their time of change, not their bytes, was another.
     """
 
-    dataset: Path
+    dataset: Location
     indexed: int
     shards: int
     records: int
@@ -120,11 +127,14 @@ def index_shards(
 ) -> IndexReport:
     """Makes a dataset of WebDataset tar shards, which stay where they are.
 
-    Each shard is read once, from front to back. Rows are in the order of the shards, and in that of each shard.
+    Each shard is read once, from front to back; in an object store, by ranged requests. Rows are in the order of the
+    shards, and in that of each shard.
 
     Args:
         shards: The shards: files, folders, patterns such as ``train-{000000..000146}.tar``, or ``@FILE`` for a list.
-        out: Folder of the dataset: new or empty, or with `update` one that was indexed before.
+            Each may also be an address in an object store, such as ``s3://bucket/train-{000000..000146}.tar``.
+        out: Folder of the dataset: new or empty, or with `update` one that was indexed before. It may be an address if
+            the shards lie in a store, too, and without `update`.
         fields: What the members with an extension are, each as ``NAME=EXT`` or ``NAME=EXT:KIND``, such as
             ``"caption=txt"`` or ``"features=pth:bytes"``. All others are understood by their extensions.
         masks: Names of fields that are masks, maps of class indices, and not images.
@@ -133,7 +143,8 @@ def index_shards(
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
         update: True to take new shards, if any, into the dataset `out`. Those that are in it are not read again, unless
             their time of change is another: then their bytes are compared. What the extensions mean stays as it is.
-        base: With `update`, the folder that all shards of the dataset were moved to. None if they are where they were.
+        base: With `update`, the folder or the address that all shards of the dataset were moved to. None if they are
+            where they were.
         workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
             ``if __name__ == "__main__"``.
         max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
@@ -148,28 +159,44 @@ def index_shards(
         OutputConflict: `out` holds something else, or somebody else is indexing there.
         TooManyRejects: More samples were refused than allowed.
         DatasetError: The dataset that is to be updated is not sound.
+        RemoteError: The object store does not answer as it should; NotThere if it has no such bucket, Denied if it does
+            not let these credentials read or write.
+        MissingDependency: What reads object stores is not installed.
     """
     rules = Rules.parse(fields, masks, label, mode)
     flag("update", update)
     function("on_progress", on_progress)
-    run = _Run(whole("workers", workers, 1), max_rejects, on_progress)
-    folder = Path(os.path.realpath(path_of("out", out)))
+    workers = whole("workers", workers, 1)
+    out = place_of("out", out)
     sources = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
-    paths = find_shards(sources) if sources or not update else []
     if base is not None and not update:
         raise UsageError("base (--base) says where the shards of an indexed dataset are now: add update (--update)")
-    place = None if base is None else Path(os.path.abspath(path_of("base", base)))
-    with file_errors(folder):
-        if not update:
-            _require_free(folder)
-            return run.index(paths, folder, rules, None)
-        if rules != Rules():
-            raise UsageError(
-                "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode "
-                "(--field, --mask, --label, --mode)"
-            )
-        with only_updater(folder):
-            return run.update(paths, folder, place)
+    with closing(object_store()) as objects:
+        run = _Run(workers, max_rejects, on_progress, objects)
+        places = find_places(sources, objects) if sources or not update else []
+        if isinstance(out, Url):
+            if update:
+                raise UsageError(
+                    f"{out} cannot be updated: nothing replaces the files of a dataset in a store at once. Index all "
+                    "shards again, to another address"
+                )
+            require_free(out, objects)
+            return run.index(places, out, rules, None)
+        folder = Path(os.path.realpath(out))
+        with file_errors(folder):
+            if not update:
+                _require_free(folder)
+                return run.index(places, folder, rules, None)
+            if rules != Rules():
+                raise UsageError(
+                    "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode "
+                    "(--field, --mask, --label, --mode)"
+                )
+            moved = None if base is None else place_of("base", base)
+            if isinstance(moved, Path):
+                moved = Path(os.path.abspath(moved))
+            with only_updater(folder):
+                return run.update(places, folder, moved)
 
 
 @dataclass(frozen=True)
@@ -179,41 +206,47 @@ class _Run:
     workers: int
     max_rejects: str | int
     on_progress: Callable[[IndexProgress], None] | None
+    objects: Objects
 
-    def index(self, paths: Sequence[Path], folder: Path, rules: Rules, before: Before | None) -> IndexReport:
+    def index(self, places: Sequence[Location], folder: Location, rules: Rules, before: Before | None) -> IndexReport:
         """Reads shards, and puts a dataset of them in its place."""
-        _check_ends(paths)
+        self._check_ends(places)
         if before is not None:
-            require_no_strangers(folder)
+            require_no_strangers(before.folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
-        scans = self._scan([ScanTask(number, path, rules) for number, path in enumerate(paths, len(known))])
+        scans = self._scan([ScanTask(number, place, rules) for number, place in enumerate(places, len(known))])
         if before is None:
             rules.require_used(dict.fromkeys(extension for scan in scans for extension in scan.found))
         settled, fields = tables.settle(rules, scans)
         if before is not None:
             settled, fields = replace(settled, labels=rules.labels), before.fields_with(fields)
-        names = shard_names(paths, known)
+        names = shard_names(places, known)
         rows = _rows(scans, names, settled, fields, before)
         _check_rejects(rows, self.max_rejects, 0 if before is None else before.manifest.rejects)
         plan = IndexPlan(settled, f"packtrain {metadata.version('packtrain')}")
-        links = linked_shards(scans, paths, names, rows, before)
-        with building(folder, plan.dump()) as temporary:
-            manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
-            (publish if before is None else exchange)(temporary, folder)
+        links = linked_shards(scans, places, names, rows, before)
+        if isinstance(folder, Url):
+            with building_upload(plan.dump()) as temporary:
+                manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
+                upload(temporary, folder, self.objects)
+        else:
+            with building(folder, plan.dump()) as temporary:
+                manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
+                (publish if before is None else exchange)(temporary, folder)
         return _report(folder, manifest, plan, scans)
 
-    def update(self, paths: Sequence[Path], folder: Path, base: Path | None) -> IndexReport:
+    def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
         """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
         plan, old = IndexPlan.load(folder), Manifest.load(folder)
         manifest = old if base is None else replace(old, base=base_name(base, folder))
-        known = shard_paths(folder, manifest)
-        require_outside(folder, [*known, *paths])
-        compared = self._compare(with_other_times(folder, manifest, old.base))
+        known = shard_places(folder, manifest)
+        require_outside(folder, [*known, *places])
+        compared = self._compare(with_other_times(folder, manifest, old.base, self.objects))
         manifest = with_times(manifest, compared)
         if manifest != old:
             write_file(folder / MANIFEST, [manifest.dump()])
-        there = {os.path.realpath(path) for path in known}
-        if new := [path for path in paths if os.path.realpath(path) not in there]:
+        there = {_real(place) for place in known}
+        if new := [place for place in places if _real(place) not in there]:
             report = self.index(new, folder, plan.rules, Before.load(folder))
         else:
             report = _report(folder, manifest, plan, [])
@@ -229,11 +262,11 @@ class _Run:
             if self.on_progress is not None:
                 self.on_progress(IndexProgress(done, total, 0))
 
-        return list(run_tasks(compare, tasks, workers=min(self.workers, len(tasks)), on_progress=advance))
+        return list(run_tasks(WithObjects(compare), tasks, workers=min(self.workers, len(tasks)), on_progress=advance))
 
     def _scan(self, tasks: Sequence[ScanTask]) -> list[Scan]:
         """Reads all shards. Returns what is in them, in their order."""
-        total, done, samples = sum(os.stat(task.path).st_size for task in tasks), Counter[int](), Counter[int]()
+        total, done, samples = self._total(tasks), Counter[int](), Counter[int]()
 
         def advance(progress: ScanProgress) -> None:
             done[progress.number], samples[progress.number] = progress.bytes, progress.samples
@@ -241,10 +274,36 @@ class _Run:
                 self.on_progress(IndexProgress(done.total(), total, samples.total()))
 
         scans = []
-        for scan in run_tasks(scan_shard, tasks, workers=min(self.workers, len(tasks)), on_progress=advance):
-            advance(ScanProgress(scan.number, scan.bytes, len(scan.keys)))
+        workers = min(self.workers, len(tasks))
+        for scan in run_tasks(WithObjects(scan_shard), tasks, workers=workers, on_progress=advance):
+            advance(ScanProgress(scan.number, scan.state.bytes, len(scan.keys)))
             scans.append(scan)
         return sorted(scans, key=lambda scan: scan.number)
+
+    def _total(self, tasks: Sequence[ScanTask]) -> int:
+        """Bytes of all shards."""
+        places = [task.place for task in tasks]
+        total = 0
+        for place, state in zip(places, states(places, self.objects), strict=True):
+            if not isinstance(state, State):
+                raise unreadable(place, state) from state
+            total += state.bytes
+        return total
+
+    def _check_ends(self, places: Sequence[Location]) -> None:
+        found = mapped(lambda place: check_ends(place, self.objects), places)
+        problems = [problem for problem in found if problem is not None]
+        if len(problems) == 1:
+            raise PackError(problems[0])
+        if problems:
+            more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
+            raise PackError(f"{len(problems)} of {len(places)} shards cannot be indexed:{listed}{more}")
+
+
+def _real(place: Location) -> str:
+    """What is the same for one shard under two names."""
+    return str(place) if isinstance(place, Url) else os.path.realpath(place)
 
 
 def _require_free(folder: Path) -> None:
@@ -253,16 +312,6 @@ def _require_free(folder: Path) -> None:
         raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
     if folder.is_dir() and os.listdir(folder):
         raise not_empty(folder)
-
-
-def _check_ends(paths: Sequence[Path]) -> None:
-    problems = [problem for path in paths if (problem := check_ends(path)) is not None]
-    if len(problems) == 1:
-        raise PackError(problems[0])
-    if problems:
-        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
-        raise PackError(f"{len(problems)} of {len(paths)} shards cannot be indexed:{listed}{more}")
 
 
 def _rows(
@@ -294,7 +343,7 @@ def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
         )
 
 
-def _report(folder: Path, manifest: Manifest, plan: IndexPlan, scans: Sequence[Scan]) -> IndexReport:
+def _report(folder: Location, manifest: Manifest, plan: IndexPlan, scans: Sequence[Scan]) -> IndexReport:
     extensions = {
         field.name: tuple(rule.extension for rule in plan.rules.fields if rule.name == field.name)
         for field in manifest.fields

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from crc32c import crc32c
 
 from packtrain._core.files import MiB
 
+from .shard_files import ShardFile
+
 WINDOW: Final = 4 * MiB
 LARGEST_VIEW: Final = 64 * MiB
 """The most that is in memory of a file, however large its members are."""
 _READ: Final = MiB // 2
 """Bytes that are read and checksummed at a time: they are still in the processor's cache then."""
-_AHEAD: Final = 16 * MiB
 
 
 class Pieces:
     """A file that is read once. Places may only ascend.
 
     Args:
-        descriptor: Descriptor of a regular file; the caller closes it.
+        file: The file; the caller closes it.
         size: Its size in bytes; nothing behind it is read.
         window: Bytes that are in memory at a time.
 
@@ -29,15 +29,13 @@ class Pieces:
         size: The size of the file in bytes.
     """
 
-    def __init__(self, descriptor: int, size: int, window: int = WINDOW) -> None:
+    def __init__(self, file: ShardFile, size: int, window: int = WINDOW) -> None:
         self.size: Final = size
-        self._descriptor = descriptor
+        self._file = file
         self._buffer = memoryview(bytearray(min(window, max(size, 1))))
         # The window holds the bytes from `_start` to `_stop` of the file.
         self._start = self._stop = 0
         self._checksum = 0
-        self._asked = 0
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def view(self, offset: int, length: int) -> memoryview:
         """Returns `length` bytes from `offset`, fewer at the end of the file. The next call may overwrite them.
@@ -45,6 +43,7 @@ class Pieces:
         Raises:
             ValueError: More than `LARGEST_VIEW` is asked for, or a place before that of an earlier call.
             OSError: The file cannot be read, or has become shorter.
+            RemoteError: The object store does not answer as it should.
         """
         stop = offset + length
         if offset >= self._start and stop <= self._stop:
@@ -93,13 +92,8 @@ class Pieces:
     def _fill(self, stop: int) -> None:
         """Reads up to `stop`, which the window has room for."""
         while self._stop < stop:
-            if self._stop + _AHEAD // 2 >= self._asked:
-                os.posix_fadvise(self._descriptor, self._asked, _AHEAD, os.POSIX_FADV_WILLNEED)
-                self._asked += _AHEAD
             place = self._stop - self._start
             room = self._buffer[place : place + min(stop - self._stop, _READ)]
-            count = os.preadv(self._descriptor, [room], self._stop)
-            if not count:
-                raise OSError(f"it ends at byte {self._stop}, and had {self.size} bytes when it was opened")
+            count = self._file.read(room, self._stop)
             self._checksum = crc32c(room[:count], self._checksum)
             self._stop += count

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from packtrain._core.document import dump_document, load_document, parse_document
+from packtrain._core.document import MOST_BYTES, dump_document, load_document, parse_document, read_document
 from packtrain._core.errors import OutputConflict
 from packtrain._core.manifest import PLAN, VERSION
 from packtrain._core.typed import OneOf
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url
+from packtrain._staging.files import Location
 
 from .fields import Rules
 
@@ -55,6 +58,15 @@ class IndexPlan:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise OutputConflict(f"{folder} is not an indexed dataset: it has no {PLAN}") from error
+        return cls._of(body, folder)
+
+    @classmethod
+    def fetch(cls, url: Url, objects: Objects) -> Self:
+        """Reads and checks the plan at an address; raises the same errors as `load`, and RemoteError."""
+        return cls._of(read_document(objects.read(url / PLAN, MOST_BYTES), url / PLAN, newest=VERSION), url)
+
+    @classmethod
+    def _of(cls, body: dict[str, Any], folder: Location) -> Self:
         if body.get("made_by") != _INDEX:
             raise OutputConflict(f"{folder} holds a dataset that was packed: index into another folder")
-        return parse_document(cls, body, path)
+        return parse_document(cls, body, folder / PLAN)

@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import OutputConflict, PackError
+from packtrain._core.errors import NotThere, OutputConflict, PackError, UsageError
 from packtrain._core.files import checksum_file, is_temporary
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, ShardInfo
-from packtrain._core.problems import reason
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
+from packtrain._core.paths import is_url
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url
+from packtrain._staging.files import Location
+from packtrain._staging.remote_origin import shard_place
+
+from .shard_files import State, changed, state_of, states, unreadable
 
 AGAIN: Final = "Index all shards again, into a new folder"
 
@@ -22,16 +28,16 @@ class Comparison:
 
     Attributes:
         number: Number of the shard.
-        path: Where it lies.
+        place: Where it lies.
         shard: What the manifest says about it.
     """
 
     number: int
-    path: Path
+    place: Location
     shard: ShardInfo
 
     def __str__(self) -> str:
-        return f"comparing {self.path}"
+        return f"comparing {self.place}"
 
 
 @dataclass(frozen=True)
@@ -40,70 +46,118 @@ class Compared:
 
     Attributes:
         number: Number of the shard.
-        modified_ns: Time of its last change, in nanoseconds since 1970.
+        state: What it is like now.
     """
 
     number: int
-    modified_ns: int
+    state: State
 
 
-def shard_paths(folder: Path, manifest: Manifest) -> list[Path]:
+def shard_places(folder: Path, manifest: Manifest) -> list[Location]:
     """Where the shards of a dataset lie."""
-    return [Path(os.path.normpath(manifest.shard_path(folder, number))) for number in range(len(manifest.shards))]
+    places = (shard_place(folder, manifest, number) for number in range(len(manifest.shards)))
+    return [place if isinstance(place, Url) else Path(os.path.normpath(place)) for place in places]
 
 
-def base_name(base: Path, folder: Path) -> str:
-    """How the manifest names the folder of the shards: relative if both lie together, so that they move together."""
-    together = folder.parent == base or folder.parent in base.parents
-    return os.path.relpath(base, folder) if together else os.fspath(base)
+def common_folder(places: Sequence[Location]) -> Location:
+    """The folder that all shards lie in, or in folders of which they do.
+
+    Raises:
+        UsageError: There is none.
+    """
+    paths = [place for place in places if isinstance(place, Path)]
+    if len(paths) == len(places):
+        return Path(os.path.commonpath([path.parent for path in paths]))
+    urls = [place for place in places if isinstance(place, Url)]
+    if paths:
+        raise UsageError(
+            f"{paths[0]} lies on this machine and {urls[0]} in a store, but all shards of a dataset lie under one "
+            "folder: copy those that lie elsewhere, or make two datasets"
+        )
+    for url in urls:
+        if url.base != urls[0].base:
+            raise UsageError(
+                f"{urls[0]} and {url} lie in two buckets, but all shards of a dataset lie in one: copy those that lie "
+                "elsewhere, or make two datasets"
+            )
+    keys = [f"/{url.parent.key}" for url in urls]
+    return Url(urls[0].scheme, urls[0].bucket, os.path.commonpath(keys).strip("/"))
 
 
-def with_other_times(folder: Path, manifest: Manifest, before: str | None) -> list[Comparison]:
-    """The shards whose time of change is not the one in the manifest.
+def path_below(place: Location, base: Location) -> str:
+    """The path of a shard relative to the folder `base`, with the escapes that an address has."""
+    if isinstance(place, Path):
+        return place.relative_to(base).as_posix()
+    return str(place)[len(str(base)) + 1 :]
+
+
+def base_name(base: Location, folder: Location) -> str:
+    """How the manifest names the folder of the shards: relative if both lie together, so that they move together.
+
+    Raises:
+        UsageError: The dataset is to lie in a store, and its shards do not.
+    """
+    if isinstance(base, Url) and isinstance(folder, Url):
+        if base.base != folder.base:
+            return str(base)
+        inside, around = Path("/", base.key), Path("/", folder.key)
+    elif isinstance(base, Path) and isinstance(folder, Path):
+        inside, around = base, folder
+    elif isinstance(folder, Url):
+        raise UsageError(f"the shards in {base} are on this machine only, but {folder} is for all: upload them first")
+    else:
+        return str(base)
+    together = around.parent == inside or around.parent in inside.parents
+    return os.path.relpath(inside, around) if together else str(base)
+
+
+def with_other_times(folder: Path, manifest: Manifest, before: str | None, objects: Objects) -> list[Comparison]:
+    """The shards whose time of change, or whose entity tag, is not the one in the manifest.
 
     Args:
         folder: Folder of the dataset.
         manifest: Its manifest.
         before: Folder that the links started from so far, as the manifest named it.
+        objects: What object stores are read by.
 
     Raises:
         PackError: A shard cannot be found, or has another size.
     """
     found = []
-    for number, (path, shard) in enumerate(zip(shard_paths(folder, manifest), manifest.shards, strict=True)):
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise PackError(
-                f"{path}, which is in the dataset, cannot be read: {reason(error)}. If the shards were moved, add "
-                f"`--base DIR`: the folder that is now what {os.path.normpath(folder / (before or ''))} was"
-            ) from error
-        if shard.link is None or status.st_size != shard.bytes:
-            raise _changed(path)
-        if status.st_mtime_ns != shard.link.modified_ns:
-            found.append(Comparison(number, path, shard))
+    places = shard_places(folder, manifest)
+    for number, (state, shard) in enumerate(zip(states(places, objects), manifest.shards, strict=True)):
+        if isinstance(state, Exception):
+            old = before or ""
+            raise unreadable(
+                places[number],
+                state,
+                ". It is in the dataset: if the shards were moved, add `--base DIR`, the folder that is now what "
+                f"{old if is_url(old) else os.path.normpath(folder / old)} was",
+            ) from state
+        if shard.link is None or state.bytes != shard.bytes:
+            raise _other_bytes(places[number])
+        if state[1:] != (shard.link.modified_ns, shard.link.etag):
+            found.append(Comparison(number, places[number], shard))
     return found
 
 
-def compare(task: Comparison, report: Callable[[int], None]) -> Compared:
-    """Reads a shard, and returns its present time. Reports the number of bytes read.
+def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -> Compared:
+    """Reads a shard, and returns its present state. Reports the number of bytes read.
 
     Raises:
         PackError: It cannot be read, or its bytes are not those that were indexed.
     """
     try:
-        modified = os.stat(task.path).st_mtime_ns
-        same = checksum_file(task.path) == task.shard.crc32c
-        if os.stat(task.path).st_mtime_ns != modified:
-            raise PackError(
-                f"{task.path} was changed while it was read. Run the command again when nobody writes to it"
-            )
-    except OSError as error:
-        raise PackError(f"{task.path} cannot be read: {reason(error)}") from error
-    if not same:
-        raise _changed(task.path)
+        state = state_of(task.place, objects)
+        checksum = objects.checksum(task.place) if isinstance(task.place, Url) else checksum_file(task.place)
+        if state_of(task.place, objects) != state:
+            raise changed(task.place)
+    except (OSError, NotThere) as error:
+        raise unreadable(task.place, error) from error
+    if checksum != task.shard.crc32c:
+        raise _other_bytes(task.place)
     report(task.shard.bytes)
-    return Compared(task.number, modified)
+    return Compared(task.number, state)
 
 
 def with_times(manifest: Manifest, compared: Sequence[Compared]) -> Manifest:
@@ -112,18 +166,21 @@ def with_times(manifest: Manifest, compared: Sequence[Compared]) -> Manifest:
     for shard in compared:
         link = shards[shard.number].link
         assert link is not None
-        shards[shard.number] = replace(shards[shard.number], link=replace(link, modified_ns=shard.modified_ns))
+        now = Link(link.path, *shard.state[1:])
+        shards[shard.number] = replace(shards[shard.number], link=now)
     return replace(manifest, shards=tuple(shards))
 
 
-def require_outside(folder: Path, paths: Sequence[Path]) -> None:
+def require_outside(folder: Path, places: Sequence[Location]) -> None:
     """Refuses shards in the folder of the dataset, which an update replaces with all that is in it.
 
     Raises:
         OutputConflict: There is one.
     """
-    for path in paths:
-        if any(where.is_relative_to(folder) for where in (path, Path(os.path.realpath(path)))):
+    for path in places:
+        if isinstance(path, Path) and any(
+            where.is_relative_to(folder) for where in (path, Path(os.path.realpath(path)))
+        ):
             raise OutputConflict(
                 f"{path} lies in the dataset's own folder, which an update replaces as a whole. Move the shard "
                 "elsewhere; if this dataset is a copy made by `packtrain stage`, update the one that was staged"
@@ -145,5 +202,5 @@ def require_no_strangers(folder: Path) -> None:
         )
 
 
-def _changed(path: Path) -> PackError:
-    return PackError(f"{path} has changed since it was indexed. {AGAIN}")
+def _other_bytes(place: Location) -> PackError:
+    return PackError(f"{place} has changed since it was indexed. {AGAIN}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import PackError
-from packtrain._core.opening import open_regular
-from packtrain._core.problems import reason
+from packtrain._core.errors import NotThere, PackError
 from packtrain._core.schema import LABEL
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url
+from packtrain._staging.files import Location
 
 from . import records
 from .fields import Rules
@@ -20,6 +19,7 @@ from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .pieces import Pieces
 from .records import ArrayFacts, ImageFacts, Label, Unfit
 from .samples import Grouping
+from .shard_files import ShardFile, State, changed, ends, opened, unreadable
 
 _REPORT_MEMBERS: Final = 512
 Key = bytes
@@ -34,16 +34,16 @@ class ScanTask:
 
     Attributes:
         number: Number of the shard.
-        path: The shard.
+        place: The shard.
         rules: How its extensions are to be understood.
     """
 
     number: int
-    path: Path
+    place: Location
     rules: Rules
 
     def __str__(self) -> str:
-        return f"indexing {self.path}"
+        return f"indexing {self.place}"
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,8 @@ class Scan:
 
     Attributes:
         number: Number of the shard.
-        bytes: Its size.
-        modified_ns: Time of its last change.
-        crc32c: crc32c of the whole file.
+        state: What it was like.
+        crc32c: crc32c of all its bytes.
         keys: Key of each sample.
         found: Its members by extension.
         labels: Label of each sample that has one, by the number of the sample.
@@ -122,8 +121,7 @@ class Scan:
     """
 
     number: int
-    bytes: int
-    modified_ns: int
+    state: State
     crc32c: int
     keys: list[Key]
     found: dict[str, Found]
@@ -132,62 +130,47 @@ class Scan:
     left_out: int
 
 
-def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None]) -> Scan:
+def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: Objects) -> Scan:
     """Reads a shard.
 
     Raises:
         PackError: It cannot be read, or is not a sound tar archive of samples.
+        RemoteError: The object store does not answer as it should.
     """
     try:
-        descriptor = open_regular(task.path)
-        try:
-            return _Scanner(task, descriptor, report).scan()
-        finally:
-            os.close(descriptor)
+        with opened(task.place, objects) as file:
+            return _Scanner(task, file, report).scan()
     except BadArchive as error:
-        raise bad_shard(task.path, error) from error
+        raise PackError(f"{task.place}, byte {error.offset}: {error.why}") from error
     except OSError as error:
-        raise PackError(f"{task.path} cannot be read: {reason(error)}") from error
+        raise unreadable(task.place, error) from error
 
 
-def check_ends(path: Path) -> str | None:
+def check_ends(place: Location, objects: Objects) -> str | None:
     """Looks at both ends of a shard, before the time is spent to read it. Returns what is wrong with it, or None."""
     try:
-        descriptor = open_regular(path)
-        try:
-            size = os.fstat(descriptor).st_size
-            start = os.pread(descriptor, BLOCK, 0)
-            end = os.pread(descriptor, 2 * BLOCK, max(0, size - 2 * BLOCK))
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        return f"{path} cannot be read: {reason(error)}"
+        size, start, end = ends(place, objects, BLOCK, 2 * BLOCK)
+    except (OSError, NotThere) as error:
+        return str(unreadable(place, error))
     if name := compression(start):
-        return (
-            f"{path} is compressed with {name}, so its records cannot be read in place: `packtrain convert` makes a "
-            "dataset of it, or decompress it"
-        )
+        convert = "" if isinstance(place, Url) else "`packtrain convert` makes a dataset of it, or "
+        return f"{place} is compressed with {name}, so its records cannot be read in place: {convert}decompress it"
     if not size:
-        return f"{path} is an empty file, not a tar archive"
+        return f"{place} is an empty file, not a tar archive"
     if end.strip(b"\0") or len(end) < 2 * BLOCK:
         return (
-            f"{path} is cut off, or no tar archive: it ends at byte {size} without the end mark, two blocks of zeros. "
+            f"{place} is cut off, or no tar archive: it ends at byte {size} without the end mark, two blocks of zeros. "
             "Write or copy it again, or leave it out"
         )
     return None
 
 
-def bad_shard(path: Path, error: BadArchive) -> PackError:
-    """The error for a shard that cannot be indexed."""
-    return PackError(f"{path}, byte {error.offset}: {error.why}")
-
-
 class _Scanner:
-    def __init__(self, task: ScanTask, descriptor: int, report: Callable[[ScanProgress], None]) -> None:
+    def __init__(self, task: ScanTask, file: ShardFile, report: Callable[[ScanProgress], None]) -> None:
         self._task = task
-        self._descriptor = descriptor
-        self._before = os.fstat(descriptor)
-        self._pieces = Pieces(descriptor, self._before.st_size)
+        self._file = file
+        self._before = file.state()
+        self._pieces = Pieces(file, self._before.bytes)
         self._report = report
         self._grouping = Grouping()
         self._found: dict[str, Found] = {}
@@ -201,13 +184,12 @@ class _Scanner:
                 self._report(ScanProgress(self._task.number, member.offset, len(grouping.keys)))
             if (place := grouping.add(member.name, member.header)) is not None:
                 self._take(*place, member)
-        checksum, after = self._pieces.finish(), os.fstat(self._descriptor)
-        if (after.st_size, after.st_mtime_ns) != (self._before.st_size, self._before.st_mtime_ns):
-            raise PackError(f"{self._task.path} was changed while it was read: wait until it is complete")
+        checksum = self._pieces.finish()
+        if self._file.state() != self._before:
+            raise changed(self._task.place)
         return Scan(
             number=self._task.number,
-            bytes=after.st_size,
-            modified_ns=after.st_mtime_ns,
+            state=self._before,
             crc32c=checksum,
             keys=grouping.keys,
             found=self._found,

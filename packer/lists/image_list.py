@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +17,26 @@ from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
+from packtrain._readers.formats import StoredLabel
+from packtrain._remote.urls import SCHEMES, Url, is_address
 
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name
 from ..options import Columns
+from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, plain_lines
 from .delimited import BadRecord, read_heads, read_record
-from .labels import BadLine, is_number, stored_labels
+from .labels import BadLine, is_number
 from .lines import LineParser, find_lines, suggest_labels
 from .suggested_columns import are_values, command_line
 
+_HEAD: Final = 16 << 20
+"""As much of a text as shows how it is written."""
+_AT_ONCE: Final = 4096
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class ImageList:
-    """A parsed list. It holds the text and a few bytes per line, not an object per line.
+    """A parsed list. It holds the text, unless that is large, and a few bytes per line, not an object per line.
 
     The lines that could be parsed are the *entries* of the list. Their ordinals count them from 0, in list order.
 
@@ -38,7 +44,7 @@ class ImageList:
         text: Content of the list.
         labels: Type of the labels on each line.
         name: Name of the list; becomes the prefix of the shard names.
-        root: Folder that relative paths start from.
+        root: Folder that relative paths start from, or the address of one in an object store.
         classes: Class names by label, or None.
         by_name: True if each label is the name of a class; without `classes`, the names are numbered in sorted order.
         spans: Number, start and end of each line; None to find the lines, how they are separated, and a header.
@@ -49,7 +55,7 @@ class ImageList:
         columns: None: a list of paths and labels has no other columns.
         fields: None: the options say how images are stored.
         name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
-        root: Folder that relative paths start from.
+        root: Folder that relative paths start from, or the address of one in an object store.
         classes: Class names by label, or None.
         rejects: The lines that could not be parsed.
         lines: Number of lines that are neither blank nor a header.
@@ -63,11 +69,11 @@ class ImageList:
 
     def __init__(
         self,
-        text: bytes,
+        text: Text,
         labels: LabelSpec,
         *,
         name: str,
-        root: Path,
+        root: Path | Url,
         classes: tuple[str, ...] | None = None,
         by_name: bool = False,
         spans: Iterable[tuple[int, int, int]] | None = None,
@@ -80,57 +86,50 @@ class ImageList:
         self.root = root
         self.classes = classes
         self.rejects: list[Reject] = []
-        self.sha256 = hashlib.sha256(text).hexdigest()
+        self.sha256 = hashlib.sha256(text).hexdigest() if isinstance(text, bytes) else text.sha256()
+        self._class_numbers: npt.NDArray[np.int64] | None = None
         parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
-        has_header = spans is None and parser.adapt(text[start:end] for _, start, end in find_lines(text))
-        self.advice = self._advise(text, by_name, has_header, source) if spans is None else ""
-        self._values = self._parse(text, parser, find_lines(text) if spans is None else spans, has_header)
+        head = text[:_HEAD]
+        has_header = spans is None and parser.adapt(head[start:end] for _, start, end in find_lines(head))
+        self.advice = self._advise(head, by_name, has_header, source) if spans is None else ""
+        self._text, self._lines = text, KeptLines()
+        self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
-            self.classes, numbers = parser.label_parser.sort_classes()
-            self._values = numbers[self._values]
+            self.classes, self._class_numbers = parser.label_parser.sort_classes()
         if not len(self):
-            raise ListError(f"{name}: {self._why_nothing_is_left(text)}")
+            raise ListError(f"{source or name}: {self._why_nothing_is_left(head)}")
 
-    def _parse(
-        self, text: bytes, parser: LineParser, spans: Iterable[tuple[int, int, int]], has_header: bool
-    ) -> npt.NDArray[Any]:
-        """Reads all lines. Returns the values of their labels."""
-        starts, ends, numbers, hashes = array("q"), array("q"), array("q"), array("q")
-        values: array[Any] = array("d" if self.labels.kind == "float" else "q")
-        # Paths that had to be unquoted, so that they are no piece of the text.
-        unquoted = bytearray()
-        lines = iter(spans)
-        if has_header:
-            next(lines)
-        for number, start, end in lines:
-            line = text[start:end]
-            hashes.append(hash(line))
-            try:
-                path, label = parser.parse(line)
-            except BadLine as error:
-                self.rejects.append(Reject(number, os.fsdecode(line), str(error)))
-                continue
-            offset = line.find(path)
-            if offset < 0:
-                start, offset = len(text), len(unquoted)
-                unquoted += path
-            starts.append(start + offset)
-            ends.append(start + offset + len(path))
-            numbers.append(number)
-            values.extend(label)
+    def _parse(self, text: Text, parser: LineParser, blocks: Iterator[Block], has_header: bool) -> None:
+        """Reads all lines."""
+        # A single one, which grows in place: many pieces would leave holes in memory.
+        hashes = array("Q")
+        classes = None if self.classes is None else len(self.classes)
+        for block in blocks:
+            if has_header:
+                block, has_header = block.but_first(), False
+            hashes.frombytes(line_hashes(block).tobytes())
+            sound = plain_lines(block, parser.separator, self.labels, classes)
+            if parser.by_name:
+                sound[:] = False
+            for index in np.flatnonzero(~sound).tolist():
+                line = block.line(index)
+                try:
+                    parser.parse(line)
+                    sound[index] = True
+                except BadLine as error:
+                    self.rejects.append(Reject(int(block.numbers[index]), os.fsdecode(line), str(error)))
+            self._lines.add(block, sound)
         self.lines = len(hashes)
-        self.duplicates = self.lines - len(np.unique(np.asarray(hashes)))
-        self._text = text + unquoted if unquoted else text
-        self._starts, self._ends, self._numbers = np.asarray(starts), np.asarray(ends), np.asarray(numbers)
-        return np.asarray(values)
+        self.duplicates = self.lines - distinct(hashes)
+        self._parser = parser
 
     def _advise(self, text: bytes, by_name: bool, has_header: bool, source: Path | None) -> str:
         if b"\r" in text.rstrip() and b"\n" not in text:
             return "Its lines end in CR alone: convert them with tr '\\r' '\\n'"
         lines = (text[start:end] for _, start, end in find_lines(text))
         line = next(islice(lines, int(has_header), None), b"")
-        if is_url(os.fsdecode(line)):
-            return "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
+        if is_url(os.fsdecode(line)) and not is_address(os.fsdecode(line)):
+            return f"The paths are URLs, of which packtrain reads {', '.join(SCHEMES)}: copy the others to a disk"
         if not has_header and source is not None and source.suffix.lower() in (".csv", ".tsv"):
             return _advise_columns(text, source)
         suggested = suggest_labels(line)
@@ -149,31 +148,42 @@ class ImageList:
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""
-        return len(self._starts)
+        return len(self._lines)
 
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the entries with these ordinals."""
-        places = zip(*(column[ordinals].tolist() for column in (self._numbers, self._starts, self._ends)), strict=True)
-        labels = stored_labels(self.labels, self._values, ordinals)
-        return tuple(
-            ListedSample(number, os.fsdecode(self._text[start:end]), label)
-            for (number, start, end), label in zip(places, labels, strict=True)
-        )
+        numbers, starts, ends = self._lines.at(ordinals)
+        found = []
+        for number, start, end in zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            path, values = self._parser.parse(self._text[start:end])
+            found.append(ListedSample(number, os.fsdecode(path), self._label(values)))
+        return tuple(found)
+
+    def _label(self, values: tuple[int, ...] | tuple[float, ...]) -> StoredLabel:
+        if self.labels.kind == "none":
+            return None
+        if self.labels.count is not None:
+            return values
+        return values[0] if self._class_numbers is None else int(self._class_numbers[int(values[0])])
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
-        numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
-        return numbers
+        return self._lines.at(ordinals)[0]
 
     def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
         """Yields the paths on these lines as the list gives them. The lines must ascend, and each must be an entry."""
-        for ordinal in np.searchsorted(self._numbers, lines).tolist():
-            yield self._text[self._starts[ordinal] : self._ends[ordinal]]
+        for first in range(0, len(lines), _AT_ONCE):
+            ordinals = self._lines.ordinals(lines[first : first + _AT_ONCE])
+            _, starts, ends = self._lines.at(ordinals)
+            base = int(starts[0])
+            text = self._text[base : int(ends[-1])]
+            for start, end in zip((starts - base).tolist(), (ends - base).tolist(), strict=True):
+                yield self._parser.parse(text[start:end])[0]
 
     @property
     def source(self) -> Files:
         """The files that it names."""
-        return Files(os.fspath(self.root))
+        return Files(str(self.root))
 
     def resolve(self, path: str) -> str:
         """Returns the path under which the file of an entry is found."""

@@ -22,7 +22,7 @@ from .folder import IMAGE_SUFFIXES
 from .labels import BadLine, LabelParser, is_number, suggest_values
 from .suggested_columns import command_line
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
@@ -99,6 +99,7 @@ class LineParser:
 
     Attributes:
         separator: How the columns are separated.
+        by_name: True if each label is the name of a class.
         label_parser: Makes labels of their texts, and numbers the class names that it finds.
     """
 
@@ -109,7 +110,7 @@ class LineParser:
         self._source = source
         self.label_parser = LabelParser(labels, names, by_name=by_name)
         self._labels = labels
-        self._by_name = by_name
+        self.by_name = by_name
 
     def parse(self, line: bytes) -> tuple[bytes, tuple[int, ...] | tuple[float, ...]]:
         """Returns the path on a line, and the values of its label.
@@ -147,7 +148,7 @@ class LineParser:
             path, _ = self.parse(line)
         except BadLine:
             return False
-        return path.lower().endswith(_SUFFIXES) if self._by_name else not path.endswith((b",", b";", b'"'))
+        return path.lower().endswith(_SUFFIXES) if self.by_name else not path.endswith((b",", b";", b'"'))
 
     def _is_header(self, line: bytes, following: bytes) -> bool:
         """Returns True if a line names the columns. If pandas wrote an index before them, it is skipped from now on."""
@@ -174,7 +175,7 @@ class LineParser:
         first = first if len(first) == len(heads) else [""] * len(heads)
         named = f"say which columns to pack, for example: {command_line(self._source, heads, first)}"
         suggested = suggest_labels(following) if head in _PATH_HEADS else None
-        if suggested in (None, "none", "class" if self._by_name else str(self._labels)):
+        if suggested in (None, "none", "class" if self.by_name else str(self._labels)):
             return named
         return f"give --labels {suggested}, or {named}"
 
@@ -192,7 +193,7 @@ class LineParser:
 
 def find_lines(text: bytes) -> Iterator[tuple[int, int, int]]:
     """Yields number, start and end of each line that is not blank. BOM, line end and trailing blanks are left out."""
-    start = len(_BOM) if text.startswith(_BOM) else 0
+    start = len(BOM) if text.startswith(BOM) else 0
     number = 0
     while start < len(text):
         newline = text.find(b"\n", start)

@@ -13,6 +13,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.opening import open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
+from packtrain._remote.urls import Url
 
 from ..listing import Listing
 from ..options import Columns
@@ -21,6 +22,7 @@ from .delimited import DelimitedRows
 from .folder import list_classes, list_images
 from .image_list import ImageList
 from .json_lines import JsonLines, starts_with_object
+from .large import LARGE, LargeText
 from .parquet import ParquetRows, heads_of
 from .rows import Rows
 from .suggested_columns import command_line
@@ -29,6 +31,7 @@ from .tables import Table
 _STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 _PARQUET: Final = (".parquet", ".pq")
+_HEAD: Final = 1 << 20
 _PARQUET_MAGIC: Final = b"PAR1"
 
 
@@ -37,7 +40,7 @@ def read_list(
     labels: LabelSpec,
     *,
     columns: Columns | None = None,
-    root: Path | None = None,
+    root: Path | Url | None = None,
     classes: Path | None = None,
     by_name: bool = False,
     leave_out: Path | None = None,
@@ -49,8 +52,8 @@ def read_list(
         source: The list, which may be a pipe or /dev/stdin unless it is a Parquet file, or the image folder.
         labels: Type of the labels on each line; int or none for a folder.
         columns: Which columns of the list hold what; None for a list of paths and labels.
-        root: Folder that relative paths start from; None for the folder of the list, or the working folder if the list
-            comes through a pipe.
+        root: Folder that relative paths start from, here or in an object store; None for the folder of the list, or
+            the working folder if the list comes through a pipe.
         classes: File with one class name per line, in label order; None if there are no names, or if an image folder,
             `by_name` or a column of names gives them.
         by_name: True if the label on each line is the name of a class.
@@ -73,9 +76,13 @@ def read_list(
             return _read_folder(source, labels, names, leave_out, allow_empty)
         is_stream = _is_stream(source)
         name = "data" if is_stream else source.stem
-        start = local_path(root) if root is not None else Path.cwd() if is_stream else source.parent
+        start = root if root is not None else Path.cwd() if is_stream else source.parent
         form = _form(source, is_stream)
         # A pipe that has no writer yet is waited for, as by any program that reads one.
+        if not is_stream and form == "text" and columns is None and source.stat().st_size > LARGE:
+            large = LargeText(source)
+            if not starts_with_object(large[:_HEAD]):
+                return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
         text = b"" if form == "parquet" else source.read_bytes()
         if form == "text" and starts_with_object(text):
             form = "json lines"

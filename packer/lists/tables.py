@@ -15,6 +15,7 @@ from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
+from packtrain._remote.urls import SCHEMES, Url, is_address
 
 from ..encoding import Files
 from ..listing import Cell, ListedSample, Reject, dataset_name
@@ -38,7 +39,7 @@ class Table:
         columns: Which columns hold what.
         labels: Type of the labels; none if no column holds them.
         name: Name of the list; becomes the prefix of the shard names.
-        root: Folder that relative paths start from.
+        root: Folder that relative paths start from, or the address of one in an object store.
         classes: Class names by label, or None.
         by_name: True if each label is the name of a class, even if it is a number.
 
@@ -54,7 +55,7 @@ class Table:
         labels: LabelSpec,
         *,
         name: str,
-        root: Path,
+        root: Path | Url,
         classes: tuple[str, ...] | None = None,
         by_name: bool = False,
     ) -> None:
@@ -104,8 +105,9 @@ class Table:
             except _BadValue as error:
                 self.rejects.append(Reject(row.line, self._reader.find_path(row.values), str(error)))
                 continue
-            if not places and is_url(path):
-                self.advice = "The paths are URLs, but packtrain reads only files of this machine: copy them to a disk"
+            if not places and is_url(path) and not is_address(path):
+                known = ", ".join(SCHEMES)
+                self.advice = f"The paths are URLs, of which packtrain reads {known}: copy the others to a disk"
             places.append(row.place)
             numbers.append(row.line)
             hashes.append(hash((path, label, cells)))
@@ -164,7 +166,7 @@ class Table:
     @property
     def source(self) -> Files:
         """The files that it names."""
-        return Files(os.fspath(self.root))
+        return Files(str(self.root))
 
     def resolve(self, path: str) -> str:
         """Returns the path under which the file that the list calls `path` is found."""

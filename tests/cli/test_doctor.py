@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.support import with_modules
 
+from packtrain._codec import native
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.pillow import pillow_version
 from packtrain._readers.tuning import doctor, machine
@@ -33,7 +34,7 @@ SIMPLEJPEG = DecoderFacts("simplejpeg", "simplejpeg 1.9.0", False, None, SPEED)
 ACCIMAGE = DecoderFacts("accimage", None, False, "not here", None)
 
 WELL = MachineFacts(
-    versions={"python": "3.11", "packtrain": "0.1.0", "numpy": "2.4.6", "torch": None},
+    versions={"python": "3.11", "packtrain": "0.1.0", "numpy": "2.4.6", "torch": None, "libjpeg": "8, /x"},
     pillow="pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
     pillow_problem=None,
     avx2=True,
@@ -222,6 +223,7 @@ class TestCommand:
             "packtrain  0.1.0",
             "numpy      2.4.6",
             "torch      not installed",
+            "libjpeg    8, /x",
             "pillow     pillow-simd 12.1.1.post0, libjpeg-turbo 2.1.5",
             "cores      4 of 64",
             "/dev/shm   8.0 GiB, 1.0 GiB free",
@@ -283,6 +285,7 @@ class TestCommand:
         assert outcome.code == any(each["broken"] for each in advice)
         assert facts["pillow"] == pillow_version()
         assert facts["versions"]["packtrain"] == metadata.version("packtrain")
+        assert facts["versions"].get("libjpeg") == (native.extension and native.extension.LOADED)
         assert facts["cores"] <= len(os.sched_getaffinity(0))
         assert tuple(each["name"] for each in facts["decoders"]) == DECODERS[1:]
         assert [each["name"] for each in facts["decoders"] if each["auto"]] == [decoder().name]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from helpers.shards import jpeg, write_tar
+from helpers.staging.remote import BUCKET, installed
 from helpers.support import encoded, picture
 
 from .conftest import Run
@@ -29,3 +31,15 @@ def test_times_and_places_are_brought_up_to_date_without_naming_shards(run: Run,
     outcome = run("index", "--update", "--base", tmp_path / "b", tmp_path / "out")
     assert "1 shard(s) read again, as their times had changed: their bytes have not" in outcome.out
     assert run("verify", tmp_path / "out").code == 0
+
+
+def test_shards_may_lie_in_a_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = installed(tmp_path / "store", monkeypatch)
+    objects.path(f"{BUCKET}/a").mkdir(parents=True)
+    write_tar(objects.path(f"{BUCKET}/a/1.tar"), [("a.txt", b"x")])
+    (tmp_path / "list").write_text(f"{BUCKET}/a/{{1,1}}.tar\n")
+    outcome = run("index", f"{BUCKET}/a/1.tar", tmp_path / "out", "--workers", "1")
+    assert (outcome.code, "1 samples in 1 shard(s)" in outcome.out) == (0, True)
+    assert f"{BUCKET}/a (the shards lie there)" in run("info", tmp_path / "out").out
+    assert "is there twice" in run("index", f"@{tmp_path}/list", tmp_path / "other").err
+    assert run("index", f"@{BUCKET}/list", tmp_path / "other").err == f"error: {BUCKET}/list is not there\n"

@@ -16,6 +16,10 @@ import pytest
 from helpers.support import encoded, image_set, output_of, picture, shard_bytes, sources, tree
 
 from packtrain import PackOptions, open_dataset, pack
+from packtrain._cli import pack_cmd, verify_cmd
+from packtrain._packer import run as runs
+from packtrain._packer import verifier
+from packtrain._packer.engine import run_tasks
 
 from .conftest import Run
 
@@ -164,6 +168,8 @@ class TestJson:
             "rejects": 0,
             "duplicates": 0,
             "remarks": {},
+            "part": None,
+            "missing": 0,
         }
 
     def test_so_is_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
@@ -278,6 +284,23 @@ def test_pack_is_installed_as_a_command_of_its_own(run: Run, images: Path, tmp_p
     assert tree(tmp_path / "short") == tree(tmp_path / "long")
 
 
+def test_all_cores_work_unless_said_otherwise(
+    run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def spy(*arguments: Any, workers: int, **options: Any) -> Any:
+        asked.append(workers)
+        return run_tasks(*arguments, workers=1, **options)
+
+    for command, module in ((pack_cmd, runs), (verify_cmd, verifier)):
+        monkeypatch.setattr(command, "available_cores", lambda: 3)
+        monkeypatch.setattr(module, "run_tasks", spy)
+    assert run("pack", images, tmp_path / "out", "--shard-size", shard_bytes(images, 2)).code == 0
+    assert run("verify", tmp_path / "out").code == 0
+    assert asked == [3, 3]
+
+
 def test_several_workers(run: Run, tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 8)
     size = ("--shard-size", shard_bytes(listing, 2))
@@ -285,3 +308,79 @@ def test_several_workers(run: Run, tmp_path: Path) -> None:
     assert (report["packed"], report["records"]) == (4, 8)
     run("pack", listing, tmp_path / "one", "--format", "tar", *size, "--workers", 1)
     assert tree(tmp_path / "two") == tree(tmp_path / "one")
+
+
+class TestParts:
+    """Parts of a dataset of six shards, with two lines each."""
+
+    @pytest.fixture
+    def options(self, images: Path) -> list[object]:
+        return ["--store", "raw", "--resize", "8x8", "--shard-size", 2 * 8 * 8 * 3, "--workers", 1]
+
+    def test_parts_a_status_and_a_merge(self, run: Run, images: Path, options: list[object], tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        assert run("pack", images, tmp_path / "local", *options).code == 0
+        outcome = run("pack", images, out, *options, "--part", "2/3")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert f"{out}: part 2/3: 2 shard(s) packed in " in outcome.out
+        assert f"4 shard(s) of all parts are still missing: packtrain pack --status {out}" in outcome.out
+
+        outcome = run("pack", "--status", out)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert outcome.out.splitlines() == [
+            f"{out}: 2 of 6 shards are packed (33 % of the lines)",
+            "missing: 4",
+            *(f"  train-{number:06d}.tar" for number in (0, 2, 3, 5)),
+            "to pack what is failed or missing in Slurm: --array=1,3,4,6 with --part auto/6",
+        ]
+        outcome = run("pack", "--merge", out)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "4 of 6 shards are missing" in outcome.err
+
+        for part in ("1/2", "2/2"):
+            outcome = run("pack", images, out, *options, "--part", part)
+        assert f"all shards of all parts are packed: packtrain pack --merge {out}" in outcome.out
+        assert f"to finish it: packtrain pack --merge {out}" in run("pack", "--status", out).out
+        assert f"{out}: 12 records in 6 shard(s), " in run("pack", "--merge", out).out
+        assert tree(out) == tree(tmp_path / "local")
+        assert "already complete" in run("pack", "--merge", out).out
+        assert run("pack", "--status", out).out == f"{out}: complete: all 6 shards are packed and merged\n"
+
+    def test_json(self, run: Run, images: Path, options: list[object], tmp_path: Path) -> None:
+        report = run("pack", images, tmp_path / "out", *options, "--part", "1/2", "--json").json
+        assert (report["part"], report["packed"], report["missing"], report["records"]) == ("1/2", 3, 3, 6)
+        status = run("pack", "--status", tmp_path / "out", "--json").json
+        assert status["missing"] == [f"train-{number:06d}.tar" for number in (1, 3, 5)]
+        assert (status["done"], status["array"], status["part"]) == (3, "2-6:2", "auto/6")
+        run("pack", images, tmp_path / "out", *options, "--part", "2/2")
+        assert run("pack", "--merge", tmp_path / "out", "--json").json["records"] == 12
+        error = run("pack", "--merge", tmp_path / "nothing", "--json").json
+        assert error["error"] == "OutputConflict"
+
+    def test_in_an_array_it_says_what_it_has_read(
+        self, run: Run, images: Path, options: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in {"ID": 4, "MIN": 0, "MAX": 8, "STEP": 4, "COUNT": 3}.items():
+            monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+        outcome = run("pack", images, tmp_path / "out", *options, "--part", "auto")
+        assert outcome.err == "pack: part 2/3, task 4 of a Slurm array of 3 task(s) from 0 to 8 by 4\n"
+        assert run("pack", images, tmp_path / "out", *options, "--part", "auto/7").err == (
+            "pack: part 4/7, the number of task 4 of a Slurm array of 3 task(s) from 0 to 8 by 4\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["LIST", "OUT", "--part", "0/4"], "part 0/4: parts are counted from 1"),
+            (["LIST", "OUT", "--part", "5"], "part='5': expected I/N"),
+            (["--status"], "expected OUT, found nothing"),
+            (["LIST", "OUT", "--status"], "expected OUT, found LIST OUT"),
+            (["OUT"], "expected LIST OUT, found OUT"),
+            (["OUT", "--merge", "--part", "1/2"], "--merge goes without --part"),
+            (["OUT", "--status", "--max-rejects", "3"], "--status goes without --max-rejects"),
+        ],
+    )
+    def test_wrong_usage(self, run: Run, words: list[str], message: str) -> None:
+        outcome = run("pack", *words)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert message in outcome.err

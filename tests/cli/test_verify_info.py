@@ -73,6 +73,7 @@ class TestVerify:
             "records": report.records,
             "shards": report.shards,
             "decoded": False,
+            "linked": False,
             "problems": [],
         }
 

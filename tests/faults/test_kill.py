@@ -44,7 +44,7 @@ def calls_of(packer: FaultServer, job: Job, out: Path, model: Path | None = None
 
 
 @ONE_FORMAT
-@pytest.mark.parametrize("content", [pytest.param("images", marks=pytest.mark.complete), "many fields"], indirect=True)
+@pytest.mark.parametrize("content", ["images", pytest.param("many fields", marks=pytest.mark.complete)], indirect=True)
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,14 @@ def be_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def sleep() -> None:
+    time.sleep(600)
+
+
+def dawdle() -> None:
+    time.sleep(5)
+
+
 FATES: dict[str, Callable[[], None]] = {
     "fails": fail,
     "memory": run_out_of_memory,
@@ -67,4 +76,6 @@ FATES: dict[str, Callable[[], None]] = {
     "odd": break_odd,
     "exits": exit_at_once,
     "killed": be_killed,
+    "sleeps": sleep,
+    "dawdles": dawdle,
 }

@@ -14,11 +14,12 @@ import numpy as np
 from crc32c import crc32c
 
 from packtrain import PackOptions
+from packtrain._core.index import text_column
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
-from packtrain._packer.notes import ShardNote, note_columns
+from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote, note_columns
 from packtrain._packer.plan import Plan
 from packtrain._packer.planning import outline_plan, plan_shards
 
@@ -74,6 +75,7 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
     """
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     records: dict[int, Stored] = {}
+    listed = ListFacts(images.duplicates, tuple(images.rejects))
     for number in range(len(plan.shards)):
         random = np.random.default_rng(number)
         lines: list[int] = []
@@ -103,5 +105,7 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
             (folder / file).write_bytes(data)
             files.append(FileInfo(file, len(data), crc32c(data)))
         shard = ShardInfo(name, files[0].bytes, files[0].crc32c, len(rows), (files[1],))
-        ShardNote(plan.sha256, shard, tuple(rejects), note_columns(plan.schema, lines, labels, rows)).save(folder)
+        facts = NoteFacts(plan.sha256, shard, tuple(rejects), None if number else listed)
+        paths = text_column((f"folder/{line}.jpg".encode() for line in lines), len(lines))
+        ShardNote(facts, note_columns(plan.schema, lines, labels, rows), paths).save(folder)
     return records

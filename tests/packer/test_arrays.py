@@ -47,7 +47,7 @@ def restored(payload: bytes, shape: tuple[int, ...], field: Field) -> np.ndarray
     return np.frombuffer(payload, field.dtype).reshape(shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(stored_arrays, st.booleans(), st.sampled_from([None, (1, 0), (2, 0)]))
 def test_an_npy_file_is_stored_value_for_value(
     made: tuple[np.ndarray[Any, Any], str], ragged: bool, version: tuple[int, int] | None
@@ -65,7 +65,6 @@ def test_an_npy_file_is_stored_value_for_value(
 numbers = st.integers(-(2**31), 2**31) | st.floats(width=32)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(numbers, min_size=3, max_size=3), max_size=5))
 def test_numbers_in_json_are_stored_value_for_value(rows: list[list[float]]) -> None:
     data, wanted = json.dumps(rows).encode(), field("<f8", None, 3)
@@ -119,7 +118,6 @@ def test_other_json_is_refused(text: str, wanted: Field, message: str) -> None:
         store_array(text.encode(), wanted, by_path=False)
 
 
-@settings(max_examples=100, deadline=None)
 @given(array=stored_arrays.map(lambda made: made[0]), dtype=st.sampled_from(DTYPES))
 def test_a_type_fits_another_if_all_its_values_do(array: np.ndarray[Any, Any], dtype: str) -> None:
     wanted = np.dtype(dtype)
@@ -208,7 +206,7 @@ def test_hostile_headers_are_refused(text: bytes, version: int) -> None:
             refuse()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(at=st.integers(0, 200), byte=st.integers(0, 255))
 def test_a_changed_header_gives_the_values_or_a_refusal(at: int, byte: int) -> None:
     data = bytearray(npy(np.arange(12, dtype="<f4").reshape(3, 4)))

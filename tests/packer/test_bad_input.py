@@ -19,7 +19,7 @@ from PIL import Image, ImageFile
 from packtrain import open_dataset, verify
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
-from packtrain._packer.merge import read_rejects
+from packtrain._packer.rejects import read_rejects
 from packtrain.errors import TooManyRejects
 
 JPEG = encoded(picture(0))

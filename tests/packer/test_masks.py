@@ -91,7 +91,6 @@ def test_narrow_masks_fit_a_wide_field_and_not_the_other_way_round() -> None:
         store_mask(wide, field(), Frame())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     orientation=st.sampled_from(sorted(EXIF)),
     resize=st.none() | st.sampled_from(["short=5", "long=6", "9x4", "17x31", "11x7"]),
@@ -152,7 +151,7 @@ def test_other_files_are_refused(data: bytes, message: str) -> None:
         store_mask(data, field(), Frame())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(at=st.integers(0, 10**6), bits=st.integers(1, 255), cut=st.booleans())
 def test_a_broken_png_is_refused_or_taken_for_what_it_says(at: int, bits: int, cut: bool) -> None:
     data = bytearray(png(indices(1, 8, 40, 30), 8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ import pytest
 from crc32c import crc32c
 from helpers.packing import image_list, plan_of, scratch, write_shards
 from helpers.support import flip
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain._core.index import text_column
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._packer.listing import Reject
-from packtrain._packer.notes import ShardNote, load_note, note_columns, note_path, shard_is_present
+from packtrain._packer.notes import (
+    NoteFacts,
+    ShardNote,
+    load_note,
+    note_columns,
+    note_path,
+    read_facts,
+    shard_is_present,
+)
+from packtrain._packer.output import LocalOutput
 from packtrain._packer.plan import Plan
 
 PLAN = plan_of(image_list(4), 2)
@@ -52,7 +63,6 @@ def noted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@settings(max_examples=50)
 @given(rows=st.lists(rows, max_size=5), rejects=st.lists(st.builds(Reject, st.integers(0, 99), paths, st.text())))
 def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list[Reject]) -> None:
     name = PLAN.shards[1].name
@@ -63,10 +73,15 @@ def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list
         (folder / "parts").mkdir()
         (folder / name).write_bytes(b"shard")
         (folder / "set-000001.idx").write_bytes(b"")
-        ShardNote(PLAN.sha256, info, tuple(rejects), columns).save(folder)
-        note = load_note(folder, PLAN, 1)
+        facts = NoteFacts(PLAN.sha256, info, tuple(rejects))
+        texts = [f"{line}\udcff.jpg".encode("utf-8", "surrogateescape") for line, *_ in rows]
+        ShardNote(facts, columns, text_column(texts, len(rows))).save(folder)
+        note = load_note(folder, PLAN, 1, LocalOutput(folder).holds)
+        assert read_facts(folder, PLAN, 1, LocalOutput(folder).holds) == facts
     assert note is not None
-    assert (note.plan_sha256, note.info, note.rejects) == (PLAN.sha256, info, tuple(rejects))
+    assert note.facts == facts
+    offsets, data = note.paths
+    assert [data[start:stop].tobytes() for start, stop in pairwise(offsets.tolist())] == texts
     assert list(zip(*(note.columns[column].tolist() for column in DTYPES), strict=True)) == rows
     assert note.columns["label"].tolist() == labels
 
@@ -100,26 +115,26 @@ def test_a_note_is_an_npz_file_and_its_crc32c(noted: Path) -> None:
     data = note_path(noted, PLAN.shards[0].name).read_bytes()
     assert int.from_bytes(data[-4:], "little") == crc32c(data[:-4])
     with np.load(io.BytesIO(data[:-4])) as content:
-        assert set(content.files) == {*DTYPES, "label", "facts"}
+        assert set(content.files) == {*DTYPES, "label", "facts", "path_offsets", "path_bytes"}
 
 
 def test_a_shard_without_a_note_has_to_be_packed(noted: Path) -> None:
     note_path(noted, PLAN.shards[0].name).unlink()
-    assert load_note(noted, PLAN, 0) is None
-    assert load_note(noted, PLAN, 1) is not None
+    assert load_note(noted, PLAN, 0, LocalOutput(noted).holds) is None
+    assert load_note(noted, PLAN, 1, LocalOutput(noted).holds) is not None
 
 
 def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
     other: Plan = replace(PLAN, shard_bytes=1)
-    assert load_note(noted, other, 0) is None
+    assert load_note(noted, other, 0, LocalOutput(noted).holds) is None
     shutil.copy(note_path(noted, PLAN.shards[0].name), note_path(noted, PLAN.shards[1].name))
-    assert load_note(noted, PLAN, 1) is None
+    assert load_note(noted, PLAN, 1, LocalOutput(noted).holds) is None
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".idx"])
 @pytest.mark.parametrize("size", [None, 0, 49, 51])
 def test_a_note_counts_only_while_its_files_have_their_sizes(noted: Path, suffix: str, size: int | None) -> None:
-    note = load_note(noted, PLAN, 0)
+    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
     assert note is not None
     assert shard_is_present(noted, note.info)
     path = (noted / PLAN.shards[0].name).with_suffix(suffix)
@@ -127,7 +142,7 @@ def test_a_note_counts_only_while_its_files_have_their_sizes(noted: Path, suffix
     if size is not None:
         path.write_bytes(bytes(size))
     assert not shard_is_present(noted, note.info)
-    assert load_note(noted, PLAN, 0) is None
+    assert load_note(noted, PLAN, 0, LocalOutput(noted).holds) is None
 
 
 def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
@@ -136,8 +151,8 @@ def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
     sound = path.read_bytes()
     for offset in range(0, len(sound), 7):
         flip(path, offset)
-        assert load_note(memory_path, PLAN, 0) is None, offset
+        assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is None, offset
         path.write_bytes(sound[:offset])
-        assert load_note(memory_path, PLAN, 0) is None, offset
+        assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is None, offset
         path.write_bytes(sound)
-    assert load_note(memory_path, PLAN, 0) is not None
+    assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is not None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.packing import image_list, plan_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain import PackOptions
@@ -27,7 +27,6 @@ from packtrain.errors import CorruptFile, ListError, OutputConflict
 seeds = st.none() | st.integers(-(2**70), 2**70)
 
 
-@settings(max_examples=50)
 @given(count=st.integers(1, 300), per_shard=st.integers(1, 40), seed=seeds)
 def test_every_entry_is_in_exactly_one_shard(count: int, per_shard: int, seed: int | None) -> None:
     plan = plan_of(image_list(count), per_shard, seed=seed)
@@ -37,7 +36,6 @@ def test_every_entry_is_in_exactly_one_shard(count: int, per_shard: int, seed: i
         assert placed == sorted(placed), "without a seed, places are in list order"
 
 
-@settings(max_examples=50)
 @given(count=st.integers(1, 300), per_shard=st.integers(1, 40))
 def test_as_few_shards_as_the_size_allows_share_the_places_evenly(count: int, per_shard: int) -> None:
     shards = plan_of(image_list(count), per_shard).shards
@@ -111,7 +109,6 @@ class TestRecordSize:
             self.counts(self.images(tmp_path, [None, None]), 1)
 
 
-@settings(max_examples=25)
 @given(
     count=st.integers(1, 30),
     seed=seeds,

@@ -109,7 +109,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
         "  line 3: 'missing 2.jpg': No such file or directory",
         "  line 4: 'missing 3.jpg': empty file",
         "  line 5: 'missing 4.jpg': No such file or directory",
-        "Finished shards are kept. Mend the files and run again with --retry-rejects, or allow more with "
+        "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with "
         "--max-rejects. If the list changes, pack into another folder",
     ]
 

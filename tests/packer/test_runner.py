@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, PackProgress, pack
+from packtrain import PackOptions, PackProgress, pack, pack_status
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
-from packtrain._packer.engine import run_tasks
+from packtrain._packer.engine import failure, run_tasks
 from packtrain._packer.plan import Plan
-from packtrain.errors import OutputConflict, TooManyRejects
+from packtrain.errors import OutputConflict, ShardFailed, TooManyRejects
 
 COUNT = 9
 OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
@@ -107,6 +107,35 @@ def test_a_shard_size_that_is_not_asked_for_is_that_of_the_plan(tmp_path: Path) 
         pack(listing, tmp_path / "out", PackOptions(shard_bytes=3001))
 
 
+def test_a_machine_of_a_cluster_that_comes_late_changes_nothing(listing: Path, tmp_path: Path) -> None:
+    def twice(function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any) -> Iterator[Any]:
+        for task in tasks:
+            yield function(task, on_progress)
+            path = tmp_path / "out" / task.name
+            before = path.stat()
+            function(task, on_progress)
+            assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+    assert pack(listing, tmp_path / "out", OPTIONS, engine=twice).packed == SHARDS
+    pack(listing, tmp_path / "undisturbed", OPTIONS)
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+
+
+def test_a_part_whose_worker_was_killed_leaves_word_of_it(
+    listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any) -> Iterator[Any]:
+        yield function(next(iter(tasks)), on_progress)
+        raise failure(next(iter(tasks)), ShardFailed("its worker was killed by signal 9"))
+
+    monkeypatch.setattr("packtrain._packer.run.run_tasks", killed)
+    with pytest.raises(ShardFailed, match="failed twice"):
+        pack(listing, tmp_path, OPTIONS, part="1/2", workers=2)
+    (failed,) = pack_status(tmp_path).failed
+    assert (failed.shard, failed.run) == ("train-000002.tar", "part 1/2")
+    assert "killed by signal 9" in failed.why
+
+
 @pytest.mark.parametrize(("workers", "started"), [(1, 1), (3, 3), (64, 4)])
 def test_no_more_workers_are_started_than_shards_are_missing(
     listing: Path, tmp_path: Path, workers: int, started: int, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +149,7 @@ def test_no_more_workers_are_started_than_shards_are_missing(
         asked.append(workers)
         return run_tasks(function, tasks, workers=1, on_progress=on_progress)
 
-    monkeypatch.setattr("packtrain._packer.runner.run_tasks", run_here)
+    monkeypatch.setattr("packtrain._packer.run.run_tasks", run_here)
     pack(listing, tmp_path, OPTIONS, workers=workers)
     assert asked == [started]
 

@@ -91,8 +91,10 @@ def test_less_than_one_worker_is_refused(tar: Path, workers: int) -> None:
         verify(tar, workers=workers)
 
 
-def test_any_damaged_file_is_named(dataset: Path) -> None:
-    for path in sorted(path for path in dataset.rglob("*") if path.is_file()):
+def test_any_damaged_file_is_named(dataset: Path, complete: bool) -> None:
+    files = sorted(path for path in dataset.rglob("*") if path.is_file())
+    # The sample has every third file: of one shard the container, of another one what lies beside it.
+    for path in files if complete else files[::3]:
         sound, name = path.read_bytes(), str(path.relative_to(dataset))
         path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:] if sound else b" ")
         assert name in {problem.file for problem in verify(dataset).problems}, name

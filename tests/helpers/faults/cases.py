@@ -30,11 +30,27 @@ if columns is not None:
     columns = Columns(columns["image"], columns["label"], tuple(FieldColumn(**field) for field in columns["fields"]))
 options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"], columns=columns)
 try:
-    pack(args["source"], args["out"], options, max_rejects="1", retry_rejects=args["retry_rejects"])
+    pack(args["source"], args["out"], options, max_rejects="1", retry_rejects=args["retry_rejects"], part=args["part"])
 except PacktrainError as error:
     print(f"{{type(error).__name__}}: {{error}}")
     raise SystemExit({CLEAN_ERROR}) from error
 """
+
+MERGE = """
+from packtrain import merge
+
+merge(args["out"], max_rejects="1")
+"""
+
+NO_LOCKS = """
+import errno, fcntl
+
+def flock(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock = flock
+"""
+"""Before `PACK` or `MERGE`: as on a network file system without locks."""
 
 WARM_UP = f"""
 import tempfile
@@ -55,6 +71,7 @@ class Job:
         format: Container format.
         retry_rejects: True to pack shards with refused lines again.
         columns: The columns of the list; None for a list of images and labels.
+        part: The part to pack; None for all.
     """
 
     source: Path
@@ -62,6 +79,7 @@ class Job:
     format: str = "tar"
     retry_rejects: bool = False
     columns: Columns | None = None
+    part: str | None = None
 
     @classmethod
     def make(cls, folder: Path) -> Self:
@@ -93,7 +111,7 @@ class Job:
 
     def run(self, out: Path) -> PackReport:
         """Packs in this process."""
-        return pack(self.source, out, self.options, max_rejects="1", retry_rejects=self.retry_rejects)
+        return pack(self.source, out, self.options, max_rejects="1", retry_rejects=self.retry_rejects, part=self.part)
 
     def args(self, out: Path) -> dict[str, Any]:
         """The arguments of `PACK`."""
@@ -104,6 +122,7 @@ class Job:
             "shard_bytes": self.shard_bytes,
             "retry_rejects": self.retry_rejects,
             "columns": None if self.columns is None else asdict(self.columns),
+            "part": self.part,
         }
 
     def run_under(

@@ -29,6 +29,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.foreign.pieces import Pieces
+from packtrain._packer.foreign.shard_files import LocalFile
 from packtrain._packer.foreign.sources import expand_braces, find_shards
 
 PNG = encoded(picture(1, 24, 16), "PNG")
@@ -322,7 +323,7 @@ def test_several_processes_give_the_same_bytes(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", 3)
     contents = []
     for workers in (1, 2):
-        out = index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", workers=workers).dataset
+        out = Path(index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", workers=workers).dataset)
         contents.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()})
     assert contents[0] == contents[1]
 
@@ -435,7 +436,7 @@ def test_pieces_are_those_of_the_file(tmp_path: Path, window: int) -> None:
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        pieces = Pieces(descriptor, len(data), window)
+        pieces = Pieces(LocalFile(descriptor), len(data), window)
         random = np.random.default_rng(window)
         place = 0
         while place < len(data):

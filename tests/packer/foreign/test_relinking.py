@@ -111,7 +111,7 @@ def test_shards_can_be_moved(tmp_path: Path, to: str, keep_times: bool) -> None:
     if not keep_times:
         other_time(new / "a" / shards[1].name)
     with pytest.raises(
-        PackError, match=rf"000000.tar, which .* add `--base DIR`: the folder that is now what {old} was"
+        PackError, match=rf"000000.tar cannot be read: .* add `--base DIR`, the folder that is now what {old} was"
     ):
         index_shards((), out, update=True)
     report = index_shards((), out, update=True, base=new)
@@ -143,7 +143,7 @@ def test_the_first_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "shards").rename(tmp_path / "moved")
     for number in (1, 2):
         (tmp_path / "moved" / shards[number].name).unlink()
-    with pytest.raises(PackError, match=rf"{tmp_path}/moved/train-000001.tar, which is in the dataset, cannot be read"):
+    with pytest.raises(PackError, match=rf"{tmp_path}/moved/train-000001.tar cannot be read"):
         index_shards((), out, update=True, base=tmp_path / "moved")
     assert (out / "manifest.json").read_bytes() == manifest
     with pytest.raises(UsageError, match="add update"):
@@ -176,7 +176,9 @@ def test_what_somebody_else_put_into_the_folder_is_not_lost(tmp_path: Path) -> N
     with pytest.raises(OutputConflict, match=r"README.md, which is no part of the dataset"):
         index_shards(shards, out, update=True)
     assert (out / "README.md").read_text() == "mine"
-    assert Manifest.load(out).records == Manifest.load(index_shards(shards[:1], tmp_path / "again").dataset).records
+    assert (
+        Manifest.load(out).records == Manifest.load(Path(index_shards(shards[:1], tmp_path / "again").dataset)).records
+    )
 
 
 def test_what_readers_and_verify_say_can_be_typed(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.listing import ListedSample, Listing
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.merge import read_rejects
+from packtrain._packer.rejects import read_rejects
 from packtrain.errors import ListError, OutputConflict, TooManyRejects, UsageError
 
 

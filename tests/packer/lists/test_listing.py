@@ -354,7 +354,7 @@ def test_names_as_labels_follow_a_file_of_class_names(tmp_path: Path) -> None:
         ("int", b"a.jpg\n", "The lines look like --labels none"),
         ("none", b"a b.jpg 3\n", "The lines look like --labels int"),
         ("float*2", b"a.jpg 1.5 2 3\n", "The lines look like --labels float*3"),
-        ("int", b"s3://bucket/a.jpg 3\n", "The paths are URLs"),
+        ("int", b"hf://bucket/a.jpg 3\n", "The paths are URLs"),
         ("int", b"a.jpg 3\rb.jpg 4\r", "Its lines end in CR alone"),
         ("int", b"a.jpg 3\n", ""),
         ("int", b"without a suffix 3\n", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +14,26 @@ import pytest
 from crc32c import crc32c
 from helpers.packing import image_list, plan_of, scratch, write_shards
 from helpers.support import flip, tree
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._core.manifest import Manifest
+from packtrain._core.index import Index, text_column
+from packtrain._core.manifest import Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
-from packtrain._packer.merge import merge, read_rejects
-from packtrain._packer.notes import load_note, note_path
+from packtrain._packer.merge_notes import merge_notes
+from packtrain._packer.notes import (
+    ListFacts,
+    NoteFacts,
+    ShardNote,
+    load_note,
+    make_parts,
+    note_columns,
+    note_path,
+)
+from packtrain._packer.output import LocalOutput
+from packtrain._packer.rejects import read_rejects
 from packtrain.errors import CorruptFile, PackError
 
 
@@ -30,19 +42,22 @@ def columns(folder: Path) -> dict[str, Any]:
     return {path.stem: np.load(path) for path in (folder / "index").glob("*.npy")}
 
 
-@settings(max_examples=25)
 @given(data=st.data(), count=st.integers(1, 40), per_shard=st.integers(1, 12), seed=st.none() | st.integers(0, 99))
 @pytest.mark.parametrize("labels", ["int", "int*2", "none"])
 def test_every_row_says_what_the_notes_say_of_its_line(
     data: st.DataObject, count: int, per_shard: int, seed: int, labels: str
 ) -> None:
+    """Whether it has the list or not, and however few records it may hold at a time."""
     refused = data.draw(st.sets(st.integers(0, count - 1), max_size=count - 1))
+    at_once = data.draw(st.none() | st.integers(1, 50))
     images = image_list(count, labels=labels)
     plan = plan_of(images, per_shard, seed=seed)
     with scratch() as folder:
         stored = write_shards(folder, plan, images, refused)
-        manifest = merge(folder, plan, images)
+        listing = data.draw(st.sampled_from([None, images]))
+        manifest = merge_notes(LocalOutput(folder), plan, listing, at_once=at_once)
         assert Manifest.load(folder) == manifest
+        Index.of(folder, manifest).check_content()
         index, rejects = columns(folder), read_rejects(folder, manifest)
 
     lines = sorted(stored)
@@ -73,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_finished_dataset_has_no_notes_and_no_column_of_an_earlier_merge(folder: Path) -> None:
     (folder / "index").mkdir()
     (folder / "index" / "old.npy").write_bytes(b"")
-    merge(folder, plan_of(image_list(6), 2), image_list(6))
+    merge_notes(LocalOutput(folder), plan_of(image_list(6), 2), image_list(6))
     assert not (folder / "parts").exists()
     assert not (folder / "index" / "old.npy").exists()
 
@@ -81,8 +96,11 @@ def test_a_finished_dataset_has_no_notes_and_no_column_of_an_earlier_merge(folde
 def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None:
     plan = plan_of(image_list(6), 2)
     (folder / plan.shards[1].name).unlink()
-    with pytest.raises(PackError, match=rf"shard {plan.shards[1].name} is missing from .*\. Run the same pack command"):
-        merge(folder, plan, image_list(6))
+    with pytest.raises(
+        PackError,
+        match=rf"1 of 3 shards are missing from .*: {plan.shards[1].name} is missing, .* Run the same pack command",
+    ):
+        merge_notes(LocalOutput(folder), plan, image_list(6))
     assert not (folder / "manifest.json").exists()
 
 
@@ -94,23 +112,52 @@ def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None
 def test_a_shard_of_other_lines_than_planned_is_refused(folder: Path, change: Any) -> None:
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 2)
+    note = load_note(folder, plan, 2, LocalOutput(folder).holds)
     assert note is not None
     replace(note, columns={**note.columns, "line": change(note.columns["line"])}).save(folder)
     before = tree(folder)
     with pytest.raises(PackError, match=rf"shard {plan.shards[2].name} in .* holds other lines than planned"):
-        merge(folder, plan, image_list(6))
+        merge_notes(LocalOutput(folder), plan, image_list(6))
     assert tree(folder) == before
+
+
+@pytest.mark.parametrize("at_once", [1, 4, None])
+def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_the_list(
+    folder: Path, at_once: int | None
+) -> None:
+    plan, output = plan_of(image_list(6), 2, seed=None), LocalOutput(folder)
+    write_shards(folder, plan, image_list(6))
+    first, third = (load_note(folder, plan, number, output.holds) for number in (0, 2))
+    assert first is not None
+    assert third is not None
+    for note, other in ((first, third), (third, first)):
+        replace(note, columns={**note.columns, "line": other.columns["line"]}).save(folder)
+    before = tree(folder)
+    with pytest.raises(PackError, match=rf"shard {plan.shards[0].name} in .* holds other lines than planned"):
+        merge_notes(output, plan, at_once=at_once)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize("at_once", [1, 4, None])
+def test_shards_that_hold_the_same_line_are_named(folder: Path, at_once: int | None) -> None:
+    plan, output = plan_of(image_list(6), 2, seed=None), LocalOutput(folder)
+    write_shards(folder, plan, image_list(6), refused=[1])
+    note = load_note(folder, plan, 2, output.holds)
+    assert note is not None
+    replace(note, columns={**note.columns, "line": np.array([1, 5], "<i8")}).save(folder)
+    names = f"{plan.shards[0].name} and {plan.shards[2].name}"
+    with pytest.raises(PackError, match=rf"shards {names} in .* hold the same line, 1\. Remove them"):
+        merge_notes(output, plan, at_once=at_once)
 
 
 def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     """LMDB, for one, orders records by its keys."""
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 0)
+    note = load_note(folder, plan, 0, LocalOutput(folder).holds)
     assert note is not None
     replace(note, columns={name: values[::-1] for name, values in note.columns.items()}).save(folder)
-    merge(folder, plan, image_list(6))
+    merge_notes(LocalOutput(folder), plan, image_list(6))
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]
 
 
@@ -118,7 +165,7 @@ def test_a_list_of_which_every_line_is_refused_is_no_dataset(tmp_path: Path) -> 
     plan = plan_of(image_list(4), 3)
     write_shards(tmp_path, plan, image_list(4), refused=range(4))
     with pytest.raises(PackError, match="no line of 4 could be packed; the first: line 0: empty file"):
-        merge(tmp_path, plan, image_list(4))
+        merge_notes(LocalOutput(tmp_path), plan, image_list(4))
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -127,7 +174,7 @@ def test_rejects_of_the_list_and_of_the_shards_come_in_line_order(tmp_path: Path
     images = ImageList(text, LabelSpec(), name="set", root=tmp_path)
     plan = plan_of(images, 1)
     write_shards(tmp_path, plan, images, refused=[2, 5])
-    manifest = merge(tmp_path, plan, images)
+    manifest = merge_notes(LocalOutput(tmp_path), plan, images)
     found = read_rejects(tmp_path, manifest)
     assert [(item.line, item.path) for item in found] == [(1, "no-label"), (2, "b"), (3, "caf\udce9 x"), (5, "c")]
     data = (tmp_path / "rejects.jsonl").read_bytes()
@@ -139,7 +186,7 @@ def test_rejects_of_the_list_and_of_the_shards_come_in_line_order(tmp_path: Path
 def test_damaged_or_missing_rejects_are_not_read(tmp_path: Path) -> None:
     plan = plan_of(image_list(4), 3)
     write_shards(tmp_path, plan, image_list(4), refused=[2])
-    manifest = merge(tmp_path, plan, image_list(4))
+    manifest = merge_notes(LocalOutput(tmp_path), plan, image_list(4))
     flip(tmp_path / "rejects.jsonl", 5)
     with pytest.raises(CorruptFile, match=r"rejects\.jsonl is damaged"):
         read_rejects(tmp_path, manifest)
@@ -153,5 +200,27 @@ def test_the_notes_outlive_a_merge_that_fails(folder: Path) -> None:
     note_path(folder, plan.shards[2].name).unlink()
     before = tree(folder)
     with pytest.raises(PackError):
-        merge(folder, plan, image_list(6))
+        merge_notes(LocalOutput(folder), plan, image_list(6))
     assert tree(folder) == before
+
+
+def test_memory_does_not_grow_with_the_records() -> None:
+    """Of 80 notes of 2,000 records, with 120 bytes for each, few are in memory at a time."""
+    size, plan = 2000, plan_of(image_list(160_000), 2000)
+    columns = note_columns(plan.schema, [0] * size, [0] * size, [((0,) * 6,)] * size)
+    paths = text_column([b"n00000000/n00000000_00000000.JPEG"] * size, size)
+    with scratch() as folder:
+        make_parts(folder)
+        for number, shard in enumerate(plan.shards):
+            (folder / shard.name).write_bytes(b"")
+            facts = NoteFacts(plan.sha256, ShardInfo(shard.name, 0, 0, size, ()), (), ListFacts(0, ()))
+            facts = replace(facts, listed=None) if number else facts
+            ShardNote(facts, columns | {"line": plan.ordinals(number)}, paths).save(folder)
+        tracemalloc.start()
+        try:
+            assert merge_notes(LocalOutput(folder), plan, at_once=4_000).records == 160_000
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # All columns take 19 MB.
+    assert peak < 8 << 20

@@ -1,0 +1,306 @@
+"""Merges the notes of all shards into the index, rejects.jsonl and manifest.json."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.errors import OutputConflict, PackError
+from packtrain._core.files import (
+    fsync_folder,
+    is_temporary,
+    make_folder,
+    remove_temporaries,
+    temporary_path,
+    write_file,
+)
+from packtrain._core.index import ROW_COLUMNS, IndexWriter
+from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FieldInfo, Manifest, ShardInfo
+from packtrain._core.schema import Field, Schema
+from packtrain._remote.urls import Url
+
+from .listing import Listing, Reject
+from .notes import MISSING, PARTS, ListFacts, ShardNote, note_columns, read_note
+from .output import Output
+from .plan import Plan
+from .rejects import RejectGuard, write_rejects
+from .reordering import Form, Reordering
+
+_NAMED: Final = 5
+"""How many shards a message names."""
+_READERS: Final = 8
+"""Notes that are read at the same time, which is mostly waiting on a network file system."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """What the notes say, apart from the rows.
+
+    Attributes:
+        shards: What the manifest will say about each shard.
+        rejects: Refused lines of each shard.
+        listed: What there is to know of the list; None if there is no shard.
+        gaps: Ordinals of the refused lines, ascending, int64 [any].
+        gap_lines: Their numbers in the list.
+    """
+
+    shards: list[ShardInfo]
+    rejects: list[tuple[Reject, ...]]
+    listed: ListFacts | None
+    gaps: Ints
+    gap_lines: Ints
+
+
+def merge_notes(
+    output: Output,
+    plan: Plan,
+    images: Listing | None = None,
+    guard: RejectGuard | None = None,
+    *,
+    at_once: int | None = None,
+) -> Manifest:
+    """Writes the index, rejects.jsonl and, last, manifest.json. Then removes the notes.
+
+    Several may do so at the same time: they write the same files, each of which appears as a whole.
+
+    Args:
+        output: Where the shards and their notes are.
+        plan: The plan.
+        images: The list, to compare the lines in the notes with it; None to do without.
+        guard: Counts the refused lines; None if they are counted already.
+        at_once: Number of records that are in memory at a time, see `Reordering`.
+
+    Raises:
+        TooManyRejects: There are more refused lines than `guard` allows.
+        PackError: A shard is missing, a shard holds other lines than planned, or no line could be packed.
+    """
+    folder = output.folder
+    # The file has no name, or only for a moment where a file system cannot do without, and goes with the process.
+    name = temporary_path(folder / PARTS).name
+    with tempfile.TemporaryFile(buffering=0, dir=folder, prefix=name) as file:
+        rows = Reordering(file.fileno(), plan.entries, _forms(plan.schema), at_once)
+        merged = _read_notes(output, plan, images, rows)
+        if images is None:
+            _check_lines(output.address, plan, rows, merged)
+        listed = merged.listed
+        if listed is None:
+            listed = ListFacts(0, ()) if images is None else ListFacts(images.duplicates, tuple(images.rejects))
+        by_shard = [listed.rejects, *merged.rejects]
+        if guard is not None:
+            for number, refused in enumerate(by_shard, -1):
+                guard.count(number, refused)
+        rejects = sorted((item for refused in by_shard for item in refused), key=lambda item: item.line)
+        if not rows.records:
+            first = f"; the first: line {rejects[0].line}: {rejects[0].reason}" if rejects else ""
+            raise PackError(
+                f"no line of {plan.lines} could be packed{first}. Mend the files and pack again with --retry-rejects"
+            )
+        manifest = Manifest(
+            name=plan.name,
+            format=plan.format,
+            fields=tuple(
+                FieldInfo.of(field)
+                if plan.schema.plain
+                else with_figures(field, rows.column(f"{field.prefix}length", merged.gaps))
+                for field in plan.schema.fields
+            ),
+            labels=plan.labels,
+            classes=plan.classes,
+            records=rows.records,
+            lines=plan.lines,
+            rejects=len(rejects),
+            duplicates=listed.duplicates,
+            plan_sha256=plan.sha256,
+            written_by=plan.written_by if plan.encoder is None else f"{plan.written_by}, {plan.encoder}",
+            rejects_file=write_rejects(folder, rejects),
+            columns=_write_index(folder / INDEX, plan.schema, rows, merged.gaps),
+            shards=tuple(merged.shards),
+        )
+    write_file(folder / MANIFEST, [manifest.dump()])
+    remove_notes(folder)
+    return manifest
+
+
+def remove_notes(folder: Path) -> None:
+    """Removes the notes; a finished dataset does not need them."""
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    fsync_folder(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the temporary files of everybody, also of those who are still at work and whose work is not needed."""
+    remove_temporaries(folder)
+    for inside in (folder / PARTS, folder / INDEX):
+        # A link leads out of the dataset.
+        if not inside.is_symlink():
+            remove_temporaries(inside)
+
+
+def _forms(schema: Schema) -> dict[str, Form]:
+    """The columns that come from notes, and ``shard``."""
+    columns = note_columns(schema, (), (), ())
+    forms = {name: Form(values.dtype.str, values.shape[1:]) for name, values in columns.items()}
+    return {**forms, "shard": Form(ROW_COLUMNS["shard"])}
+
+
+def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reordering) -> _Merged:
+    """Adds what the notes say to `rows`; compares the lines with the list if there is one.
+
+    Raises:
+        PackError: A shard is missing or has no note of its own; the message names the first ones. Or a shard holds
+            other lines than planned, as far as it can be seen by itself.
+    """
+    wrong: list[str] = []
+    others: list[str] = []
+    shards: list[ShardInfo] = []
+    rejects: list[tuple[Reject, ...]] = []
+    listed = None
+    gaps, gap_lines = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, (shard, note) in enumerate(zip(plan.shards, _notes(output, plan), strict=True)):
+        if isinstance(note, str):
+            wrong.append(f"{shard.name} {note}")
+        # Nothing comes of it if one is wrong; but all of these are named.
+        if isinstance(note, str) or wrong:
+            continue
+        lines = np.concatenate([note.columns["line"], np.array([item.line for item in note.rejects], np.int64)])
+        planned, order = np.sort(plan.ordinals(number)), np.argsort(lines, kind="stable")
+        if len(lines) != len(planned) or (
+            images is not None and not np.array_equal(images.line_numbers(planned), lines[order])
+        ):
+            others.append(shard.name)
+        if others:
+            continue
+        # Lines ascend as ordinals do.
+        ordinals = np.empty_like(planned)
+        ordinals[order] = planned
+        count = note.info.records
+        columns = {**note.columns, "shard": np.full(count, number, ROW_COLUMNS["shard"])}
+        rows.add(ordinals[:count], columns, note.paths)
+        # Not views, which would keep all of it.
+        gaps.append(ordinals[count:].copy())
+        gap_lines.append(lines[count:].copy())
+        shards.append(note.info)
+        rejects.append(note.rejects)
+        listed = listed or note.facts.listed
+    if wrong:
+        more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise PackError(
+            f"{len(wrong)} of {len(plan.shards)} shards are missing from {output.address}: "
+            f"{'; '.join(wrong[:_NAMED])}{more}. Run the same pack command again, which packs what is missing"
+        )
+    if others:
+        raise _other_lines(output.address, others[0])
+    found, numbers = np.concatenate(gaps), np.concatenate(gap_lines)
+    ascending = np.argsort(found)
+    return _Merged(shards, rejects, listed, found[ascending], numbers[ascending])
+
+
+def _notes(output: Output, plan: Plan) -> Iterator[ShardNote | str]:
+    """Yields the note of each shard, or what is wrong with it; a few are in memory at a time."""
+
+    def read(number: int) -> ShardNote | str:
+        return read_note(output.folder, plan, number, output.holds)
+
+    count = len(plan.shards)
+    with ThreadPoolExecutor(_READERS) as pool:
+        for start in range(0, count, _READERS):
+            yield from pool.map(read, range(start, min(count, start + _READERS)))
+
+
+def _check_lines(address: Path | Url, plan: Plan, rows: Reordering, merged: _Merged) -> None:
+    """Makes sure, without the list, that the lines of all shards are as planned: they ascend as the entries do.
+
+    All notes together say which lines there are. So a line that a note has in place of one of its own is found only if
+    another note has it as well, or if the order of the lines gives it away.
+    """
+    last = np.iinfo(np.int64).min
+    for first, lines in _all_lines(rows, merged):
+        if lines[0] < last or (first and lines[0] == last) or (lines[1:] <= lines[:-1]).any():
+            raise _disorder(address, plan, np.concatenate([each for _, each in _all_lines(rows, merged)]))
+        last = lines[-1]
+
+
+def _all_lines(rows: Reordering, merged: _Merged) -> Iterator[tuple[int, Ints]]:
+    """Yields the lines of some entries at a time, packed or refused, and the ordinal of the first."""
+    for first, lines in rows.filled("line"):
+        start, stop = np.searchsorted(merged.gaps, (first, first + len(lines)))
+        lines[merged.gaps[start:stop] - first] = merged.gap_lines[start:stop]
+        yield first, lines
+
+
+def _disorder(address: Path | Url, plan: Plan, lines: Ints) -> PackError:
+    """The error for `lines`, by ordinal, that do not ascend; it names the shards."""
+    entries = np.sort(lines)
+    twice = entries[1:][entries[1:] == entries[:-1]]
+    wrong = np.flatnonzero(lines == twice[0] if len(twice) else lines != entries)
+    names = [shard.name for number, shard in enumerate(plan.shards) if np.isin(wrong, plan.ordinals(number)).any()]
+    if not len(twice):
+        return _other_lines(address, names[0])
+    return PackError(
+        f"shards {' and '.join(names)} in {address} hold the same line, {twice[0]}. Remove them and run the same pack "
+        "command again"
+    )
+
+
+def _other_lines(address: Path | Url, name: str) -> PackError:
+    return PackError(
+        f"shard {name} in {address} holds other lines than planned. Remove it and run the same command again"
+    )
+
+
+def _write_index(folder: Path, schema: Schema, rows: Reordering, gaps: Ints) -> tuple[ColumnInfo, ...]:
+    """Writes the index, whose rows are in list order."""
+    make_folder(folder)
+    if folder.is_symlink():
+        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
+    writer, forms = IndexWriter(folder, rows.records), _forms(schema)
+
+    def add(names: Iterable[str]) -> None:
+        for name in names:
+            writer.add_pieces(name, forms[name].dtype, forms[name].shape, rows.column(name, gaps))
+
+    add(["line", "shard"])
+    add(schema.image.columns() if schema.image is not None else ())
+    add(["label"] if schema.labels.kind != "none" else ())
+    # The row of an entry: as many rows less than entries are before it as are refused.
+    by_place = (ordinals - np.searchsorted(gaps, ordinals) for ordinals in rows.ordinals())
+    writer.add_pieces("by_place", ROW_COLUMNS["by_place"], (), by_place)
+    writer.add_text_pieces("path", rows.text_offsets(gaps), rows.texts(gaps), rows.text_bytes)
+    for field in schema.others:
+        add(field.columns())
+    columns = writer.finish()
+    _remove_others(folder, {f"{column.name}.npy" for column in columns})
+    return columns
+
+
+def _remove_others(folder: Path, names: Collection[str]) -> None:
+    """Removes what an earlier merge left. What is not finished belongs to a merge at the same time."""
+    for path in folder.iterdir():
+        if path.name in names or is_temporary(path):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    fsync_folder(folder)
+
+
+def with_figures(field: Field, lengths: Iterable[Ints]) -> FieldInfo:
+    """A field, and what its records amount to, whose `lengths` are int64 [any] each."""
+    total, most, missing = 0, 0, 0
+    for found in lengths:
+        without = int((found == MISSING).sum())
+        total += int(found.sum()) - without * MISSING
+        most = max(most, int(found.max(initial=0)))
+        missing += without
+    return FieldInfo.of(field, total, most, missing)

@@ -1,0 +1,274 @@
+"""A dataset that is written to an object store: each shard as it is finished, and the manifest last.
+
+Shards are packed in a *spool*, a folder of this machine, and leave it when they are finished. What counts is what lies
+in the store: a spool that is lost costs the shards in progress. So each run has a spool of its own, which is locked as
+long as the run lives, and removes those of runs that were killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from typing_extensions import override
+
+from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError, UsageError
+from packtrain._core.files import file_errors, make_folder, temporary_path
+from packtrain._core.locks import Lock
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
+from packtrain._remote.client import ObjectStore
+from packtrain._remote.download import download
+from packtrain._remote.urls import Url
+
+from .notes import PARTS, ShardNote, note_path
+from .output import LocalOutput, Output
+
+_LOCK: Final = "lock"
+_DATASET: Final = "dataset"
+_MOST_BYTES: Final = 4 << 30
+"""Files that are larger are not fetched as a whole."""
+_SMALL_BYTES: Final = 16 << 20
+"""Files that are known to be larger are fetched in parts, so that they are never in memory as a whole."""
+_LISTINGS: Final = 10
+"""How often the store may list what is gone when it is read."""
+_THREADS: Final = 16
+"""Files that are fetched at the same time."""
+
+
+class ObjectOutput(Output):
+    """A folder in an object store. It is fetched from and written to by a process of its own, see `ObjectStore`.
+
+    Args:
+        url: Its address.
+        folder: Folder of this machine in which shards are packed.
+        spools: Folder for spools on each machine; None for the folder of temporary files.
+    """
+
+    def __init__(self, url: Url, folder: Path, spools: Path | None = None, *, patient: bool = False) -> None:
+        if not url.writable:
+            raise UsageError(f"{url} cannot be written to: give a folder, or an address of s3://, gs:// or az://")
+        self._url = url
+        self._folder = folder
+        self._spools = spools
+        self._objects = ObjectStore(patient=patient)
+        self._there: dict[str, int] = {}
+        """Sizes of the objects that are known to be there, by their names."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Who sends it to another process has read what lies in the store.
+        return partial(ObjectOutput, patient=True), (self._url, self._folder, self._spools)
+
+    @property
+    @override
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    @override
+    def address(self) -> Url:
+        return self._url
+
+    @override
+    def prepare(self) -> None:
+        # Others may remove what has just been listed: a trace means nothing then, and anything else, another state.
+        if not any(self._prepared() for _ in range(_LISTINGS)):
+            raise self._changing()
+
+    def _changing(self) -> RemoteError:
+        return RemoteError(
+            f"{self._url} is changed by somebody else, or lists what cannot be read: run the same command again"
+        )
+
+    def _prepared(self) -> bool:
+        """Brings what lies in the store; False if it has changed meanwhile."""
+        self._there = {found.name: found.bytes for found in self._objects.list(self._url)}
+        if self._there and PLAN not in self._there:
+            names = ", ".join(sorted(self._there)[:3])
+            raise OutputConflict(
+                f"{self._url} is not empty ({names}), and has no {PLAN} of packtrain's. Choose an empty folder"
+            )
+        wanted = [name for name in self._there if _is_in(name, PARTS) and not (self._folder / name).exists()]
+        wanted += [PLAN] if PLAN in self._there else []
+        if not all(self._fetch_all(wanted)):
+            return False
+        # Last: what it names must be there.
+        return MANIFEST not in self._there or self._fetch(MANIFEST)
+
+    @override
+    def bring_index(self) -> None:
+        wanted = [name for name in self._there if name == REJECTS or _is_in(name, INDEX)]
+        if not all(self._fetch_all(wanted)):
+            raise self._changing()
+
+    @override
+    def offer_plan(self, data: bytes) -> None:
+        make_folder(self._folder)
+        self._objects.write(self._url / PLAN, data, new=True)
+        # Another machine may have been faster.
+        self._fetch(PLAN)
+
+    @override
+    def holds(self, info: ShardInfo) -> bool:
+        files = [(file.name, file.bytes) for file in (info, *info.sidecars)]
+        for name, _ in files:
+            if name not in self._there:
+                with suppress(NotThere):
+                    self._there[name] = self._objects.size(self._url / name)
+        return all(self._there.get(name) == size for name, size in files)
+
+    @override
+    def shard_done(self, note: ShardNote) -> None:
+        files = (note.info, *note.info.sidecars)
+        address, data = self._url / PARTS / note_path(self._folder, note.info.name).name, note.dump()
+        # A note of something else must not outlive it.
+        with suppress(NotThere):
+            if self._objects.read(address, _MOST_BYTES) != data:
+                self._objects.remove(address)
+        for file in files:
+            self._upload(file.name, file.crc32c)
+            self._there[file.name] = file.bytes
+        self._objects.write(address, data)
+        # Only now: a shard that has a note here is not packed again.
+        note.save(self._folder)
+        for file in files:
+            (self._folder / file.name).unlink()
+
+    @override
+    @contextmanager
+    def arrive(self, plan_sha256: str) -> Iterator[Output]:
+        # The spool of the process that made the plan is on its machine, and this may be another one.
+        with spooled(self._url, self._spools, patient=True) as output:
+            make_folder(output.folder / PARTS)
+            yield output
+
+    @override
+    def gather(self, shards: Sequence[str]) -> None:
+        self.prepare()
+
+    @override
+    def unpublish(self) -> None:
+        for path in sorted((self._folder / PARTS).glob("*.npz")):
+            self._upload(f"{PARTS}/{path.name}")
+        self._objects.remove(self._url / MANIFEST)
+        (self._folder / MANIFEST).unlink()
+        del self._there[MANIFEST]
+
+    @override
+    def trace(self, name: str, data: bytes | None) -> None:
+        LocalOutput(self._folder).trace(name, data)
+        with suppress(RemoteError):
+            if data is None:
+                self._objects.remove(self._url / PARTS / name)
+            else:
+                self._objects.write(self._url / PARTS / name, data)
+
+    @override
+    def finish(self) -> None:
+        if MANIFEST not in self._there:
+            for path in sorted((self._folder / INDEX).iterdir()):
+                self._upload(f"{INDEX}/{path.name}")
+            self._upload(REJECTS)
+            self._upload(MANIFEST)
+        # Who may write and not remove leaves the notes there: the dataset is finished all the same.
+        with suppress(Denied), ThreadPoolExecutor(_THREADS) as pool:
+            notes = [self._url / PARTS / found.name for found in self._objects.list(self._url / PARTS)]
+            # The first that is refused takes those that wait out of the queue.
+            list(pool.map(self._objects.remove, notes))
+
+    def close(self) -> None:
+        """Ends the process that fetches and writes."""
+        self._objects.close()
+
+    def _fetch_all(self, names: Sequence[str]) -> list[bool]:
+        """Fetches files, many at a time. Says of each if it was there; of traces, always."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(self._fetch, names))
+
+    def _fetch(self, name: str) -> bool:
+        path = self._folder / name
+        make_folder(path.parent)
+        temporary = temporary_path(path)
+        try:
+            if self._there.get(name, 0) > _SMALL_BYTES:
+                download(self._objects, self._url / name, temporary)
+            else:
+                temporary.write_bytes(self._objects.read(self._url / name, _MOST_BYTES))
+        except NotThere:
+            temporary.unlink(missing_ok=True)
+            return name.startswith(f"{PARTS}/") and not name.endswith(".npz")
+        # A spool does not outlive a crash of the machine, so nothing need be durable.
+        temporary.rename(path)
+        return True
+
+    def _upload(self, name: str, checksum: int | None = None) -> None:
+        """Uploads a file, and compares what then lies there with it."""
+        self._objects.upload(self._url / name, self._folder / name)
+        if checksum is not None and (found := self._objects.checksum(self._url / name)) != checksum:
+            self._objects.remove(self._url / name)
+            raise RemoteError(
+                f"{self._url / name} does not hold what was uploaded (crc32c {found:08x}, not {checksum:08x}): run the "
+                "same command again"
+            )
+
+
+def _is_in(name: str, folder: str) -> bool:
+    """True for a file that lies in a folder of the dataset, and nowhere else once it is fetched."""
+    parent, _, last = name.rpartition("/")
+    return parent == folder and last not in ("", ".", "..")
+
+
+@contextmanager
+def spooled(url: Url, where: Path | None, *, patient: bool = False) -> Iterator[ObjectOutput]:
+    """Gives an output in an object store, with a spool that exists as long as the block.
+
+    Args:
+        url: Address of the dataset.
+        where: Folder for spools; None for the folder of temporary files.
+        patient: True if the store is known to have answered.
+
+    Raises:
+        PackError: The spool cannot be made.
+    """
+    base = Path(tempfile.gettempdir()) if where is None else where.absolute()
+    prefix = f"packtrain-{os.geteuid()}-{hashlib.sha256(str(url).encode()).hexdigest()[:12]}-"
+    with file_errors(base):
+        base.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(base, prefix)
+        lock, folder = _make_spool(base, prefix)
+    try:
+        with closing(ObjectOutput(url, folder, None if where is None else base, patient=patient)) as output:
+            yield output
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        lock.close()
+        # Those of workers on this machine that were stopped.
+        _remove_abandoned(base, prefix)
+
+
+def _make_spool(base: Path, prefix: str) -> tuple[Lock, Path]:
+    """Makes a spool, and a folder in it for the dataset."""
+    while True:
+        spool = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        # A run that starts at the same time may remove it as long as it is not locked.
+        with suppress(FileNotFoundError):
+            lock = Lock(spool / _LOCK)
+            folder = spool / _DATASET
+            folder.mkdir()
+            return lock, folder
+
+
+def _remove_abandoned(base: Path, prefix: str) -> None:
+    """Removes the spools of runs that were killed."""
+    for spool in base.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if not spool.is_symlink() and spool.stat().st_uid == os.geteuid():
+                with closing(Lock(spool / _LOCK, wait=False)):
+                    shutil.rmtree(spool)

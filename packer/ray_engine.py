@@ -1,0 +1,419 @@
+"""Runs independent tasks on a Ray cluster, one Ray task for each, as `run_tasks` does on one machine.
+
+Ray says where a task runs. Which tasks are tried again is decided here, by the same laws as in `run_tasks`, so Ray
+itself retries nothing. A task's messages, first the name of its node, then its reports, then its end, come through a
+generator of Ray's: there is no actor and no queue that could die, and what a lost node had to say is lost with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+from packtrain._core.cores import available_cores
+from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
+from packtrain._core.interrupts import postponed_ctrl_c
+
+from .engine import ATTEMPTS, Done, Raised, Report, Result, Task, failure
+
+TRIED: Final = "2.60"
+"""The version of Ray that the tests use. It has an interface for what we need, but changes some of it every month."""
+_LOST_NODES: Final = 10
+"""How often a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
+_CONNECT_SECONDS: Final = 5.0
+_END_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 5.0
+"""How often Ray is asked for the nodes of the cluster."""
+_REPORTS_PER_SECOND: Final = 1000
+"""Of the whole cluster; where it has more processors than a fifth of this, each task reports less often."""
+_REPORT_SECONDS: Final = 0.2
+_COMMAND: Final = f"pip install 'ray=={TRIED}.*'"
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """An `Engine` that runs tasks on a Ray cluster.
+
+    If the process is connected to a cluster already, that cluster is used, and stays connected.
+
+    Attributes:
+        address: ``HOST:PORT`` of a cluster, or ``"auto"`` for the one that runs on this machine. None: the cluster that
+            the variable RAY_ADDRESS names; without it, one of this machine alone is started, and ended afterwards.
+        log: True to show what Ray logs.
+    """
+
+    address: str | None = None
+    log: bool = False
+
+    def __call__(
+        self,
+        function: Callable[[Task, Callable[[Report], None]], Result],
+        tasks: Iterable[Task],
+        *,
+        workers: int,
+        on_progress: Callable[[Report], None],
+    ) -> Iterator[Result]:
+        """See `Engine`. At most two tasks per processor of the cluster wait or run at the same time.
+
+        Raises:
+            MissingDependency: Ray, or packtrain on a node, is missing or has another version.
+            UsageError: There is no such cluster, or it cannot be used from here.
+            ShardFailed: A task failed twice, or lost its node too often.
+            PacktrainError: A task raised it; the other tasks are cancelled.
+        """
+        if workers < 1:
+            return
+        ray = tried_ray()
+        with _connected(ray, self, workers):
+            run = _Run(ray, function, iter(tasks), workers, on_progress)
+            try:
+                yield from run
+            finally:
+                with postponed_ctrl_c():
+                    run.cancel()
+
+
+def tried_ray() -> Any:
+    """Imports Ray.
+
+    Raises:
+        MissingDependency: It is missing, or of a version that was not tried.
+    """
+    try:
+        found = metadata.version("ray")
+        ray = importlib.import_module("ray")
+    except (ImportError, metadata.PackageNotFoundError) as error:
+        raise MissingDependency(
+            f"packing on a cluster needs Ray, which cannot be imported ({error}): pip install 'packtrain[ray]'"
+        ) from error
+    if not f"{found}.".startswith(f"{TRIED}."):
+        raise MissingDependency(
+            f"packtrain packs with Ray {TRIED}, but Ray {found} is installed here: {_COMMAND}, on all machines of the "
+            "cluster"
+        )
+    return ray
+
+
+@contextmanager
+def _connected(ray: Any, engine: RayEngine, workers: int) -> Iterator[None]:
+    """Connects this process to the cluster for as long as the block takes, unless it is connected already."""
+    if ray.is_initialized():
+        yield
+        return
+    address = engine.address or os.environ.get("RAY_ADDRESS") or "local"
+    _require_reachable(address)
+    options = _starting(workers) if address == "local" else {}
+    level = "INFO" if engine.log else "ERROR"
+    main = threading.current_thread() is threading.main_thread()
+    on_sigterm = signal.getsignal(signal.SIGTERM) if main else None
+    with _quiet(engine.log):
+        try:
+            try:
+                with ExitStack() as stack:
+                    if address == "local":
+                        # Ray leaves processes behind, and crashes in the end, if it is stopped half-way.
+                        stack.enter_context(postponed_ctrl_c())
+                        stack.enter_context(_on_loopback())
+                    ray.init(address, log_to_driver=engine.log, job_config=_job(ray), logging_level=level, **options)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                raise UsageError(f"cannot use the Ray cluster at {address}: {error}") from error
+            yield
+        finally:
+            with postponed_ctrl_c():
+                # Ends a cluster that `init` has started, and else only the connection.
+                ray.shutdown(wait_for_processes=True)
+            if on_sigterm is not None:
+                signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def _starting(workers: int) -> dict[str, Any]:
+    """Options of a cluster of this machine alone."""
+    return {
+        "num_cpus": min(workers, available_cores()),
+        "num_gpus": 0,
+        "include_dashboard": False,
+        "_node_ip_address": "127.0.0.1",
+    }
+
+
+def _job(ray: Any) -> Any:
+    """What Ray is told of this run: that its workers are not to import from the working folder, like the command."""
+    # Ray spares the jobs of `ray://` that, which is all that this says.
+    return ray.job_config.JobConfig(_client_job=True)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Keeps a cluster that is started in this block to this machine: who reaches its ports can run any program here.
+
+    Ray puts this machine's address in the network in place of 127.0.0.1 and then listens on all addresses, except on
+    systems for which it has no clusters.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    variable, before = constants.ENABLE_RAY_CLUSTERS_ENV_VAR, constants.ENABLE_RAY_CLUSTER
+    given = os.environ.get(variable)
+    constants.ENABLE_RAY_CLUSTER = False
+    # For the processes of the cluster, which ask the same question.
+    os.environ[variable] = "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        if given is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = given
+
+
+@contextmanager
+def _quiet(log: bool) -> Iterator[None]:
+    """Keeps from standard output what Ray has to say of nodes and workers that die, unless `log` is true."""
+    module: Any = importlib.import_module("ray._private.worker")
+    before = module._worker_logs_enabled
+    module._worker_logs_enabled = log
+    try:
+        yield
+    finally:
+        module._worker_logs_enabled = before
+
+
+def _require_reachable(address: str) -> None:
+    """Refuses an address at which nothing answers: Ray itself would try for twelve minutes.
+
+    Raises:
+        UsageError: There is nothing.
+    """
+    if address == "local":
+        return
+    if "://" in address:
+        raise UsageError(
+            f"{address}: packtrain has to run on a machine of the cluster. Give HOST:PORT there, or hand in a job: "
+            "ray job submit --address http://HOST:8265 -- packtrain pack LIST OUT --engine ray"
+        )
+    services = importlib.import_module("ray._private.services")
+    try:
+        # What Ray makes of it: this machine's own name or 127.0.0.1 becomes its address in the network.
+        host, _, port = services.canonicalize_bootstrap_address_or_die(address).rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (ConnectionError, ValueError) as error:
+        raise UsageError(f"there is no Ray cluster at {address} ({error}). Start one: ray start --head") from error
+    except OSError as error:
+        raise UsageError(
+            f"no Ray cluster answers at {address} ({error}): is it running, and is this its GCS?"
+        ) from error
+
+
+def _attempt() -> Callable[[str, bytes, float], Iterator[Any]]:
+    """What a worker does: says where it is, and then carries out a task, if it has the same packtrain."""
+
+    # Being found nowhere by its name, it travels by value, and so arrives where there is no packtrain.
+    def attempt(packtrain: str, call: bytes, seconds: float) -> Iterator[Any]:
+        import socket
+        import sys
+        from importlib import import_module, metadata
+
+        context = import_module("ray").get_runtime_context()
+        where = context.get_node_id(), socket.gethostname()
+        try:
+            found = metadata.version("packtrain")
+            worker = import_module("packtrain._packer.ray_worker")
+        except Exception as error:
+            yield *where, f"{sys.executable} cannot import packtrain there ({type(error).__name__}: {error})"
+            return
+        if found != packtrain:
+            yield *where, f"{sys.executable} has packtrain {found} there, and here it is {packtrain}"
+            return
+        yield *where, None
+        yield from worker.messages(call, seconds)
+
+    return attempt
+
+
+@dataclass
+class _Trial:
+    """A task and how it went so far.
+
+    Attributes:
+        task: The task.
+        call: Function and task, pickled.
+        attempts: How often it failed or lost its worker.
+        lost: How often it lost its node.
+        node: Ray's name of the node on which it runs, or ran; empty as long as it waits.
+        host: Name of that machine.
+    """
+
+    task: Any
+    call: bytes
+    attempts: int = 0
+    lost: int = 0
+    node: str = ""
+    host: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it runs, or ran, for messages."""
+        return f" on node {self.host}" if self.host else ""
+
+
+class _Run:
+    """The tasks of one run: hands them to Ray, and tries again what failed."""
+
+    def __init__(
+        self, ray: Any, function: Callable[..., Any], tasks: Iterator[Any], workers: int, report: Callable[[Any], None]
+    ) -> None:
+        self._ray = ray
+        self._function = function
+        self._tasks = tasks
+        self._workers = workers
+        self._report = report
+        self._again: deque[_Trial] = deque()
+        self._running: dict[Any, _Trial] = {}
+        self._packtrain = metadata.version("packtrain")
+        self._remote = self._remote_attempt()
+        self._processors = 1
+        self._asked = -_LOOK_SECONDS
+        self._dead: Set[str] = frozenset()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._look()
+        self._hand_out()
+        while self._running:
+            self._ray.wait(list(self._running), num_returns=1, timeout=_LOOK_SECONDS)
+            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+            for generator in ready:
+                for message in self._heard(generator):
+                    if isinstance(message, Done):
+                        yield message.value
+                    else:
+                        self._report(message)
+            self._look()
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Hands tasks to Ray until twice as many wait or run there as can run at the same time."""
+        room = min(self._workers, 2 * self._processors) - len(self._running)
+        for _ in range(room):
+            if self._again:
+                trial = self._again.popleft()
+            else:
+                task = next(self._tasks, self)
+                if task is self:
+                    return
+                trial = _Trial(task, pickle.dumps((self._function, task), pickle.HIGHEST_PROTOCOL))
+            seconds = max(_REPORT_SECONDS, self._processors / _REPORTS_PER_SECOND)
+            self._running[self._remote.remote(self._packtrain, trial.call, seconds)] = trial
+            trial.node = trial.host = ""
+
+    def _look(self) -> None:
+        """Looks now and then at which nodes there are."""
+        if time.monotonic() - self._asked < _LOOK_SECONDS:
+            return
+        self._asked = time.monotonic()
+        nodes = {node["NodeID"]: node for node in self._ray.nodes()}
+        alive = [node for node in nodes.values() if node["Alive"]]
+        # At least one, so that a cluster that grows on demand sees some.
+        self._processors = max(1, int(sum(node["Resources"].get("CPU", 0) for node in alive)))
+        dead = nodes.keys() - {node["NodeID"] for node in alive}
+        more, self._dead = not dead <= self._dead, dead
+        if more:
+            self._remote = self._remote_attempt()
+        self._take_back(dead, more=more)
+
+    def _remote_attempt(self) -> Any:
+        """What Ray runs. Each has a queue of its own, which may be waiting for a node that is dead to give a worker."""
+        return self._ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", name="packtrain")(_attempt())
+
+    def _take_back(self, dead: Set[str], *, more: bool) -> None:
+        """Takes back the tasks of nodes that are dead. If a machine falls silent, Ray itself waits for it for minutes.
+
+        Args:
+            dead: The nodes.
+            more: True if there are more of them now. They may have tasks that have not yet said where they are.
+        """
+        for generator, trial in list(self._running.items()):
+            if trial.node in dead:
+                del self._running[generator]
+                self._lost_node(trial, "it is dead")
+            elif more and not trial.node:
+                del self._running[generator]
+                self._ray.cancel(generator, force=True)
+                self._again.append(trial)
+
+    def _heard(self, generator: Any) -> Iterator[Any]:
+        """Yields reports and result of a task that has something to say. Puts it among those to be tried again.
+
+        Raises:
+            PacktrainError: It failed for good.
+        """
+        trial = self._running[generator]
+        try:
+            said = self._ray.get(next(generator))
+        except (self._ray.exceptions.RayError, StopIteration) as error:
+            del self._running[generator]
+            self._lost(trial, error)
+            return
+        if isinstance(said, tuple):
+            trial.node, trial.host, missing = said
+            if missing is not None:
+                raise MissingDependency(f"node {trial.host}: {missing}. Install the same packtrain on all machines")
+            return
+        for message in said:
+            if isinstance(message, Done | Raised):
+                del self._running[generator]
+            if isinstance(message, Raised):
+                self._failed(trial, message)
+            else:
+                yield message
+
+    def _failed(self, trial: _Trial, raised: Raised) -> None:
+        if not raised.retry:
+            raise raised.error
+        self._try_again(trial, ShardFailed(f"{raised.error} ({trial.place.strip()})"))
+
+    def _lost(self, trial: _Trial, error: BaseException) -> None:
+        """Decides about a task of which Ray says that it came to no end."""
+        errors = self._ray.exceptions
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, errors.RayTaskError | errors.RuntimeEnvSetupError | errors.AuthenticationError):
+            raise ShardFailed(f"{trial.task} cannot run{trial.place}: {error}", shard=str(trial.task)) from error
+        if isinstance(error, errors.NodeDiedError | errors.ObjectLostError):
+            self._lost_node(trial, why)
+        else:
+            hint = ". Use fewer workers (--workers)" if isinstance(error, errors.OutOfMemoryError) else ""
+            self._try_again(trial, ShardFailed(f"its worker{trial.place} died: {why}{hint}"))
+
+    def _lost_node(self, trial: _Trial, why: str) -> None:
+        trial.lost += 1
+        if trial.lost >= _LOST_NODES:
+            raise ShardFailed(
+                f"{trial.task} lost its node {trial.lost} times, the last time{trial.place}: {why}",
+                shard=str(trial.task),
+            )
+        self._again.append(trial)
+
+    def _try_again(self, trial: _Trial, error: ShardFailed) -> None:
+        trial.attempts += 1
+        if trial.attempts >= ATTEMPTS:
+            raise failure(trial.task, error)
+        self._again.append(trial)
+
+    def cancel(self) -> None:
+        """Ends all tasks that wait or run, and waits for their end."""
+        with suppress(self._ray.exceptions.RayError):
+            for generator in self._running:
+                self._ray.cancel(generator, force=True)
+            ends = [generator.completed() for generator in self._running]
+            if ends:
+                self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
+        self._running.clear()

@@ -1,0 +1,130 @@
+"""One run through the shards of a plan: which are missing, and how they are packed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from packtrain._core.errors import ShardFailed
+from packtrain._core.files import remove_abandoned, remove_temporaries
+
+from .engine import Engine, run_tasks
+from .listing import Listing
+from .notes import ListFacts, load_note, make_parts
+from .output import Output
+from .plan import Plan
+from .rejects import RejectGuard
+from .reports import PackProgress
+from .shard import ShardProgress, ShardTask, pack_shard
+from .traces import leave_failure
+
+CLUSTER: Final = "cluster"
+"""The role of a cluster's tasks, see `ShardTask`: a machine that was taken for dead may still be at work on one."""
+
+
+def pack_elsewhere(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+    """Packs one shard like `pack_shard`, on a machine that may not be the one that made the plan.
+
+    Raises:
+        UsageError: This machine does not see the dataset's folder.
+    """
+    with task.output.arrive(task.plan.sha256) as output:
+        return pack_shard(replace(task, output=output), report)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run is about.
+
+    Attributes:
+        output: Where to.
+        plan: The plan.
+        images: The list.
+        numbers: Numbers of the shards that this run is about.
+        guard: Counts refused lines.
+        workers: Number of worker processes.
+        engine: What packs the shards, see `pack`.
+        role: What the run calls itself, if others work beside it, see `ShardTask`.
+        retry_rejects: True to pack shards that have refused lines again.
+        on_progress: See `pack`.
+    """
+
+    output: Output
+    plan: Plan
+    images: Listing
+    numbers: Sequence[int]
+    guard: RejectGuard
+    workers: int = 1
+    engine: Engine | None = None
+    role: str = ""
+    retry_rejects: bool = False
+    on_progress: Callable[[PackProgress], None] | None = None
+
+    def missing(self) -> list[int]:
+        """The numbers of the shards that have to be packed. Counts the refused lines of the others."""
+        make_parts(self.output.folder)
+        missing = []
+        for number in self.numbers:
+            note = load_note(self.output.folder, self.plan, number, self.output.holds)
+            if note is None or (self.retry_rejects and note.rejects):
+                missing.append(number)
+            else:
+                self.guard.count(number, note.rejects)
+        return missing
+
+    def pack(self, missing: Sequence[int]) -> Counter[str]:
+        """Packs these shards. Returns the remarks about their records, with the number of records of each."""
+        remarks: Counter[str] = Counter()
+        done = dict.fromkeys(missing, 0)
+        total = self._lines(self.numbers)
+        resumed = lines = total - self._lines(missing)
+
+        def advance(progress: ShardProgress) -> None:
+            nonlocal lines
+            lines += progress.lines - done[progress.number]
+            done[progress.number] = progress.lines
+            self.guard.count(progress.number, progress.rejects)
+            if self.on_progress is not None:
+                self.on_progress(PackProgress(lines, total, resumed, self.guard.total))
+
+        run, function = (run_tasks, pack_shard) if self.engine is None else (self.engine, pack_elsewhere)
+        workers = min(self.workers, len(missing))
+        try:
+            for result in run(function, self._tasks(missing), workers=workers, on_progress=advance):
+                advance(result)
+                remarks.update(result.remarks)
+            if self.engine is not None:
+                self.output.gather([self.plan.shards[number].name for number in missing])
+        except ShardFailed as error:
+            # A worker that was killed could not say so itself.
+            if error.shard is not None and self._worker_role:
+                leave_failure(self.output, error.shard, self._worker_role, str(error))
+            raise
+        finally:
+            # Workers that were stopped could not clean up.
+            (remove_abandoned if self.role else remove_temporaries)(self.output.folder)
+        return remarks
+
+    @property
+    def _worker_role(self) -> str:
+        return self.role if self.engine is None else CLUSTER
+
+    def _lines(self, numbers: Sequence[int]) -> int:
+        return sum(self.plan.shards[number].count for number in numbers)
+
+    def _tasks(self, numbers: Sequence[int]) -> Iterator[ShardTask]:
+        plan, images = self.plan, self.images
+        listed = ListFacts(images.duplicates, tuple(images.rejects))
+        for number in numbers:
+            yield ShardTask(
+                self.output,
+                plan.only(number),
+                number,
+                images.entries(plan.ordinals(number)),
+                images.source,
+                None if number else listed,
+                self._worker_role,
+                self.retry_rejects,
+            )

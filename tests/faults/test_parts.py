@@ -1,0 +1,171 @@
+"""Parts may be killed at any moment, any number of them beside each other, and so may merges: nothing is lost.
+
+Each run is a real process, killed by SIGKILL right before one of its changes to the output folder, or after half of a
+write. What is left is packed by other parts of another number, and the result has the bytes of one local run.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.faults.cases import (
+    CLEAN_ERROR,
+    DONE,
+    MERGE,
+    NO_LOCKS,
+    PACK,
+    WARM_UP,
+    Job,
+    assert_same,
+    assert_sound_if_finished,
+    finished_shards,
+    renewed,
+    written,
+)
+from helpers.faults.harness import Action, FaultPoints, FaultServer
+from helpers.support import ONE_FORMAT, tree
+
+from packtrain import merge, pack_status
+
+KILLED = -signal.SIGKILL
+SHARDS = 3
+
+
+@pytest.fixture
+def content() -> str:
+    """Images and labels: what samples hold makes no difference to parts."""
+    return "images"
+
+
+@pytest.fixture(scope="module")
+def machines(fault_library: Path, small_jobs: dict[str, Job]) -> Iterator[tuple[FaultServer, ...]]:
+    """Processes that pack beside each other."""
+    with ExitStack() as stack:
+        args = small_jobs["images"].args(Path())
+        yield tuple(stack.enter_context(FaultServer(fault_library, WARM_UP, args)) for _ in range(3))
+
+
+def local(job: Job, out: Path) -> dict[str, bytes]:
+    """What one local run gives."""
+    job.run(out)
+    return tree(out)
+
+
+def finish(job: Job, out: Path, parts: int) -> None:
+    """Packs all parts and merges them."""
+    for number in range(1, parts + 1):
+        replace(job, part=f"{number}/{parts}").run(out)
+    merge(out, max_rejects="1")
+
+
+@ONE_FORMAT
+@pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.complete)])
+def test_a_part_that_is_killed_anywhere_is_packed_by_others(
+    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints, locks: bool
+) -> None:
+    expected = local(job, memory_path / "local")
+    part = replace(job, part="1/2")
+    code = PACK if locks else NO_LOCKS + PACK
+    calls = packer.run(code, part.args(memory_path / "calls"), memory_path / "calls").calls
+    out = memory_path / "out"
+    for case in fault_points(calls, Action.KILL, Action.TEAR):
+        assert packer.run(code, part.args(renewed(out)), out, *case).returncode == KILLED, case
+        assert not (out / "manifest.json").exists()
+        finished = finished_shards(out)
+        if (out / "plan.json").exists():
+            status = pack_status(out)
+            assert (status.under_way, status.failed) == ((), ()), case
+            assert status.done == len(finished) == SHARDS - len(status.missing), case
+        finish(job, out, 3)
+        assert {name: written(out / name) for name in finished} == finished, case
+        assert_same(out, expected, case)
+
+
+def test_a_part_that_is_killed_while_it_retries_refused_lines_leaves_nothing_wrong(
+    packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, fault_points: FaultPoints
+) -> None:
+    """A shard of LMDB may have the same size with one record more, so that a note of before would seem to fit it."""
+    before, again = replace(small_job, format="lmdb"), replace(mended_job, format="lmdb", part="1/1")
+    replace(before, part="1/1").run(memory_path / "parts")
+    out = renewed(memory_path / "out", memory_path / "parts")
+    calls = packer.run(PACK, again.args(out), out).calls
+    for case in fault_points(calls, Action.KILL, Action.TEAR):
+        out = renewed(memory_path / "out", memory_path / "parts")
+        assert packer.run(PACK, again.args(out), out, *case).returncode == KILLED, case
+        finish(replace(again, retry_rejects=False), out, 1)
+        assert_sound_if_finished(out, case)
+
+
+def test_a_merge_that_is_killed_anywhere_can_be_repeated(
+    packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints
+) -> None:
+    expected = local(small_job, memory_path / "local")
+    parts, out = memory_path / "parts", memory_path / "out"
+    for number in (1, 2):
+        replace(small_job, part=f"{number}/2").run(parts)
+    calls = packer.run(MERGE, small_job.args(renewed(out, parts)), out).calls
+    assert_same(out, expected, "undisturbed")
+    for case in fault_points(calls, Action.KILL, Action.TEAR):
+        died = packer.run(MERGE, small_job.args(renewed(out, parts)), out, *case)
+        assert died.returncode == KILLED, case
+        assert_sound_if_finished(out, case)
+        merge(out, max_rejects="1")
+        assert_same(out, expected, case)
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(150, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("locks", [True, False])
+def test_any_parts_beside_each_other_and_killed(
+    machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path, rounds: int, locks: bool
+) -> None:
+    """Parts of several numbers, the same ones too, and merges: all at the same time, some of them killed."""
+    expected = local(small_job, memory_path / "local")
+    chance = random.Random(rounds + locks)
+    prefix = "" if locks else NO_LOCKS
+    for number in range(rounds):
+        out, history = renewed(memory_path / "out"), []
+        for _ in range(chance.randint(1, 4)):
+            running = []
+            for machine in machines:
+                parts = chance.randint(1, 4)
+                part = f"{chance.randint(1, parts)}/{parts}"
+                code = PACK if chance.random() < 0.8 else MERGE
+                action = chance.choice((Action.COUNT, Action.KILL, Action.TEAR))
+                at = chance.randint(1, 60)
+                history.append((code is MERGE, part, action, at))
+                args = replace(small_job, part=part).args(out)
+                running.append(machine.start(prefix + code, args, out, action, at))
+            outcomes = [end() for end in running]
+            for (merges, *_), outcome in zip(history[-3:], outcomes, strict=True):
+                assert outcome.returncode in (DONE, KILLED, 1 if merges else DONE), (number, history, outcome.output)
+                assert merges or outcome.returncode != CLEAN_ERROR, (number, history, outcome.output)
+                assert (
+                    "shards are missing" in outcome.output
+                    or "no plan.json" in outcome.output
+                    or (outcome.returncode != 1)
+                ), (number, history, outcome.output)
+            assert_sound_if_finished(out, history)
+            if (out / "plan.json").exists():
+                pack_status(out)
+        finish(small_job, out, chance.randint(1, 4))
+        assert_same(out, expected, (number, history))
+
+
+def test_merges_at_the_same_time_write_the_same(
+    machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path
+) -> None:
+    expected = local(small_job, memory_path / "local")
+    for number in (1, 2):
+        replace(small_job, part=f"{number}/2").run(memory_path / "parts")
+    for attempt in range(10):
+        out = renewed(memory_path / "out", memory_path / "parts")
+        running = [machine.start(MERGE, small_job.args(out), out) for machine in machines]
+        outcomes = [end() for end in running]
+        assert [outcome.returncode for outcome in outcomes] == [DONE] * 3, (attempt, outcomes)
+        assert_same(out, expected, attempt)

@@ -1,0 +1,316 @@
+"""An index of shards in an object store is that of the same shards on a disk, and serves as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.memory import memory_folder
+from helpers.objects.fixtures import Started
+from helpers.shards import Indexed, write_shards
+from helpers.staging.remote import BUCKET, FolderObjects, installed
+from typing_extensions import override
+
+from packtrain import StageOptions, index_shards, open_dataset, stage, verify
+from packtrain._core.manifest import Link, Manifest
+from packtrain._packer import remote_check, verifier
+from packtrain._packer.foreign import shard_files
+from packtrain._remote.objects import Found, Head
+from packtrain._remote.urls import Url
+from packtrain.errors import NoRoom, NotThere, OutputConflict, PackError, RemoteError, UsageError
+
+SETS = f"{BUCKET}/sets"
+
+
+class WritableObjects(FolderObjects):
+    """Buckets that can be listed and written to."""
+
+    @override
+    def head(self, url: Url) -> Head:
+        found, stamp = super().head(url), self.path(url).stat()
+        return found._replace(modified_ns=stamp.st_mtime_ns, etag=f'"{stamp.st_ino}"')
+
+    @override
+    def list(self, url: Url) -> Iterator[Found]:
+        for path in sorted(self.path(url).rglob("*")):
+            if path.is_file():
+                yield Found(str(path.relative_to(self.path(url))), path.stat().st_size)
+
+    @override
+    def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
+        self.fault("write", url.key)
+        path = self.path(url)
+        if new and path.exists():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return True
+
+    @override
+    def upload(self, url: Url, path: Path) -> None:
+        self.write(url, path.read_bytes())
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
+    installed(tmp_path / "store", monkeypatch)
+    objects = WritableObjects(tmp_path / "store")
+    for module in ("packtrain._remote.client", remote_check.__name__, verifier.__name__):
+        monkeypatch.setattr(f"{module}.ObjectStore", lambda **_: objects)
+    # Several ranges in the smallest shard.
+    monkeypatch.setattr(shard_files, "_REQUEST", 700)
+    return objects
+
+
+@pytest.fixture
+def shards(objects: FolderObjects) -> list[Path]:
+    """Shards in the folder of a store, which is a folder of this machine as well."""
+    return write_shards(objects.path(f"{SETS}/shards"), 3)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All files but the manifest, by name."""
+    names = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in names}
+
+
+def without_addresses(folder: Path) -> Manifest:
+    """A manifest without where its shards lie, and without what only a store says of them."""
+    manifest = Manifest.load(folder)
+    plain = [replace(each, link=replace(each.link, etag=None)) for each in manifest.shards if each.link is not None]
+    assert all(each.link and Path(each.link.path).name == each.name for each in plain)
+    return replace(manifest, base="", name="x", shards=tuple(plain))
+
+
+@pytest.mark.parametrize("out", ["here", f"{SETS}/out", f"{BUCKET}/out"])
+def test_the_index_is_that_of_the_same_shards_on_a_disk(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path, out: str
+) -> None:
+    target = tmp_path / out if out == "here" else objects.path(out)
+    there = index_shards(f"{SETS}/shards/train-{{000000..000002}}.tar", tmp_path / out if out == "here" else out)
+    here = index_shards(shards, tmp_path / "local")
+    assert str(there.dataset) == str(target if out == "here" else out)
+    assert replace(there, dataset=here.dataset) == here
+    assert files_of(target) == files_of(tmp_path / "local")
+    assert without_addresses(target) == without_addresses(tmp_path / "local")
+    bases = {"here": f"{SETS}/shards", f"{SETS}/out": "../shards", f"{BUCKET}/out": "../sets/shards"}
+    assert Manifest.load(target).base == bases[out]
+
+
+@pytest.mark.parametrize("out", ["here", f"{SETS}/out"])
+def test_it_is_verified_staged_and_read(objects: FolderObjects, shards: list[Path], tmp_path: Path, out: str) -> None:
+    dataset = str(tmp_path / out) if out == "here" else out
+    index_shards(f"{SETS}/shards", dataset)
+    index_shards(shards, tmp_path / "local")
+    report, local = verify(dataset, decode_images=True), verify(tmp_path / "local", decode_images=True)
+    assert (str(report.dataset), replace(report, dataset=local.dataset)) == (dataset, local)
+    (tmp_path / "place").mkdir()
+    copy = stage(dataset, tmp_path / "place")
+    assert Indexed(copy.path).samples() == Indexed(tmp_path / "local").samples()
+    # The copy has the shards, and asks no store.
+    asked = len(objects.requests)
+    assert verify(copy.path).problems == ()
+    assert open_dataset(copy.path)[3][1] == open_dataset(tmp_path / "local")[3][1]
+    assert len(objects.requests) == asked
+
+
+def test_no_copy_links_to_what_is_not_on_this_machine(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path
+) -> None:
+    index_shards(f"{SETS}/shards", tmp_path / "out")
+    index_shards(shards, tmp_path / "local")
+    (tmp_path / "place").mkdir()
+    options = StageOptions(to=tmp_path / "place", budget=150 << 10, partial=True)
+    with pytest.raises(NoRoom):
+        stage(tmp_path / "out", options)
+    assert 0 < stage(tmp_path / "local", options).local_shards < 3
+
+
+def test_damage_is_found_wherever_the_index_lies(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    for out in (str(tmp_path / "here"), f"{SETS}/out"):
+        index_shards(f"{SETS}/shards", out)
+    data = bytearray(shards[1].read_bytes())
+    data[600] ^= 1
+    shards[1].write_bytes(data)
+    shards[2].unlink()
+    found = [verify(out).problems for out in (tmp_path / "here", f"{SETS}/out")]
+    assert found[0] == found[1]
+    assert {problem.file for problem in found[0]} == {shards[1].name, shards[2].name}
+    # With a damaged index, each shard is compared as a whole.
+    (tmp_path / "here" / "index" / "offset.npy").write_bytes(b"")
+    whole = {problem.file for problem in verify(tmp_path / "here").problems}
+    assert {shards[1].name, shards[2].name} < whole and shards[0].name not in whole
+
+
+def test_shards_are_read_where_they_are_so_a_plain_opening_says_how(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path
+) -> None:
+    index_shards(f"{SETS}/shards", tmp_path / "out")
+    with pytest.raises(UsageError, match=rf"has its shards in {SETS}/shards, .* stage="):
+        open_dataset(tmp_path / "out")
+
+
+def test_lists_folders_and_single_objects(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    folder = f"{SETS}/shards"
+    Path(objects.path(folder), "list.txt").write_text(f"train-{{000001..000002}}.tar\n\n{folder}/{shards[0].name}\n")
+    (tmp_path / "list.txt").write_text(
+        f"{folder}/train-000001.tar\n{folder}/train-000002.tar\n{folder}/train-000000.tar"
+    )
+    lists: tuple[str | Path, ...] = (f"@{folder}/list.txt", f"@{tmp_path}/list.txt", Path(f"@{folder}/list.txt"))
+    for number, source in enumerate(lists):
+        index_shards(source, tmp_path / str(number))
+        found = [shard.name for shard in Manifest.load(tmp_path / str(number)).shards]
+        assert found == ["train-000001.tar", "train-000002.tar", "train-000000.tar"]
+    with pytest.raises(PackError, match="is there twice"):
+        index_shards([folder, f"{folder}/train-000000.tar"], tmp_path / "out")
+    with pytest.raises(PackError, match=rf"^{SETS}/none.tar is not there"):
+        index_shards(f"{SETS}/none.tar", tmp_path / "out")
+    with pytest.raises(PackError, match=r"2 of 3 shards cannot be indexed:(\n.* is not there.*){2}"):
+        index_shards([f"{folder}/{shards[0].name}", f"{folder}/a{{1,2}}.tar"], tmp_path / "out")
+    (objects.path(SETS) / "empty" / "readme.txt").parent.mkdir()
+    (objects.path(SETS) / "empty" / "readme.txt").touch()
+    with pytest.raises(PackError, match="holds no object called"):
+        index_shards(f"{SETS}/empty", tmp_path / "out")
+
+
+def test_shards_and_index_have_to_be_found_from_one_place(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path
+) -> None:
+    address = f"{SETS}/shards/{shards[0].name}"
+    (objects.folder / "other").mkdir()
+    shutil.copy(shards[1], objects.folder / "other")
+    local = str(shards[1])
+    for sources, out, why in (
+        ([address, local], str(tmp_path / "out"), "on this machine and"),
+        ([address, f"s3://other/{shards[1].name}"], str(tmp_path / "out"), "two buckets"),
+        ([local], f"{SETS}/out", "upload them first"),
+        ([address], "https://host/out", "cannot be written to"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            index_shards(sources, out)
+    with pytest.raises(UsageError, match="cannot be updated"):
+        index_shards((), f"{SETS}/out", update=True)
+
+
+def test_what_lies_at_an_address_is_left_alone(objects: FolderObjects, shards: list[Path]) -> None:
+    index_shards(f"{SETS}/shards", f"{SETS}/out")
+    for taken in (f"{SETS}/out", SETS):
+        with pytest.raises(OutputConflict, match="is not empty"):
+            index_shards(f"{SETS}/shards", taken)
+
+
+@pytest.mark.parametrize("stopped", range(1, 20, 3))
+def test_an_upload_that_is_stopped_never_looks_complete_and_is_done_again(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path, stopped: int
+) -> None:
+    left = [stopped]
+
+    def stop(member: str, key: str) -> None:
+        left[0] -= member == "write"
+        if not left[0]:
+            raise RemoteError("stopped")
+
+    objects.fault = stop
+    with pytest.raises(RemoteError, match="stopped"):
+        index_shards(f"{SETS}/shards", f"{SETS}/out")
+    assert not objects.path(f"{SETS}/out/manifest.json").exists()
+    objects.fault = lambda member, key: None
+    index_shards(f"{SETS}/shards", f"{SETS}/out")
+    index_shards(shards, tmp_path / "local")
+    assert files_of(objects.path(f"{SETS}/out")) == files_of(tmp_path / "local")
+
+
+@pytest.mark.parametrize("how", ["grown", "cut", "replaced", "gone"])
+def test_a_shard_that_changes_while_it_is_read_is_an_error(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_files, "_REQUESTS", 1)
+    reads = [0]
+
+    def change(key: str, offset: int, view: memoryview) -> None:
+        reads[0] += key.endswith(shards[1].name) and offset > 0
+        if reads[0] != 3:  # The first of these is the look at its end.
+            return
+        reads[0] += 1
+        data = shards[1].read_bytes()
+        shards[1].unlink()
+        content = {"grown": data + bytes(512), "cut": data[: len(data) // 2], "replaced": data}
+        if how in content:
+            shards[1].write_bytes(content[how])
+            os.utime(shards[1], ns=(0, 0))
+
+    objects.spoil = change
+    with pytest.raises((PackError, NotThere), match=f"{shards[1].name} (was changed while it was read|is not there)"):
+        index_shards(f"{SETS}/shards", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_is_cut_off(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    os.truncate(shards[1], 3000)
+    with pytest.raises(PackError, match=rf"^{SETS}/shards/{shards[1].name} is cut off"):
+        index_shards(f"{SETS}/shards", tmp_path / "out")
+
+
+def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    out, folder = tmp_path / "out", f"{SETS}/shards"
+    index_shards(f"{folder}/train-{{000000..000001}}.tar", out)
+    assert index_shards((), out, update=True).compared == 0
+    # The same bytes once more: another time, and another tag.
+    os.utime(shards[0], ns=(0, 0))
+    report = index_shards(folder, out, update=True)
+    assert (report.indexed, report.compared, report.shards) == (1, 1, 3)
+    index_shards(shards, tmp_path / "local")
+    assert files_of(out) == files_of(tmp_path / "local")
+    objects.path(folder).rename(objects.path(f"{BUCKET}/moved"))
+    with pytest.raises(PackError, match=rf"not there.* `--base DIR`, the folder that is now what {folder} was"):
+        index_shards((), out, update=True)
+    index_shards((), out, update=True, base=f"{BUCKET}/moved")
+    assert verify(out).problems == ()
+    # To a disk and back.
+    index_shards((), out, update=True, base=objects.path(f"{BUCKET}/moved"))
+    assert len(Indexed(out).samples()) == 12
+    index_shards((), out, update=True, base=f"{BUCKET}/moved")
+    assert json.loads((out / "manifest.json").read_text())["base"] == f"{BUCKET}/moved"
+    path = objects.path(f"{BUCKET}/moved/{shards[0].name}")
+    data = bytearray(path.read_bytes())
+    data[600] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PackError, match="has changed since it was indexed"):
+        index_shards((), out, update=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("nginx", "azurite", "fake_gcs", "xml_gcs"))],
+)
+def test_a_real_store(started_server: Started, tmp_path: Path, name: str) -> None:
+    shards, server = write_shards(tmp_path / "shards", 2), started_server(name)
+    with server.in_environment():
+        folder = Url.parse(server.fresh()) / "a b%20c"
+        for shard in shards:
+            server.put(f"{server.key(str(folder.parent))}/{folder.name}/{shard.name}", shard.read_bytes())
+        index_shards(f"{folder}/train-{{000000..000001}}.tar", tmp_path / "out", workers=2)
+        index_shards(shards, tmp_path / "local")
+        assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
+        assert without_addresses(tmp_path / "out").fields == without_addresses(tmp_path / "local").fields
+        assert verify(tmp_path / "out").problems == ()
+        with memory_folder(tmp_path) as place:
+            cached = open_dataset(tmp_path / "out", stage=place, budget="50MiB")
+            assert [cached[row][1] for row in range(len(cached))] == list(range(8))
+            if server.writable:
+                index_shards(folder, folder / "out")
+                assert verify(folder / "out").problems == ()
+
+
+def test_no_more_is_asked_for_than_ends_and_content(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    index_shards(f"{SETS}/shards", tmp_path / "out")
+    for shard in shards:
+        ranges = -(-shard.stat().st_size // 700)
+        assert objects.asked("read_into").count(f"sets/shards/{shard.name}") == ranges + 2
+    link = Manifest.load(tmp_path / "out").shards[0].link
+    assert link == Link(shards[0].name, shards[0].stat().st_mtime_ns, f'"{shards[0].stat().st_ino}"')

@@ -1,0 +1,579 @@
+"""Laws of packing in parts: whatever runs when, and stops where, the result has the bytes of one local run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from helpers.packing import scratch
+from helpers.support import encoded, image_set, picture, tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packtrain import PackOptions, PackProgress, Part, merge, open_dataset, pack, pack_status
+from packtrain._cli.pack_cmd import describe_status
+from packtrain._core.files import is_temporary, locked, temporary_path
+from packtrain._core.manifest import Manifest
+from packtrain._core.options import StoreOptions
+from packtrain._core.processes import ProcessName
+from packtrain._packer import shard as shard_module
+from packtrain._packer.notes import load_note, note_path
+from packtrain._packer.output import LocalOutput
+from packtrain._packer.plan import Plan
+from packtrain._packer.traces import Trace
+from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UsageError
+
+COUNT = 12
+SHARDS = 6
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+
+
+class Stopped(Exception):
+    """What a test raises to stop a run."""
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images, and lines that cannot be parsed, that repeat another or whose file is missing."""
+    path = image_set(tmp_path_factory.mktemp("images"), COUNT - 2)
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(f"no label here\n\n{path.read_text()}{first}missing.jpg 1\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What one local run gives."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    pack(listing, out, OPTIONS, max_rejects=2)
+    assert len(Plan.load(out).shards) == SHARDS
+    assert Manifest.load(out).rejects == 2
+    assert Manifest.load(out).duplicates == 1
+    return tree(out)
+
+
+def pack_part(listing: Path, out: Path, part: str, **options: Any) -> Any:
+    """Packs a part."""
+    return pack(listing, out, OPTIONS, part=part, **{"max_rejects": 2, **options})
+
+
+def stop_after(lines: int) -> Callable[[PackProgress], None]:
+    """Stops a run when so many lines are done."""
+
+    def stop(progress: PackProgress) -> None:
+        if progress.done - progress.resumed >= lines:
+            raise Stopped
+
+    return stop
+
+
+def check_status(out: Path) -> None:
+    """What must hold at any time: every shard is in one state, and the array packs exactly those that are not done."""
+    status = pack_status(out)
+    plan = Plan.load(out)
+    names = [item.shard for item in status.under_way] + [item.shard for item in status.failed] + [*status.missing]
+    assert len(set(names)) == len(names) == status.shards - status.done
+    assert status.part == f"auto/{SHARDS}"
+    assert bool(status.array) == (bool(names) and not status.complete)
+    noted = [number for number in range(SHARDS) if load_note(out, plan, number, LocalOutput(out).holds) is not None]
+    assert status.complete or status.done == len(noted)
+
+
+step = st.one_of(
+    st.tuples(st.just("part"), st.integers(1, 7), st.integers(1, 7), st.integers(0, 8)),
+    st.tuples(st.just("merge")),
+    st.tuples(st.just("lose"), st.integers(0, SHARDS - 1)),
+    st.tuples(st.just("whole"), st.integers(0, 8)),
+)
+
+
+@settings(max_examples=15)
+@given(schedule=st.lists(step, max_size=8), last=st.integers(1, 8))
+def test_any_schedule_of_parts_gives_the_bytes_of_one_run(
+    listing: Path, expected: dict[str, bytes], schedule: list[tuple[Any, ...]], last: int
+) -> None:
+    """Parts of changing numbers, stopped anywhere; merges at any time; shards that get lost; runs without parts."""
+    with scratch() as folder:
+        out = folder / "out"
+        for kind, *values in schedule:
+            if kind == "part":
+                number, parts, lines = values
+                with suppress(Stopped, OutputConflict):
+                    part = f"{min(number, parts)}/{parts}"
+                    pack_part(listing, out, part, on_progress=stop_after(lines) if lines else None)
+            elif kind == "merge":
+                with suppress(PackError):
+                    merge(out, max_rejects=2)
+            elif kind == "whole":
+                with suppress(Stopped):
+                    pack(listing, out, OPTIONS, max_rejects=2, on_progress=stop_after(values[0]))
+            elif kind == "lose" and (out / "plan.json").exists():
+                (out / Plan.load(out).shards[values[0]].name).unlink(missing_ok=True)
+            if (out / "plan.json").exists():
+                check_status(out)
+        if (out / "manifest.json").exists():
+            # Lost shards of a finished dataset are packed again by a run without parts.
+            pack(listing, out, OPTIONS, max_rejects=2)
+        else:
+            reports = [pack_part(listing, out, f"{number}/{last}") for number in range(1, last + 1)]
+            assert reports[-1].missing == 0
+            assert sum(report.packed + report.resumed for report in reports) == SHARDS
+            assert sum(report.records for report in reports) == COUNT - 1
+        merge(out, max_rejects=2)
+        merge(out, max_rejects=2)
+        assert tree(out) == expected
+        assert pack_status(out).complete
+
+
+def test_a_dataset_of_parts_is_read_like_any_other(listing: Path, tmp_path: Path) -> None:
+    for number in (2, 1):
+        pack_part(listing, tmp_path, f"{number}/2")
+    assert merge(tmp_path, max_rejects=2).records == COUNT - 1
+    assert [open_dataset(tmp_path)[row][1] for row in range(4)] == [0, 1, 2, 0]
+
+
+def test_a_part_may_be_given_in_three_ways(listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ID": 5, "MIN": 1, "MAX": 5, "STEP": 2, "COUNT": 3}.items():
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+    reports = [pack(listing, tmp_path, OPTIONS, part=part, max_rejects=2) for part in (Part(1, 3), "2/3", "auto")]
+    assert [report.part for report in reports] == ["1/3", "2/3", "3/3"]
+    assert [report.missing for report in reports] == [4, 2, 0]
+    with pytest.raises(UsageError, match="part=3"):
+        pack(listing, tmp_path, OPTIONS, part=3)  # type: ignore[arg-type]
+
+
+def test_more_parts_than_shards_are_no_harm(listing: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    reports = [pack_part(listing, tmp_path, f"{number}/{SHARDS + 2}") for number in range(SHARDS + 2, 0, -1)]
+    assert [report.packed for report in reports] == [0, 0, *[1] * SHARDS]
+    merge(tmp_path, max_rejects=2)
+    assert tree(tmp_path) == expected
+
+
+def test_a_part_of_another_plan_is_refused_by_name(listing: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack_part(listing, out, "1/2")
+    before = tree(out)
+    with pytest.raises(OutputConflict, match="seed: 0 there, 1 asked for"):
+        pack(listing, out, replace(OPTIONS, seed=1), part="2/2", max_rejects=2)
+    other = image_set(tmp_path / "other", 3)
+    with pytest.raises(OutputConflict, match="list_sha256: "):
+        pack(other, out, OPTIONS, part="2/2", max_rejects=2)
+    assert tree(out) == before
+
+
+class TestBesideEachOther:
+    def test_a_run_without_parts_excludes_them_and_they_exclude_it(self, listing: Path, tmp_path: Path) -> None:
+        pack_part(listing, tmp_path, "1/2")
+        with locked(tmp_path / "plan.json", shared=True):
+            pack_part(listing, tmp_path, "1/2")
+            with pytest.raises(OutputConflict, match="another packer is working"):
+                pack(listing, tmp_path, OPTIONS, max_rejects=2)
+        with locked(tmp_path / "plan.json"):
+            for run in (lambda: pack_part(listing, tmp_path, "2/2"), lambda: merge(tmp_path)):
+                with pytest.raises(OutputConflict, match="another packer is working"):
+                    run()
+
+    @pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+    def test_parts_need_no_locks(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+    ) -> None:
+        import errno
+
+        def flock(*_: object) -> None:
+            raise OSError(getattr(errno, number), "no locks here")
+
+        monkeypatch.setattr("fcntl.flock", flock)
+        for part in ("1/2", "2/2"):
+            pack_part(listing, tmp_path, part)
+        merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+    def test_temporaries_of_others_stay_until_the_merge(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        pack_part(listing, tmp_path, "1/2")
+        mine = ProcessName.mine()
+        shard = tmp_path / Plan.load(tmp_path).shards[1].name
+        others = [temporary_path(shard, owner) for owner in (None, mine, replace(mine, machine="0" * 12))]
+        dead = temporary_path(shard, replace(mine, start=mine.start + 1))
+        for path in (*others, dead):
+            path.touch()
+        pack_part(listing, tmp_path, "2/2")
+        assert {path for path in tmp_path.iterdir() if is_temporary(path)} == set(others)
+        merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_a_shard_that_another_process_finishes_meanwhile_is_done(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+    ) -> None:
+        """At any of its shards: it is already packed when this one begins, or packed and merged when it is written."""
+        write, others = shard_module._write, 0
+
+        def meanwhile(*arguments: Any) -> Any:
+            nonlocal others
+            written = write(*arguments)
+            if others == 0:
+                others += 1
+                for part in ("1/2", "2/2"):
+                    pack_part(listing, tmp_path, part)
+                if merged:
+                    merge(tmp_path, max_rejects=2)
+            return written
+
+        monkeypatch.setattr(shard_module, "_write", meanwhile)
+        report = pack_part(listing, tmp_path, "2/3")
+        assert report.missing == 0
+        merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+    def test_several_merges_at_once_write_the_same(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        pack_part(listing, tmp_path, "1/1")
+        errors: list[BaseException] = []
+        begin = threading.Barrier(4)
+
+        def run() -> None:
+            begin.wait()
+            try:
+                merge(tmp_path, max_rejects=2)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert tree(tmp_path) == expected
+
+    def test_the_first_plan_is_that_of_all(self, listing: Path, tmp_path: Path) -> None:
+        """Processes that start at the same time agree on one plan, or are refused."""
+        script = (
+            "import sys; from packtrain import PackOptions, StoreOptions, pack\n"
+            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_bytes=384, seed=int(sys.argv[3]))\n"
+            "print('ready', flush=True); input()\n"
+            "pack(sys.argv[1], sys.argv[2], options, part=sys.argv[4], max_rejects=2)\n"
+        )
+        parts = [("1/3", 0), ("2/3", 1), ("3/3", 0), ("1/3", 0)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, listing, tmp_path / "out", str(seed), part],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for part, seed in parts
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        failures = [process.communicate()[1] for process in processes]
+        seed = Plan.load(tmp_path / "out").seed
+        assert [not failure for failure in failures] == [asked == seed for _, asked in parts]
+        for failure, (_, asked) in zip(failures, parts, strict=True):
+            assert failure == "" or f"seed: {seed} there, {asked} asked for" in failure
+
+
+class TestMerge:
+    def test_missing_shards_are_named(self, listing: Path, tmp_path: Path) -> None:
+        pack_part(listing, tmp_path, "1/2")
+        missing = "; ".join(f"{shard.name} is not packed yet" for shard in Plan.load(tmp_path).shards[1::2])
+        before = tree(tmp_path)
+        with pytest.raises(PackError, match=f"3 of {SHARDS} shards are missing from .*: {missing}"):
+            merge(tmp_path)
+        assert tree(tmp_path) == before
+
+    def test_a_folder_without_a_plan_is_refused(self, tmp_path: Path) -> None:
+        for function in (merge, pack_status):
+            with pytest.raises(OutputConflict, match=r"has no plan\.json: nothing was packed there"):
+                function(tmp_path / "nothing")
+
+    @pytest.mark.parametrize("name", ["train-000099.tar.npz", "other-000000.tar.npz", "notes.txt"])
+    def test_a_note_of_no_planned_shard_is_named(self, listing: Path, tmp_path: Path, name: str) -> None:
+        pack_part(listing, tmp_path, "1/1")
+        (tmp_path / "parts" / name).write_bytes(b"")
+        with pytest.raises(OutputConflict, match=f"parts/{name} is of no shard that plan.json has"):
+            merge(tmp_path, max_rejects=2)
+        (tmp_path / "parts" / name).unlink()
+        merge(tmp_path, max_rejects=2)
+
+    def test_a_note_of_another_plan_or_shard_is_named(self, listing: Path, tmp_path: Path) -> None:
+        pack_part(listing, tmp_path / "out", "1/1")
+        pack(listing, tmp_path / "other", replace(OPTIONS, seed=1), part="1/1", max_rejects=2)
+        first, second, third = (shard.name for shard in Plan.load(tmp_path / "out").shards[:3])
+        note_path(tmp_path / "other", first).rename(note_path(tmp_path / "out", first))
+        note_path(tmp_path / "out", third).rename(note_path(tmp_path / "out", second))
+        message = (
+            f"{first} has the note of another plan; {second} has the note of another shard .{third}.; {third} is not"
+        )
+        with pytest.raises(PackError, match=message):
+            merge(tmp_path / "out", max_rejects=2)
+
+    def test_two_shards_with_the_same_line_are_named(self, listing: Path, tmp_path: Path) -> None:
+        pack_part(listing, tmp_path, "1/1")
+        plan, output = Plan.load(tmp_path), LocalOutput(tmp_path)
+        first, second = (load_note(tmp_path, plan, number, output.holds) for number in (0, 3))
+        assert first is not None
+        assert second is not None
+        size = len(second.columns["line"])
+        replace(second, columns={**second.columns, "line": first.columns["line"][:size]}).save(tmp_path)
+        names = f"{plan.shards[0].name} and {plan.shards[3].name}"
+        with pytest.raises(PackError, match=f"shards {names} .* hold the same line, {first.columns['line'].min()}"):
+            merge(tmp_path, max_rejects=2)
+
+    def test_the_refused_lines_of_all_parts_are_added_up(self, tmp_path: Path) -> None:
+        """A part allows as many as it is told; the merge sees all of them."""
+        listing = image_set(tmp_path / "images", COUNT)
+        bad = [1, 5, 8]
+        for number in bad:
+            (tmp_path / "images" / f"image {number}.jpg").write_bytes(b"<html>")
+        options = replace(OPTIONS, seed=None)
+        for number in range(1, SHARDS + 1):
+            pack(listing, tmp_path / "out", options, part=f"{number}/{SHARDS}", max_rejects=1)
+        assert pack_status(tmp_path / "out").rejects == 3
+        with pytest.raises(TooManyRejects, match=r"3 of 12 lines refused, 2 allowed"):
+            merge(tmp_path / "out", max_rejects=2)
+        assert merge(tmp_path / "out", max_rejects="25%").rejects == 3
+        pack(listing, tmp_path / "local", options, max_rejects=3)
+        assert tree(tmp_path / "out") == tree(tmp_path / "local")
+        assert merge(tmp_path / "out", max_rejects=0).complete_before, "it was accepted once"
+
+    def test_refused_lines_are_tried_again_by_the_parts_that_have_them(self, tmp_path: Path) -> None:
+        listing = image_set(tmp_path / "images", COUNT)
+        good = (tmp_path / "images" / "image 5.jpg").read_bytes()
+        (tmp_path / "images" / "image 5.jpg").write_bytes(b"<html>")
+        for part in ("1/2", "2/2"):
+            pack(listing, tmp_path / "out", OPTIONS, part=part, max_rejects=1)
+        (tmp_path / "images" / "image 5.jpg").write_bytes(good)
+        again = [
+            pack(listing, tmp_path / "out", OPTIONS, part=f"{number}/3", retry_rejects=True) for number in (1, 2, 3)
+        ]
+        assert sum(report.packed for report in again) == 1
+        merge(tmp_path / "out", max_rejects=0)
+        pack(listing, tmp_path / "local", OPTIONS)
+        found = tree(tmp_path / "out")
+        assert {name for name, data in tree(tmp_path / "local").items() if found[name] != data} == set()
+
+    def test_a_run_without_parts_that_was_stopped_can_be_merged_too(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path
+    ) -> None:
+        with pytest.raises(Stopped):
+            pack(listing, tmp_path, OPTIONS, max_rejects=2, on_progress=stop_after(COUNT))
+        assert not (tmp_path / "manifest.json").exists()
+        merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+
+def test_a_finished_dataset_is_left_alone_and_never_reopened(
+    listing: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    pack(listing, tmp_path, OPTIONS, max_rejects=2)
+    report = pack_part(listing, tmp_path, "2/3")
+    assert (report.complete_before, report.packed, report.part) == (True, 0, "2/3")
+    with pytest.raises(OutputConflict, match="it has refused lines: run the same command without --part"):
+        pack_part(listing, tmp_path, "2/3", retry_rejects=True)
+    assert tree(tmp_path) == expected
+    lost = tmp_path / Plan.load(tmp_path).shards[3].name
+    lost.unlink()
+    with pytest.raises(OutputConflict, match=f"1 of its shards are missing .first: {lost.name}.: .* without --part"):
+        pack_part(listing, tmp_path, "1/3")
+    with pytest.raises(PackError, match=f"is finished, but has lost {lost.name} since.* without --part"):
+        merge(tmp_path)
+    status = pack_status(tmp_path)
+    assert (status.complete, status.done, status.missing, status.array) == (True, SHARDS - 1, (lost.name,), "")
+    assert "run the same pack command without --part" in "\n".join(describe_status(status))
+    pack(listing, tmp_path, OPTIONS, max_rejects=2)
+    assert tree(tmp_path) == expected
+
+
+class TestStatus:
+    @pytest.fixture
+    def stopped(self, listing: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+        """A process that stops in the middle of the first shard of part 2/3, when part 1/3 is packed."""
+        pack_part(listing, tmp_path, "1/3")
+        script = (
+            "import os, signal, sys; from packtrain import PackOptions, StoreOptions, pack\n"
+            "from packtrain._packer import shard\n"
+            "shard._write = lambda *_: (print(os.getpid(), flush=True), os.kill(os.getpid(), signal.SIGSTOP))\n"
+            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_bytes=384)\n"
+            "pack(sys.argv[1], sys.argv[2], options, part='2/3', max_rejects=2)\n"
+        )
+        command = [sys.executable, "-c", script, str(listing), str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert int(process.stdout.readline()) == process.pid
+            yield process
+            process.kill()
+
+    def test_it_names_who_packs_what_and_what_to_run(self, stopped: subprocess.Popen[str], tmp_path: Path) -> None:
+        names = [shard.name for shard in Plan.load(tmp_path).shards]
+        status = pack_status(tmp_path)
+        (one,) = status.under_way
+        assert (one.shard, one.process, one.run, one.job) == (names[1], stopped.pid, "part 2/3", None)
+        assert (status.done, status.missing) == (2, (names[2], names[4], names[5]))
+        assert (status.part, status.array, status.array_under_way) == (f"auto/{SHARDS}", "3,5,6", "2")
+        assert status.seconds_left is not None
+        stopped.kill()
+        stopped.wait()
+        status = pack_status(tmp_path)
+        assert (status.under_way, status.array, status.array_under_way) == ((), "2,3,5,6", "")
+        assert status.missing == (names[1], names[2], names[4], names[5]), "its process has ended"
+        assert status.seconds_left is None, "nobody is packing"
+
+    def test_a_process_of_another_machine_may_still_be_packing(
+        self, stopped: subprocess.Popen[str], tmp_path: Path
+    ) -> None:
+        stopped.kill()
+        stopped.wait()
+        (trace,) = (tmp_path / "parts").glob("*.packing")
+        machine = ProcessName.mine().machine
+        trace.write_text(trace.read_text().replace(machine, "0" * 12))
+        (one,) = pack_status(tmp_path).under_way
+        assert one.process == stopped.pid
+
+    def test_what_is_no_trace_says_nothing(self, stopped: subprocess.Popen[str], tmp_path: Path) -> None:
+        (trace,) = (tmp_path / "parts").glob("*.packing")
+        for content in (b"", b"\xff", b"[]", b'{"host": 1}', bytes(1 << 17)):
+            trace.write_bytes(content)
+            assert pack_status(tmp_path).under_way == ()
+
+    def test_the_job_is_named(self, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[str | None] = []
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
+        monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
+        pack_part(
+            listing,
+            tmp_path,
+            "1/1",
+            on_progress=lambda _: seen.extend(one.job for one in pack_status(tmp_path).under_way),
+        )
+        assert set(seen) == {"77_5"}
+
+    def test_a_failed_shard_is_named_until_it_is_packed(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = shard_module._write
+
+        def fail(task: Any, *rest: Any) -> Any:
+            if task.number == 2:
+                raise ShardFailed("cannot read a.jpg: Input/output error")
+            return write(task, *rest)
+
+        monkeypatch.setattr(shard_module, "_write", fail)
+        with pytest.raises(ShardFailed, match="failed twice"):
+            pack_part(listing, tmp_path, "3/3")
+        pack_part(listing, tmp_path, "1/3")
+        status = pack_status(tmp_path)
+        (one,) = status.failed
+        assert one.shard == Plan.load(tmp_path).shards[2].name
+        assert "cannot read a.jpg: Input/output error" in one.why
+        assert (one.run, status.done, len(status.missing)) == ("part 3/3", 2, 3)
+        assert status.array == "2,3,5,6"
+        monkeypatch.setattr(shard_module, "_write", write)
+        pack_part(listing, tmp_path, "3/6")
+        assert pack_status(tmp_path).failed == ()
+        (tmp_path / one.shard).unlink()
+        assert one.shard in pack_status(tmp_path).missing, "it failed before it was packed and lost"
+        for part in ("1/2", "2/2"):
+            pack_part(listing, tmp_path, part)
+        status = pack_status(tmp_path)
+        assert (status.done, status.array, status.complete, status.seconds_left) == (SHARDS, "", False, 0)
+        merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+        assert pack_status(tmp_path) == replace(status, complete=True)
+
+    @pytest.mark.parametrize("message", ["{} failed twice: killed", "{} lost its node 10 times"])
+    def test_a_shard_that_an_engine_gives_up_has_failed(self, listing: Path, tmp_path: Path, message: str) -> None:
+        """Whatever the message says, and also if its worker could not say so itself."""
+
+        def engine(_: object, tasks: Iterable[Any], **__: object) -> Any:
+            name = [str(task) for task in tasks][3]
+            raise pickle.loads(pickle.dumps(ShardFailed(message.format(name), shard=name)))
+
+        with pytest.raises(ShardFailed):
+            pack(listing, tmp_path, OPTIONS, max_rejects=2, engine=cast(Any, engine))
+        status = pack_status(tmp_path)
+        (one,) = status.failed
+        assert (one.shard, one.run, len(status.missing)) == (Plan.load(tmp_path).shards[3].name, "cluster", SHARDS - 1)
+        assert str(one).startswith(f"{one.shard}: cluster on ")
+
+    @pytest.mark.complete
+    def test_a_shard_whose_worker_is_killed_twice_has_failed(self, tmp_path: Path) -> None:
+        """The worker cannot say so itself."""
+        (tmp_path / "big.jpg").write_bytes(encoded(picture(0, 1600, 1200)))
+        listing = tmp_path / "train.txt"
+        listing.write_text("big.jpg 0\n" * 40)
+        out, ended = tmp_path / "out", threading.Event()
+        killed: set[int] = set()
+
+        def kill() -> None:
+            while not ended.wait(0.002):
+                trace = Trace.load(out, "train-000000.tar.packing")
+                process = None if trace is None else ProcessName.parse(trace.process)
+                if process is not None and not process.ended:
+                    with suppress(ProcessLookupError):
+                        os.kill(process.process, signal.SIGKILL)
+                        killed.add(process.process)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        options = PackOptions(shard_bytes=20 * (tmp_path / "big.jpg").stat().st_size)
+        try:
+            with pytest.raises(ShardFailed, match=r"train-000000\.tar failed twice: its worker was killed by SIGKILL"):
+                pack(listing, out, options, part="1/1", workers=2)
+        finally:
+            ended.set()
+            killer.join()
+        assert len(killed) == 2
+        status = pack_status(out)
+        assert ["killed by SIGKILL" in one.why for one in status.failed if one.shard == "train-000000.tar"] == [True]
+        assert not [path for path in out.iterdir() if is_temporary(path)], "these workers have ended for certain"
+        pack(listing, out, options, part="1/1")
+        assert merge(out).records == 40
+
+    def test_many_shards_share_as_many_tasks_as_slurm_allows(self, tmp_path: Path) -> None:
+        images = tmp_path / "train.txt"
+        images.write_text("".join(f"{number}.jpg 0\n" for number in range(2500)))
+        options = PackOptions(store=StoreOptions("raw", resize="1x1"), shard_bytes=3)
+        with pytest.raises(TooManyRejects):
+            pack(images, tmp_path / "out", options, part="1/2500", max_rejects=0)
+        status = pack_status(tmp_path / "out")
+        assert (status.shards, status.part, status.array) == (2500, "auto/1000", "1-1000")
+
+
+def test_the_columns_of_notes_are_those_of_the_index(listing: Path, tmp_path: Path) -> None:
+    """The merge needs no list: all that comes from it is in the notes."""
+    pack_part(listing, tmp_path, "1/1")
+    plan = Plan.load(tmp_path)
+    notes = [load_note(tmp_path, plan, number, LocalOutput(tmp_path).holds) for number in range(SHARDS)]
+    paths = {}
+    for note in notes:
+        assert note is not None
+        offsets, texts = note.paths
+        for place, line in enumerate(note.columns["line"].tolist()):
+            paths[line] = texts[offsets[place] : offsets[place + 1]].tobytes().decode()
+    assert paths[2] == "image 0.jpg"
+    assert [paths[line] for line in sorted(paths)] == [
+        line.rsplit(" ", 1)[0] for line in listing.read_text().splitlines()[2:-1]
+    ]
+    assert np.all(np.diff(sorted(paths)) == 1)

@@ -1,0 +1,192 @@
+"""Nodes, workers and drivers die while a cluster packs: the dataset has the bytes of a local run all the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from helpers.fates import work
+from helpers.ray_cluster import RayCluster, a_driver, children, descendants, ray_cluster, title
+from helpers.ray_packing import pack_slowly
+from helpers.support import image_set, tree
+
+from packtrain import PackOptions, PackProgress, RayEngine, pack
+from packtrain._core.options import StoreOptions
+from packtrain.errors import ShardFailed
+
+pytestmark = [
+    pytest.mark.stress,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'packtrain[ray]'"),
+]
+
+COUNT = 60
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=4 * 8 * 8 * 3)
+"""Records of one size, four in each shard."""
+ARGUMENTS = ("--store", "raw", "--resize", "8x8", "--shard-size", str(OPTIONS.shard_bytes))
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty images; not to be changed."""
+    return image_set(tmp_path_factory.mktemp("images"), COUNT)
+
+
+@pytest.fixture(scope="module")
+def local(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a local run makes of them."""
+    folder = tmp_path_factory.mktemp("local")
+    pack(listing, folder, OPTIONS)
+    return tree(folder)
+
+
+@pytest.fixture
+def cluster() -> Iterator[RayCluster]:
+    """Three nodes with one processor each."""
+    with ray_cluster(1, 1, 1) as it:
+        yield it
+
+
+@pytest.fixture(autouse=True)
+def _slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packtrain._packer.run.pack_elsewhere", pack_slowly)
+
+
+def pack_and(cluster: RayCluster, listing: Path, out: Path, *, at: list[int], do: Callable[[], None]) -> None:
+    """Packs, and does something whenever so many lines are done."""
+    left = sorted(at)
+
+    def watch(state: PackProgress) -> None:
+        while left and state.done >= left[0]:
+            left.pop(0)
+            do()
+
+    report = pack(listing, out, OPTIONS, engine=RayEngine(cluster.address), on_progress=watch)
+    assert left == []
+    assert report.records == COUNT
+
+
+def until(happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Waits until `happened()` is true; after `seconds` the test fails."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+@a_driver
+def test_workers_are_killed(cluster: RayCluster, listing: Path, local: dict[str, bytes], tmp_path: Path) -> None:
+    chance = random.Random(0)
+
+    def kill() -> None:
+        if workers := cluster.workers():
+            os.kill(chance.choice(workers), signal.SIGKILL)
+
+    pack_and(cluster, listing, tmp_path, at=[5, 15, 30], do=kill)
+    assert tree(tmp_path) == local
+
+
+@a_driver
+def test_nodes_are_killed_and_others_join(
+    cluster: RayCluster, listing: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    def kill() -> None:
+        cluster.kill(cluster.nodes[0])
+        cluster.add_node()
+
+    pack_and(cluster, listing, tmp_path, at=[5, 25], do=kill)
+    assert tree(tmp_path) == local
+
+
+@a_driver
+def test_a_node_that_comes_back_from_the_dead_changes_nothing(
+    cluster: RayCluster, listing: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Its tasks have long been done by others, and it goes on with them."""
+    stopped: list[int] = []
+
+    def stop() -> None:
+        node = cluster.nodes[0]
+        stopped.extend([node, *children(node)])
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+
+    pack_and(cluster, listing, tmp_path, at=[5], do=stop)
+    assert tree(tmp_path) == local
+    for process in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+    until(lambda: not any(title(process).startswith("ray::packtrain") for process in stopped), "the end of its tasks")
+    assert tree(tmp_path) == local
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, None)])
+@a_driver
+def test_a_driver_that_ends_leaves_no_task_and_the_next_one_continues(
+    cluster: RayCluster, listing: Path, local: dict[str, bytes], tmp_path: Path, number: int, code: int | None
+) -> None:
+    options = ("--engine", "ray", "--address", cluster.address, *ARGUMENTS)
+    command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, *options)
+    for wanted in (2, 5):
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= wanted, "finished shards")  # noqa: B023
+        driver.send_signal(number)
+        said = driver.communicate(timeout=60)
+        assert driver.returncode == code if code is not None else driver.returncode, said
+        until(lambda: cluster.workers() == [], "the end of all tasks")
+        assert not (tmp_path / "manifest.json").exists()
+    assert [bool(title(node)) for node in cluster.nodes] == [True] * 3
+    report = pack(listing, tmp_path, OPTIONS, engine=RayEngine(cluster.address))
+    assert report.resumed >= 5
+    assert tree(tmp_path) == local
+
+
+def test_a_driver_that_is_killed_takes_the_cluster_that_it_started_with_it(
+    listing: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, "--engine", "ray", *ARGUMENTS)
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 2, "finished shards")
+    # Ray's agents of a node find out for themselves, after a minute.
+    started = [process for process in descendants(driver.pid) if "Agent" not in title(process)]
+    assert any(title(process).startswith("ray::packtrain") for process in started)
+    driver.kill()
+    driver.wait(60)
+    until(lambda: not any(map(title, started)), f"the end of {started}")
+    pack(listing, tmp_path, OPTIONS)
+    assert tree(tmp_path) == local
+
+
+@a_driver
+def test_a_shard_that_always_fails_is_named_and_the_others_stay(cluster: RayCluster, tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 12)
+    options = replace(OPTIONS, seed=None)
+    pack(listing, tmp_path / "local", options)
+    # What cannot be read is not the fault of the file, so it is no reject.
+    closed = tmp_path / "images" / "image 5.jpg"
+    closed.rename(aside := tmp_path / "image 5.jpg")
+    closed.symlink_to("/proc/self/mem")
+    engine = RayEngine(cluster.address)
+    with pytest.raises(ShardFailed, match=r"train-000001\.tar failed twice: cannot read .*image 5\.jpg .*on node"):
+        pack(listing, tmp_path / "out", options, engine=engine)
+    closed.unlink()
+    aside.rename(closed)
+    pack(listing, tmp_path / "out", options, engine=engine)
+    assert tree(tmp_path / "out") == tree(tmp_path / "local")
+
+
+@a_driver
+def test_a_straggler_holds_up_nobody(cluster: RayCluster, tmp_path: Path) -> None:
+    tasks = ((tmp_path, number, "dawdles" if number == 0 else "") for number in range(30))
+    results = list(RayEngine(cluster.address)(work, tasks, workers=99, on_progress=lambda _: None))
+    assert sorted(results) == [number * number for number in range(30)]
+    assert results[-1] == 0

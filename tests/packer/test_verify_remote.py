@@ -1,0 +1,184 @@
+"""`verify` and `info` of a dataset in an object store find what they find on a disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.staging.remote import BUCKET, FolderObjects, installed
+from helpers.support import flip, image_set, packed, shard_bytes
+
+from packtrain import Problem, VerifyProgress, index_shards, verify
+from packtrain._core.manifest import Manifest
+from packtrain._packer import remote_check, verifier
+from packtrain._readers.dataset import summary
+from packtrain._readers.dataset.summary import summarise
+from packtrain._remote.urls import Url
+from packtrain.errors import CorruptFile, NotADataset, RemoteError
+
+FORMATS = ("tar", "hdf5", "lmdb")
+SHARDS = (".tar", ".h5", ".mdb")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, which is empty again at the end."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> FolderObjects:
+    objects = installed(tmp_path / "store", monkeypatch)
+    for module in (remote_check, verifier, summary):
+        monkeypatch.setattr(module, "ObjectStore", lambda **_: objects)
+    return objects
+
+
+@pytest.fixture(params=FORMATS)
+def dataset(request: pytest.FixtureRequest, objects: FolderObjects, tmp_path: Path) -> Path:
+    """A dataset of three shards, in the folder that the store has it in."""
+    listing = image_set(tmp_path / "images", 12)
+    return packed(listing, objects.path(f"{BUCKET}/a set"), request.param, shard_bytes=shard_bytes(listing, 4) + 1)
+
+
+URL = f"{BUCKET}/a set"
+
+
+def local(problems: tuple[Problem, ...], dataset: Path) -> list[Problem]:
+    """Problems of a folder, as they should be told of the store."""
+    return [replace(problem, message=problem.message.replace(str(dataset), URL)) for problem in problems]
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_sound_dataset(dataset: Path, objects: FolderObjects, temporary: Path, decode: bool) -> None:
+    seen: list[VerifyProgress] = []
+    most = [0]
+
+    def measure(member: str, key: str) -> None:
+        shards = [path for path in temporary.rglob("*") if path.suffix in SHARDS]
+        most[0] = max(most[0], len(shards))
+
+    objects.fault = measure
+    report = verify(URL, decode_images=decode, on_progress=seen.append)
+    assert (report.dataset, report.problems) == (Url.parse(URL), ())
+    assert replace(report, dataset=dataset) == verify(dataset, decode_images=decode)
+    assert {progress.total for progress in seen} == {12}
+    assert report.shards > 1
+    assert most[0] == 1, "one shard at a time"
+
+
+def test_each_kind_of_damage_is_found_as_on_a_disk(dataset: Path) -> None:
+    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+    for name in ("plan.json", "rejects.jsonl"):
+        (dataset / name).chmod(0o600)
+        (dataset / name).write_bytes(b"other\n")
+    for tenth in range(1, 10):
+        flip(shards[0], shards[0].stat().st_size * tenth // 10)
+    os.truncate(shards[1], shards[1].stat().st_size // 2)
+    expected = local(verify(dataset).problems, dataset)
+    assert len(expected) > 3
+    assert any(problem.row is not None for problem in expected)
+    assert list(verify(URL).problems) == expected
+
+
+def test_a_damaged_index_leaves_the_files_to_be_compared(dataset: Path) -> None:
+    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+    flip(dataset / "index" / "label.npy", -1)
+    flip(shards[-1], 100)
+    assert list(verify(URL).problems) == local(verify(dataset).problems, dataset)
+
+
+def test_a_shard_that_is_not_there(dataset: Path) -> None:
+    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+    shards[0].unlink()
+    (problem,) = verify(URL).problems
+    assert problem.file == shards[0].name
+    assert f"{URL}/{shards[0].name} is not there; its " in problem.message
+    assert not problem.unreadable
+
+
+def test_a_shard_that_cannot_be_read_says_nothing_about_its_content(dataset: Path, objects: FolderObjects) -> None:
+    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+
+    def fail(member: str, key: str) -> None:
+        if key.endswith(shards[1].name):
+            raise RemoteError("503 Slow Down")
+
+    objects.fault = fail
+    (problem,) = verify(URL).problems
+    assert problem == Problem(shards[1].name, "503 Slow Down", unreadable=True)
+
+
+def test_what_goes_wrong_on_the_way_is_no_damage(dataset: Path, objects: FolderObjects) -> None:
+    lies = [1]
+
+    def lie(key: str, offset: int, view: memoryview) -> None:
+        if key.endswith(SHARDS) and lies:
+            view[len(view) // 2] ^= lies.pop()
+
+    objects.spoil = lie
+    assert verify(URL).problems == ()
+    assert not lies
+
+
+def test_a_run_that_was_stopped_goes_on(dataset: Path, objects: FolderObjects, tmp_path: Path) -> None:
+    def stop(state: VerifyProgress) -> None:
+        if state.records:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(URL, journal=tmp_path / "journal", on_progress=stop)
+    objects.requests.clear()
+    whole = verify(URL, journal=tmp_path / "journal")
+    assert whole.records == 12
+    assert len([key for key in objects.asked("head") if key.endswith(SHARDS)]) == whole.shards - 1
+
+
+def test_no_dataset(objects: FolderObjects) -> None:
+    for function in (verify, summarise):
+        with pytest.raises(NotADataset, match=f"no dataset at {BUCKET}/nothing"):
+            function(f"{BUCKET}/nothing")
+
+
+def test_info(dataset: Path, objects: FolderObjects) -> None:
+    found = summarise(URL)
+    assert str(found.dataset) == URL
+    assert replace(found, dataset=dataset) == summarise(dataset)
+    assert not any("train-" in key for _, key in objects.requests), "no shard is read"
+
+
+def test_info_names_the_store_and_not_the_copy(dataset: Path, objects: FolderObjects) -> None:
+    (dataset / "index" / "line.npy").unlink()
+    with pytest.raises(CorruptFile, match=f"^{URL}/index/line.npy is missing") as caught:
+        summarise(URL)
+    assert caught.value.file == "index/line.npy"
+
+
+def test_a_damaged_manifest_is_a_problem(dataset: Path) -> None:
+    flip(dataset / "manifest.json", 30)
+    (problem,) = verify(URL).problems
+    assert problem.file == "manifest.json"
+    assert problem.message.startswith(f"{URL}/manifest.json is damaged")
+    shutil.rmtree(dataset)
+
+
+def test_shards_that_lie_elsewhere_in_the_store(objects: FolderObjects, tmp_path: Path) -> None:
+    listing = image_set(tmp_path / "images", 6)
+    tars = packed(listing, objects.path(f"{BUCKET}/tars"), "tar", shard_bytes=shard_bytes(listing, 3) + 1)
+    index_shards([tars], out := objects.path(f"{BUCKET}/sets/indexed"))
+    (out / "manifest.json").write_bytes(replace(Manifest.load(out), base="../../tars").dump())
+    url = f"{BUCKET}/sets/indexed"
+    report = verify(url)
+    assert (report.records, report.linked, report.problems) == (6, True, ())
+    shard = sorted(tars.glob("*.tar"))[1]
+    flip(shard, 1000)
+    assert {problem.file for problem in verify(url).problems} == {shard.name}
