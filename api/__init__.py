@@ -28,14 +28,21 @@ if TYPE_CHECKING:
     from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
     from packtrain._packer.foreign.indexer import IndexReport as IndexReport
     from packtrain._packer.foreign.indexer import index_shards as index_shards
+    from packtrain._packer.merge import merge as merge
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
+    from packtrain._packer.parts import Part as Part
     from packtrain._packer.problem import Problem as Problem
-    from packtrain._packer.runner import PackProgress as PackProgress
-    from packtrain._packer.runner import PackReport as PackReport
+    from packtrain._packer.ray_engine import RayEngine as RayEngine
+    from packtrain._packer.reports import PackProgress as PackProgress
+    from packtrain._packer.reports import PackReport as PackReport
     from packtrain._packer.runner import pack as pack
     from packtrain._packer.shard_check import VerifyProgress as VerifyProgress
+    from packtrain._packer.status import FailedShard as FailedShard
+    from packtrain._packer.status import PackStatus as PackStatus
+    from packtrain._packer.status import UnderWay as UnderWay
+    from packtrain._packer.status import pack_status as pack_status
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
     from packtrain._readers.backends.train_val import TrainVal as TrainVal
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
     from packtrain._readers.dataset.image_dataset import concat as concat
     from packtrain._readers.dataset.image_dataset import open_dataset as open_dataset
     from packtrain._readers.loader import BlockShuffled as BlockShuffled
+    from packtrain._readers.loader import ChunkShuffled as ChunkShuffled
     from packtrain._readers.loader import Loader as Loader
     from packtrain._readers.loader import Order as Order
     from packtrain._readers.loader import Ragged as Ragged
@@ -76,15 +84,21 @@ _HOMES = {
     "_filler.status": ("FillStatus",),
     "_packer.convert": ("ConvertOptions", "convert"),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
+    "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
-    "_packer.runner": ("PackProgress", "PackReport", "pack"),
+    "_packer.ray_engine": ("RayEngine",),
+    "_packer.reports": ("PackProgress", "PackReport"),
+    "_packer.runner": ("pack",),
+    "_packer.parts": ("Part",),
     "_packer.problem": ("Problem",),
     "_packer.shard_check": ("VerifyProgress",),
+    "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),
     "_packer.verifier": ("VerifyReport", "verify"),
     "_readers.backends.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": (
         "BlockShuffled",
+        "ChunkShuffled",
         "Loader",
         "Order",
         "Ragged",

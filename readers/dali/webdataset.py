@@ -17,6 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from packtrain._core.arguments import choice, flag, whole
 from packtrain._core.errors import LoaderError, UsageError
+from packtrain._core.keys import mixed
 
 from ..dataset.image_dataset import ImageDataset, samples_of
 from ..dataset.samples import PackedSamples
@@ -27,7 +28,6 @@ from ..loader.device import device_of, transfer_of
 from ..loader.engine import Batch, Engine, Job
 from ..loader.passes import Token
 from ..loader.postprocess import BatchTransform, Postprocess
-from ..loader.randomness import mixed
 from ..loader.ranks import Place, Ranks, Seed
 from ..transforms.geometric import RandomHorizontalFlip, RandomResizedCrop
 from ..transforms.undecoded import require_plannable
@@ -314,6 +314,7 @@ def shards_of(dataset: Any) -> Shards:
     numbers = [number for number, shard in enumerate(manifest.shards) if shard.records]
     labels = manifest.labels
     reasons = {
+        "a dataset that is read from an object store": store.chunks is not None,
         f"shards of format {manifest.format}": manifest.format != "tar",
         "shards without an index of DALI's": any(not manifest.shards[number].sidecars for number in numbers),
         "a dataset without samples": not numbers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from packtrain._core.schema import IMAGE
 
 from ..formats import container
 from .records import Faults, FieldRecords
-from .shards import IO, Io, Shard, Shards, descriptor_budget
+from .shards import IO, Io, ShardFile, Shards, descriptor_budget
 
 _MOST_INDEX_BYTES: Final = 4 << 30
 _INDEXES: Final = 0.25
@@ -59,6 +60,7 @@ class CacheFiles:
         check: Whether each record is compared with its checksum when it is read.
         opened: The shards that are open.
         read_bytes: Bytes of records read since the cache was opened.
+        waited_ns: 0: nothing is fetched from an object store.
 
     Raises:
         NotADataset: There is no cache.
@@ -73,8 +75,9 @@ class CacheFiles:
         self.info: Final = CacheInfo.load(self.root)
         self.schema: Final = self.info.schema
         self.check: Final = check
-        self.opened: Final[dict[int, Shard]] = {}
+        self.opened: Final[dict[int, ShardFile]] = {}
         self.read_bytes = 0
+        self.waited_ns: Final = 0
         self._given = io
         self._suffix = container(self.info.format).SUFFIX
         self._dtype = index_dtype(self.schema)
@@ -154,14 +157,14 @@ class CacheFiles:
 class _OneShard(Shards):
     """The file of one shard, which is kept open among all those of its cache."""
 
-    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, Shard], share: float) -> None:
+    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, ShardFile], share: float) -> None:
         super().__init__(io, opened, share)
         self._path = path
         self._size = size
 
     @override
-    def open(self, number: int) -> Shard:
-        return self._opened(number, self._path, self._size)
+    def open(self, number: int) -> ShardFile:
+        return self._opened(number, partial(open_regular, self._path), self._size)
 
 
 class ShardIndex:

@@ -66,6 +66,10 @@ class SubsetSamples(Samples):
         return self._samples.locate(int(self._rows[row]))
 
     @override
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        self._samples.expect(self._rows[rows[_are_inside(rows, len(self))]])
+
+    @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         return _inside(rows, len(self)) and self._samples.copy_rows(self._rows[rows], into)
 
@@ -124,6 +128,11 @@ class SubsetSamples(Samples):
         places[self._by_place] = np.arange(len(self))
         return places[rows]
 
+    @override
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        places = np.sort(self._samples.places_of(self._rows))
+        return np.unique(np.searchsorted(places, self._samples.chunk_bounds()))
+
     @property
     @override
     def labels(self) -> npt.NDArray[Any]:
@@ -180,18 +189,42 @@ class ConcatSamples(Samples):
         return self._parts[number].locate(row - (self._ends[number - 1] if number else 0))
 
     @override
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        rows = rows[_are_inside(rows, len(self))]
+        numbers = np.searchsorted(self._ends, rows, side="right")
+        inner = rows - np.array([0, *self._ends])[numbers]
+        for number in np.unique(numbers).tolist():
+            self._parts[number].expect(inner[numbers == number])
+
+    @override
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         if not _inside(rows, len(self)):
             return False
-        numbers = np.searchsorted(self._ends, rows, side="right")
-        inner = rows - np.array([0, *self._ends])[numbers]
-        # A dataset that occurs several times, to make an epoch longer, copies all of its rows in one call.
-        firsts = np.array([self._parts.index(part) for part in self._parts])[numbers]
+        numbers = self._numbers_of(rows)
+        inner = rows - self._starts[numbers]
+        firsts = self._firsts[numbers]
         for first in np.unique(firsts).tolist():
             mine = firsts == first
             if not self._parts[first].copy_rows(inner[mine], into._replace(at=into.at[mine])):
                 return False
         return True
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.array([0, *self._ends])
+
+    @cached_property
+    def _firsts(self) -> npt.NDArray[np.int64]:
+        """For each part, the first that is the same.
+
+        A dataset that occurs several times, to make an epoch longer, copies all of its rows in one call.
+        """
+        seen: dict[Samples, int] = {}
+        return np.array([seen.setdefault(part, number) for number, part in enumerate(self._parts)])
+
+    def _numbers_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of the parts in which rows lie."""
+        return np.searchsorted(self._starts[1:], rows, side="right")
 
     @property
     @override
@@ -242,6 +275,12 @@ class ConcatSamples(Samples):
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._in_each(rows, lambda part, inner: part.places_of(inner))
 
+    @override
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        first = [0, *self._ends[:-1]]
+        pieces = [part.chunk_bounds()[:-1] + start for part, start in zip(self._parts, first, strict=True)]
+        return np.concatenate([*pieces, np.array(self._ends[-1:])])
+
     def _in_each(
         self,
         numbers: npt.NDArray[np.int64],
@@ -249,12 +288,13 @@ class ConcatSamples(Samples):
     ) -> npt.NDArray[np.int64]:
         """Applies a function to the numbers that fall into each part."""
         found = np.empty_like(numbers)
-        start = 0
-        for part, end in zip(self._parts, self._ends, strict=True):
-            mine = (start <= numbers) & (numbers < end)
-            if mine.any():
-                found[mine] = start + function(part, numbers[mine] - start)
-            start = end
+        parts = self._numbers_of(numbers)
+        in_order = np.argsort(parts, kind="stable")
+        ends = np.flatnonzero(np.diff(parts[in_order])) + 1
+        for mine in np.split(in_order, ends) if len(numbers) else ():
+            number = int(parts[mine[0]])
+            start = self._starts[number]
+            found[mine] = start + function(self._parts[number], numbers[mine] - start)
         return found
 
     @property
@@ -277,14 +317,17 @@ class ConcatSamples(Samples):
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         if transform is not None:
             transform = composed(transform)
-        other = copy.copy(self)
-        other._parts = tuple(part.with_transform(transform) for part in self._parts)
-        return other
+        return self._changed(lambda part: part.with_transform(transform))
 
     @override
     def undecoded(self) -> Self:
+        return self._changed(lambda part: part.undecoded())
+
+    def _changed(self, change: Callable[[Samples], Samples]) -> Self:
+        """These samples with other parts, of which those are the same that were before."""
+        changed = {part: change(part) for part in dict.fromkeys(self._parts)}
         other = copy.copy(self)
-        other._parts = tuple(part.undecoded() for part in self._parts)
+        other._parts = tuple(changed[part] for part in self._parts)
         return other
 
 
@@ -320,4 +363,9 @@ def _meaning(schema: Schema, name: str) -> dict[str, Any]:
 
 def _inside(rows: npt.NDArray[np.int64], length: int) -> bool:
     """True if all of these are rows of a dataset, and none is counted from the end."""
-    return bool((rows >= 0).all() and (rows < length).all())
+    return bool(_are_inside(rows, length).all())
+
+
+def _are_inside(rows: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.bool_]:
+    """True for each that is a row of a dataset, and is not counted from the end."""
+    return (rows >= 0) & (rows < length)

@@ -215,6 +215,10 @@ class GenerationStore(Store):
     def places(self) -> npt.NDArray[np.int64]:
         return np.arange(len(self))
 
+    @override
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        raise UsageError(f"{self.path}: a growing cache has no chunks: use shuffle=True, or BlockShuffled")
+
 
 class GenerationRecords:
     """The records of one field of a generation, by row: those of its shards. See `FieldRecords` for what is raised.

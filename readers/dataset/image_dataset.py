@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy.typing as npt
@@ -15,7 +16,9 @@ from typing_extensions import override
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import choice, flag, items, unexpected, whole
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import DatasetError, StagingError, UsageError
+from packtrain._core.manifest import Manifest
+from packtrain._core.paths import is_url, local_path
 from packtrain._core.schema import IMAGE, PAIR, Schema
 
 from .combined import ConcatSamples, SubsetSamples
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import Staged
+    from packtrain._streams.client import ChunkCache
 
 # Number of folders that are named in a `repr`.
 _SHOWN: Final = 3
@@ -187,7 +191,7 @@ class ImageDataset(Dataset[Any]):
         return other
 
     def __repr__(self) -> str:
-        paths = [repr(os.fspath(store.path)) for store in self._samples.stores]
+        paths = [repr(store.name) for store in self._samples.stores]
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
         return f"{type(self).__name__}({self._size()} of {', '.join(paths[:_SHOWN])}{more}, {self._transform_shown()})"
 
@@ -235,7 +239,7 @@ class PackedDataset(ImageDataset):
     def __repr__(self) -> str:
         store, stored = self.store, f"{self.store.manifest.format}, {_stored(self.store.schema)}"
         return (
-            f"{type(self).__name__}({os.fspath(store.path)!r}, {self._size()}, {stored}, io={store.io!r}, "
+            f"{type(self).__name__}({store.name!r}, {self._size()}, {stored}, io={store.io!r}, "
             f"decoder={self.decoder.name!r}, {self._transform_shown()})"
         )
 
@@ -259,6 +263,13 @@ def _checked(row: int) -> int:
 def samples_of(dataset: object) -> Samples | None:
     """The samples of a packtrain dataset; None for any other object."""
     return dataset._samples if isinstance(dataset, ImageDataset) else None
+
+
+def caches_of(dataset: object) -> tuple[ChunkCache, ...]:
+    """The caches that the records of a dataset are read from, each once; none for a dataset that is at hand."""
+    samples = samples_of(dataset)
+    stores = () if samples is None else samples.stores
+    return tuple(dict.fromkeys(store.chunks for store in stores if store.chunks is not None))
 
 
 def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
@@ -285,16 +296,22 @@ def open_dataset(
     decoder: str = "auto",
     scaled: bool = False,
     stage: str | os.PathLike[str] | StageOptions | None = None,
+    budget: str | int | None = None,
     fields: Sequence[str] | None = None,
 ) -> PackedDataset:
-    """Opens a packed dataset of any format.
+    """Opens a packed dataset of any format, in a folder or in an object store.
+
+    A dataset in an object store is read through a cache on this machine, of which it takes at most `budget` bytes. See
+    docs/streaming.md: what fits into the budget is fetched once; of a larger dataset, the cache keeps a part, which
+    changes as an epoch goes on.
 
     With `fields`, packtrain's transforms act on the image, on all other images and on masks alike, with the same random
     numbers; masks with the nearest value. Of other callables, transforms of ``torchvision.transforms.v2`` get all of
     these together, as a dict of PIL images and ``tv_tensors.Mask``; any other callable gets the image alone.
 
     Args:
-        path: The folder that `packtrain pack` wrote.
+        path: The folder that `packtrain pack` wrote, or its address in an object store, such as
+            ``"s3://bucket/imagenet"``.
         transform: Any callable, called with each PIL image as in torchvision; or one of `packtrain.transforms`, or a
             list or `Compose` of them (torchvision's `Compose`, too). These see the encoded record and decode
             only what they need. If there are no others, images are tensors, uint8 [channels, height, width]; a foreign
@@ -308,7 +325,10 @@ def open_dataset(
         scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly different pixels.
         stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
             there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction
-            as long as the dataset lives, here or in a worker process.
+            as long as the dataset lives, here or in a worker process. With an address in an object store, which needs
+            it: the folder that the cache is made in, on a local disk or in memory.
+        budget: Bytes that the cache of a dataset in an object store may take, as a number or a text such as
+            ``"200GiB"``; None: as many as the whole dataset takes, if staging would allow that.
         fields: What a sample is to have, in this order: names of stored fields, ``"label"``, and ``"crop"``, which is
             int64 [5]: left, top, width and height of the part of the stored image that was taken, in pixels, and 1 if
             it was mirrored. A sample is then a named tuple (``sample.mask``), in which a mask is a tensor [height,
@@ -324,7 +344,8 @@ def open_dataset(
         CorruptFile: Manifest or index is damaged.
         MissingDependency: `decoder` is not installed.
         UsageError: There is no such decoder, transform or field; or no image, and `fields` is None.
-        NoRoom: There is no room to stage it.
+        NoRoom: There is no room to stage it, or for the cache.
+        RemoteError: The object store does not give it.
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
     """
     if problem := pillow_conflict():
@@ -334,20 +355,61 @@ def open_dataset(
     choice("io", io, IO)
     choice("decoder", decoder, DECODERS)
     check, scaled = flag("check", check), flag("scaled", scaled)
-    # This lease is released at the end of the function, when the dataset holds its own.
-    staged = None if stage is None else _staged(path, stage)
-    if staged is not None:
-        path = staged.path
-    store = RecordStore(path, io=io, check=check)
+    store = _opened(path, stage, budget, io=io, check=check)
     return PackedDataset(
         PackedSamples(store, transform, target_transform, decoder=decoder, scaled=scaled, fields=fields)
     )
 
 
+def _opened(
+    path: str | os.PathLike[str],
+    stage: str | os.PathLike[str] | StageOptions | None,
+    budget: str | int | None,
+    *,
+    io: str,
+    check: bool,
+) -> RecordStore:
+    place = _place(stage)
+    if is_url(os.fspath(path)) or (place is not None and _has_shards_elsewhere(path)):
+        from .streamed import open_streamed
+
+        return open_streamed(path, place, budget, io=io, check=check)
+    if budget is not None:
+        raise UsageError(
+            f"budget={budget!r}: {os.fspath(path)} is on this machine, and only the cache of a dataset in an object "
+            "store has a budget; stage=packtrain.StageOptions(to=..., budget=...) limits staged copies"
+        )
+    # This lease is released at the end of the function, when the store holds its own.
+    staged = None if place is None else _staged(path, place)
+    return RecordStore(path if staged is None else staged.path, io=io, check=check)
+
+
+def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
+    """True for a folder of this machine whose shards are objects in a store."""
+    try:
+        manifest = Manifest.load(Path(path))
+    except (DatasetError, OSError):
+        # Who opens it says what is wrong.
+        return False
+    return manifest.in_store and not os.path.lexists(Path(path, manifest.shards[-1].name))
+
+
 def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
-    from packtrain._staging.options import StageOptions
     from packtrain._staging.stager import stage
 
-    if not isinstance(to, str | os.PathLike | StageOptions):
-        raise unexpected("stage", to, "a folder for staged copies, or packtrain.StageOptions")
     return stage(path, to)
+
+
+def _place(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
+    if stage is None:
+        return None
+    from packtrain._staging.options import StageOptions
+
+    if not isinstance(stage, str | os.PathLike | StageOptions):
+        raise unexpected("stage", stage, "a folder for staged copies, or packtrain.StageOptions")
+    if not isinstance(stage, StageOptions) and not os.path.lexists(local_path(stage)):
+        raise StagingError(
+            f"there is no folder {os.fspath(stage)}: make it, or name another one, on a local disk or in memory, as "
+            'in stage="/dev/shm"'
+        )
+    return stage

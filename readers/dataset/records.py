@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -19,13 +20,21 @@ from packtrain._codec.native import extension
 from packtrain._codec.native.places import CROP, PLACE
 from packtrain._codec.stages import CHECK, DECODE, READ, OnStage, untimed
 from packtrain._codec.values import decode_value
-from packtrain._core.errors import CorruptFile, CorruptRecord, DatasetError, MissingDependency
+from packtrain._core.errors import (
+    CorruptFile,
+    CorruptRecord,
+    DatasetError,
+    MissingDependency,
+    PacktrainError,
+    RemoteError,
+    StagingError,
+)
 from packtrain._core.index import ROWS_PER_BLOCK, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.problems import error_kind, reason
 from packtrain._core.schema import IMAGE, Field
 
-from .shards import OtherTime, Shard, Shards, WrongShard
+from .shards import OtherTime, ShardFile, Shards, WrongShard
 
 if TYPE_CHECKING:
     from ..transforms.batched import BatchPlan
@@ -35,13 +44,13 @@ class Faults(ABC):
     """Says which row is meant and what is wrong with it, in errors.
 
     Args:
-        path: The dataset's folder.
+        path: The dataset's folder, or its address.
 
     Attributes:
-        path: The dataset's folder.
+        path: The same.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path: Final = path
 
     @abstractmethod
@@ -82,6 +91,10 @@ class Faults(ABC):
             why = f"{why}; {self.remedy_for(error)}"
         return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self.file(row))
 
+    def unreachable(self, row: int, field: str, error: PacktrainError) -> PacktrainError:
+        """The error for a record that cannot be fetched, or not be kept."""
+        return type(error)(f"{self.path}: {_of(field)}{self.describe(row)} cannot be fetched: {error}")
+
     def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
         """The error for a shard that is not the one that was packed or indexed."""
         why = f"its shard {error}; {self.remedy_for(error)}"
@@ -96,17 +109,21 @@ class DatasetFaults(Faults):
     """Faults of a packed dataset.
 
     Args:
-        path: The dataset's folder.
+        path: The dataset's folder, or its address.
         manifest: Its manifest.
         index: Its index.
         staged: True if `path` is a staged copy.
+        cache: The folder of the cache that its records are read from, None without one.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, index: Index, *, staged: bool) -> None:
+    def __init__(
+        self, path: Path | str, manifest: Manifest, index: Index, *, staged: bool, cache: Path | None = None
+    ) -> None:
         super().__init__(path)
         self._manifest = manifest
         self._index = index
         self._staged = staged
+        self._cache = cache
 
     @override
     def describe(self, row: int) -> str:
@@ -125,7 +142,7 @@ class DatasetFaults(Faults):
     @property
     @override
     def remedy(self) -> str:
-        return f"`packtrain verify` lists all damage; {self._mend}"
+        return self._mend if self._cache is not None else f"`packtrain verify` lists all damage; {self._mend}"
 
     @override
     def remedy_for(self, error: Exception) -> str:
@@ -141,6 +158,12 @@ class DatasetFaults(Faults):
 
     @property
     def _mend(self) -> str:
+        if self._cache is not None:
+            return (
+                "it was sound when it was fetched, so the disk has changed it: "
+                f"`packtrain staged evict {shlex.quote(os.fspath(self._cache))}` removes the cache, and what is needed "
+                "is fetched again"
+            )
         if self._staged:
             return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"
         if self._manifest.base is not None:
@@ -245,14 +268,39 @@ class FieldRecords:
             raise self._outside(row, shard)
         try:
             data = shard.read(offset, size)
-        except OSError as error:
-            raise self._faults.unreadable(row, self.field.name, error, "read") from error
+        except (OSError, RemoteError, StagingError, WrongShard) as error:
+            raise self._unread(row, error) from error
         self.read_bytes += size
         on_stage(READ)
         if self._compare and crc32c(data) != self._crc32c[row]:
-            raise self.damaged(row, f"crc32c is {crc32c(data):08x}, {self._crc32c[row]:08x} was written")
+            data = self._mended(row, data)
         on_stage(CHECK)
         return data
+
+    def _mended(self, row: int, data: memoryview) -> memoryview:
+        """The bytes of `row` once whoever can has replaced the damaged ones.
+
+        Raises:
+            CorruptRecord: Nobody can, or these are damaged, too.
+        """
+        number, offset, size = self._shard[row], self._offset[row], self._size[row]
+        try:
+            if self._shards.mend(number, offset, size):
+                data = (self._opened.get(number) or self._open(number, row)).read(offset, size)
+        except (OSError, RemoteError, StagingError, WrongShard) as error:
+            raise self._unread(row, error) from error
+        if (found := crc32c(data)) != self._crc32c[row]:
+            raise self.damaged(row, f"crc32c is {found:08x}, {self._crc32c[row]:08x} was written")
+        return data
+
+    def _unread(self, row: int, error: Exception) -> PacktrainError:
+        """The error for a record that cannot be read."""
+        if isinstance(error, OSError):
+            return self._faults.unreadable(row, self.field.name, error, "read")
+        if isinstance(error, WrongShard):
+            return self._faults.wrong_shard(row, self.field.name, error)
+        assert isinstance(error, PacktrainError)
+        return self._faults.unreachable(row, self.field.name, error)
 
     def size(self, row: int) -> tuple[int, int]:
         """Width and height of the image or mask of `row` in pixels, as stored; (0, 0) if it is missing.
@@ -319,21 +367,21 @@ class FieldRecords:
             True if all records were copied. False if something is wrong with one of them, which `read` will name, or
             if records cannot be copied this way here.
         """
-        if extension is None or self._shards.io != "mmap":
+        if extension is None:
             return False
-        numbers, shards = np.unique(self._index["shard"][rows], return_inverse=True)
         try:
-            opened = [self._opened.get(number) or self._open(number, int(rows[0])) for number in numbers.tolist()]
-        except DatasetError:
+            mapped = self._shards.mapped(self._index["shard"][rows], self.columns["offset"][rows])
+        except (PacktrainError, WrongShard, OSError):
+            return False
+        if mapped is None:
             return False
         places = np.empty(len(rows), PLACE)
-        places["target"], places["row"], places["shard"] = at, names, shards
-        for name in ("offset", "length", "crc32c", "width", "height"):
+        places["target"], places["row"], places["shard"], places["offset"] = at, names, mapped.which, mapped.offsets
+        for name in ("length", "crc32c", "width", "height"):
             places[name] = self.columns[name][rows]
         for name, column in zip(CROP, plan.boxes.T, strict=True):
             places[name] = column
-        views = [shard.read(0, shard.bytes) for shard in opened]
-        if not extension.copy_records(views, places, self._compare, plan.resample, plan.style, out, current):
+        if not extension.copy_records(mapped.views, places, self._compare, plan.resample, plan.style, out, current):
             return False
         self.read_bytes += int(places["length"].sum())
         return True
@@ -354,9 +402,16 @@ class FieldRecords:
             if offset + size > shard.bytes:
                 return 0
             shard.will_need(offset, size)
-        except (IndexError, DatasetError, OSError):
+        except (IndexError, PacktrainError, OSError):
             return 0
         return size
+
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        """Says which rows are read soon, see `Shards.expect`. What is wrong with them shows when they are read."""
+        rows = rows[(rows >= 0) & (rows < self._length)]
+        rows = rows[self.columns["length"][rows] > 0]
+        with suppress(PacktrainError):
+            self._shards.expect(self._index["shard"][rows], self.columns["offset"][rows])
 
     def checked_row(self, row: int) -> int:
         """Checks the row number and its part of the index; a negative row is counted from the end.
@@ -395,11 +450,11 @@ class FieldRecords:
         if not (self.field.optional and (offset, size, self._crc32c[row]) == (0, -1, 0)):
             raise self.damaged(row, f"its index entry points outside the shard ({offset} + {size} bytes)")
 
-    def _outside(self, row: int, shard: Shard) -> CorruptRecord:
+    def _outside(self, row: int, shard: ShardFile) -> CorruptRecord:
         where = f"{self._offset[row]} + {self._size[row]} of {shard.bytes} bytes"
         return self.damaged(row, f"its index entry points outside the shard ({where})")
 
-    def _open(self, number: int, row: int) -> Shard:
+    def _open(self, number: int, row: int) -> ShardFile:
         try:
             return self._shards.open(number)
         except WrongShard as error:

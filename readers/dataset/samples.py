@@ -98,6 +98,17 @@ class Samples(ABC):
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The places of these rows, the inverse of `rows_at`; takes time and memory proportional to all rows."""
 
+    @abstractmethod
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        """The places at which chunks begin, and the number of places: int64 [chunks + 1].
+
+        A chunk is what a cache for a part of the dataset fetches at a time, also where the dataset is on a local disk.
+
+        Raises:
+            UsageError: There are none.
+            CorruptFile: The index is damaged.
+        """
+
     @property
     @abstractmethod
     def labels(self) -> npt.NDArray[Any]:
@@ -127,6 +138,14 @@ class Samples(ABC):
 
         Raises:
             UsageError: There is no image, it is stored raw, or the transform does more than crop, resize and flip.
+        """
+
+    @abstractmethod
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        """Says which rows are read soon, where their records have to be fetched from far away. Does not wait for them.
+
+        Args:
+            rows: int64 [any]. Those that there are not are left out.
         """
 
     @abstractmethod
@@ -188,7 +207,7 @@ class Samples(ABC):
     def describe(self, row: int) -> str:
         """Names `row` for a person: dataset, row, line, path and shard."""
         packed, row = self.locate(row)
-        return f"{packed.store.path}: {packed.store.describe(packed.store.checked_row(row))}"
+        return f"{packed.store.name}: {packed.store.describe(packed.store.checked_row(row))}"
 
     def will_need(self, row: int) -> int:
         """Requests the records of `row` ahead of their use, see `FieldRecords.will_need`; 0 if there is no such row."""
@@ -228,7 +247,7 @@ class PackedSamples(Samples):
         try:
             self._fields = checked_fields(fields, self.store.schema)
         except UsageError as error:
-            raise UsageError(f"{self.store.path}: {error}") from None
+            raise UsageError(f"{self.store.name}: {error}") from None
         self._scaled = scaled
         self._undecoded = False
         self._set_transform(transform)
@@ -277,7 +296,7 @@ class PackedSamples(Samples):
     @override
     def labels(self) -> npt.NDArray[Any]:
         if self.store.schema.labels.kind == "none":
-            raise UsageError(f"{self.store.path} has no labels")
+            raise UsageError(f"{self.store.name} has no labels")
         return self.store.all_labels()
 
     @override
@@ -337,6 +356,10 @@ class PackedSamples(Samples):
         return self.store.places()[rows]
 
     @override
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        return self.store.chunk_bounds()
+
+    @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         other = copy.copy(self)
         other._set_transform(transform)
@@ -345,14 +368,19 @@ class PackedSamples(Samples):
     @override
     def undecoded(self) -> Self:
         if self._fields is not None and IMAGE not in self._fields:
-            raise UsageError(f"{self.store.path}: fields: there is no image to decode among {', '.join(self._fields)}")
+            raise UsageError(f"{self.store.name}: fields: there is no image to decode among {', '.join(self._fields)}")
         other = copy.copy(self)
         other._undecoded = True
         try:
             other._prepare()
         except UsageError as error:
-            raise UsageError(f"{self.store.path}: {error}") from None
+            raise UsageError(f"{self.store.name}: {error}") from None
         return other
+
+    @override
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        if self.store.chunks is not None:
+            self.store.expect(rows, [records.field.name for records in self.records])
 
     def with_target_transform(self, target_transform: TransformLike | None) -> Self:
         """The same with another `target_transform`."""

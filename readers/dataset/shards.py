@@ -5,36 +5,41 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import shlex
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
-from packtrain._core.errors import CorruptFile
+from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
 from packtrain._core.opening import open_regular
 
 IO: Final = ("auto", "mmap", "pread")
 Io = Literal["mmap", "pread"]
+Integers = npt.NDArray[np.integer[Any]]
 # What Linux reads ahead by default. No device cuts a request shorter than that, unless its read-ahead was turned down.
 _PIECE: Final = 128 << 10
 
 
-class Shard(Protocol):
-    """An open shard.
+class ShardFile(Protocol):
+    """An open shard: where records are read from, wherever they lie.
 
     Attributes:
         bytes: Its size.
-        modified_ns: When it was last changed, in nanoseconds since 1970.
+        modified_ns: When it was last changed, in nanoseconds since 1970; None if that says nothing.
     """
 
     bytes: int
-    modified_ns: int
+    modified_ns: int | None
 
     def read(self, offset: int, size: int) -> memoryview:
         """The bytes [offset, offset + size), read-only.
@@ -49,6 +54,20 @@ class Shard(Protocol):
         Raises:
             OSError: It refuses.
         """
+
+
+class Mapped(NamedTuple):
+    """Where records lie in memory.
+
+    Attributes:
+        views: Mapped files.
+        which: The view that holds each record, int64 [records].
+        offsets: Where each record begins in it, in bytes, int64 [records].
+    """
+
+    views: list[memoryview]
+    which: Integers
+    offsets: Integers
 
 
 class WrongShard(Exception):
@@ -72,13 +91,18 @@ class Shards(ABC):
         opened: The shards that are open. A look into it is all that reading from an open shard costs.
     """
 
-    def __init__(self, io: Io, opened: dict[int, Shard] | None = None, share: float = 1) -> None:
+    @property
+    def waited_ns(self) -> int:
+        """Nanoseconds that this process has waited for bytes to be fetched from far away."""
+        return 0
+
+    def __init__(self, io: Io, opened: dict[int, ShardFile] | None = None, share: float = 1) -> None:
         self.io: Final[Io] = io
-        self.opened: Final[dict[int, Shard]] = {} if opened is None else opened
+        self.opened: Final[dict[int, ShardFile]] = {} if opened is None else opened
         self._share = share
 
     @abstractmethod
-    def open(self, number: int) -> Shard:
+    def open(self, number: int) -> ShardFile:
         """Opens a shard, and lets go of another one if too many are open.
 
         Raises:
@@ -87,13 +111,63 @@ class Shards(ABC):
             OSError: It cannot be opened.
         """
 
-    def _opened(self, number: int, path: Path, size: int) -> Shard:
-        """Opens the file of a shard, which must have this size."""
+    def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
+        """Where records lie in memory, once all files that hold them are open.
+
+        None if files are not mapped here, or if some are still to be fetched from far away.
+
+        Args:
+            numbers: The shard of each record, [records].
+            offsets: Where each begins there, in bytes, int64 [records].
+
+        Raises:
+            CorruptFile: As `open`; so do the others.
+            WrongShard: As above.
+            OSError: As above.
+        """
+        if self.io != "mmap":
+            return None
+        found, which = np.unique(numbers, return_inverse=True)
+        files = [self.opened.get(number) or self.open(number) for number in found.tolist()]
+        return Mapped([file.read(0, file.bytes) for file in files], which, offsets)
+
+    def expect(self, numbers: Integers, offsets: Integers) -> None:  # noqa: B027  # most shards are at hand
+        """Says which records are read soon, where they have to be fetched from far away. Does not wait for them.
+
+        Args:
+            numbers: The shard of each record, [records].
+            offsets: Where each begins there, in bytes, int64 [records].
+
+        Raises:
+            CorruptFile: There is no such shard or record.
+        """
+
+    def mend(self, number: int, offset: int, size: int) -> bool:
+        """Puts sound bytes in the place of damaged ones, if there is somebody to ask for them.
+
+        Args:
+            number: The shard of a damaged record.
+            offset: Where it begins there, in bytes.
+            size: Its size in bytes.
+
+        Returns:
+            True if they were replaced, or are sound by now.
+
+        Raises:
+            PacktrainError: They should have been, but could not be.
+        """
+        return False
+
+    def let_go(self) -> None:  # noqa: B027  # most files stay
+        """Closes files that have been removed, so that their space is free."""
+
+    def _opened(self, number: int, opener: Callable[[], int], size: int) -> ShardFile:
+        """Opens a file, which must have this size, and keeps it open under this number."""
         if len(self.opened) >= descriptor_budget() * self._share:
             # Another thread may open or close shards meanwhile; then it makes room, or the next call does.
             with suppress(RuntimeError, StopIteration):
                 self.opened.pop(next(iter(self.opened)), None)
-        shard: Shard = MappedShard(path) if self.io == "mmap" else OpenShard(path)
+        shard: ShardFile = (MappedShard if self.io == "mmap" else OpenShard)(opener())
         if shard.bytes != size:
             raise WrongShard(f"has {shard.bytes} bytes, {size} were written")
         self.opened[number] = shard
@@ -116,16 +190,23 @@ class DatasetShards(Shards):
     def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
         self._folder = folder
         self._manifest = manifest
+        # The last one, because a copy that is staged in part has the first.
+        if manifest.shards and manifest.in_store and not os.path.lexists(folder / manifest.shards[-1].name):
+            raise UsageError(
+                f"{folder} has its shards in {manifest.base}, so say where what is read of them may be kept, and how "
+                f'much of that: open_dataset("{folder}", stage="/nvme", budget="200GiB"); or make a copy: `packtrain '
+                f"stage {shlex.quote(os.fspath(folder))} --to DIR`"
+            )
         super().__init__("pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap")
 
     @override
-    def open(self, number: int) -> Shard:
+    def open(self, number: int) -> ShardFile:
         if number >= len(self._manifest.shards):
             raise CorruptFile(
                 f"{self._folder}: the index names shard {number} of {len(self._manifest.shards)}", file=INDEX
             )
         path = self._manifest.shard_path(self._folder, number)
-        shard = self._opened(number, path, self._manifest.shards[number].bytes)
+        shard = self._opened(number, partial(open_regular, path), self._manifest.shards[number].bytes)
         if self._manifest.modified_ns(self._folder, number) not in (None, shard.modified_ns):
             del self.opened[number]
             raise OtherTime(f"({path}) was changed after it had been indexed")
@@ -139,11 +220,15 @@ class DatasetShards(Shards):
         return (last.parent != self._folder or last.is_symlink()) and is_network(last)
 
 
-class MappedShard(Shard):
-    """A mapped shard; the last view of it that is dropped unmaps it."""
+class MappedShard(ShardFile):
+    """A mapped shard; the last view of it that is dropped unmaps it.
 
-    def __init__(self, path: Path) -> None:
-        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+    Args:
+        descriptor: The file; what is mapped keeps a copy of the descriptor, and with it the locks that it has.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             # An empty file cannot be mapped.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else None
@@ -162,12 +247,16 @@ class MappedShard(Shard):
                 self._map.madvise(mmap.MADV_WILLNEED, start, length)
 
 
-class OpenShard(Shard):
-    """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read."""
+class OpenShard(ShardFile):
+    """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read.
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = open_regular(path)
-        weakref.finalize(self, os.close, self._descriptor)
+    Args:
+        descriptor: The file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
         status = os.fstat(self._descriptor)
         self.bytes = status.st_size
         self.modified_ns = status.st_mtime_ns

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,14 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._staging.locks import lease_on
+from packtrain._streams.cutting import chunk_bounds, space_of
 
+from .chunked import ChunkedShards
 from .records import DatasetFaults, FieldRecords, counted, native
-from .shards import IO, DatasetShards
+from .shards import IO, DatasetShards, Shards
+
+if TYPE_CHECKING:
+    from packtrain._streams.client import ChunkCache
 
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
@@ -70,6 +75,10 @@ class Opened(Protocol):
     def read_bytes(self) -> int:
         """Bytes of records read since they were opened."""
 
+    @property
+    def waited_ns(self) -> int:
+        """Nanoseconds that this process has waited for records to be fetched from an object store."""
+
 
 class Store(ABC):
     """Where the records of samples come from, by row and field.
@@ -100,9 +109,32 @@ class Store(ABC):
         """Bytes of records read since the dataset was opened."""
 
     @property
+    def waited_ns(self) -> int:
+        """Nanoseconds that this process has waited for records to be fetched from an object store."""
+        return 0
+
+    @property
     @abstractmethod
     def identity(self) -> str:
         """Says which sample each row is."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the dataset."""
+        return os.fspath(self.path)
+
+    @property
+    def chunks(self) -> ChunkCache | None:
+        """The cache that its records are read from; None if they are all at hand."""
+        return None
+
+    def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:  # noqa: B027  # most are at hand
+        """Says which rows are read soon, see `FieldRecords.expect`.
+
+        Args:
+            rows: The rows, int64 [any].
+            fields: Names of the stored fields that are read of them.
+        """
 
     @property
     def opened(self) -> Opened:
@@ -113,7 +145,7 @@ class Store(ABC):
         """Lets go of what keeps this state of a dataset, once another one has taken its place."""
 
     def settle(self) -> None:  # noqa: B027  # most stores have nothing but what they need
-        """Closes what only earlier states of the dataset needed."""
+        """Closes what is not needed any more: what only earlier states of the dataset needed, what has been removed."""
 
     @abstractmethod
     def checked_row(self, row: int) -> int:
@@ -156,6 +188,15 @@ class Store(ABC):
     def places(self) -> npt.NDArray[np.int64]:
         """The place of each row, int64 [rows]."""
 
+    @abstractmethod
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        """The places at which the dataset's chunks begin, and the number of places: int64 [chunks + 1].
+
+        Raises:
+            UsageError: It has no chunks.
+            CorruptFile: The index is damaged.
+        """
+
     def record(self, row: int, field: str = IMAGE) -> memoryview:
         """The stored bytes of a field of `row` as a read-only memoryview; with mmap, no byte is copied.
 
@@ -168,7 +209,7 @@ class Store(ABC):
         """
         data = self.field(field).read(row)
         if data is None:
-            raise UsageError(f"{self.path}: {self.describe(self.checked_row(row))} has no {field}")
+            raise UsageError(f"{self.name}: {self.describe(self.checked_row(row))} has no {field}")
         return data
 
     def will_need(self, row: int, field: str = IMAGE) -> int:
@@ -189,6 +230,7 @@ class RecordStore(Store):
         io: ``"mmap"`` maps shards; ``"pread"`` copies each record with one system call, so that a read error is an
             exception and not a SIGBUS; ``"auto"`` takes pread on network file systems, mmap elsewhere.
         check: Compare each record with its checksum when it is read.
+        chunks: Where the records are, if `path` has everything but the shards; None: in its shards.
 
     Raises:
         NotADataset: `path` has no manifest.
@@ -198,7 +240,9 @@ class RecordStore(Store):
         StagingError: `path` was a staged copy, but has been evicted.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True, chunks: ChunkCache | None = None
+    ) -> None:
         choice("io", io, IO)
         self.path = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
@@ -206,11 +250,22 @@ class RecordStore(Store):
         manifest, index = _loaded(self.path)
         self.manifest: Final = manifest
         self.schema = self.manifest.schema
-        self._shards: Final = DatasetShards(self.path, self.manifest, io)
+        self._chunks = chunks
+        self._shards: Final[Shards] = (
+            DatasetShards(self.path, self.manifest, io)
+            if chunks is None
+            else ChunkedShards(chunks, self.path, self.manifest, io)
+        )
         self.io = self._shards.io
         self.check = check
         self.index: Final = index
-        self._faults: Final = DatasetFaults(self.path, self.manifest, self.index, staged=self._lease is not None)
+        self._faults: Final = DatasetFaults(
+            self.name,
+            self.manifest,
+            self.index,
+            staged=self._lease is not None,
+            cache=None if chunks is None else self.path.parent,
+        )
         self._length = self.manifest.records
         self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
         self._fields: dict[str, FieldRecords] = {}
@@ -223,6 +278,26 @@ class RecordStore(Store):
     @override
     def identity(self) -> str:
         return self.manifest.identity
+
+    @property
+    @override
+    def name(self) -> str:
+        return os.fspath(self.path) if self._chunks is None else str(self._chunks.url)
+
+    @property
+    @override
+    def chunks(self) -> ChunkCache | None:
+        return self._chunks
+
+    @override
+    def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:
+        if self._chunks is not None:
+            for name in fields:
+                self.field(name).expect(rows)
+
+    @override
+    def settle(self) -> None:
+        self._shards.let_go()
 
     @override
     def field(self, name: str) -> FieldRecords:
@@ -252,6 +327,11 @@ class RecordStore(Store):
     @override
     def read_bytes(self) -> int:
         return sum(records.read_bytes for records in tuple(self._fields.values()))
+
+    @property
+    @override
+    def waited_ns(self) -> int:
+        return self._shards.waited_ns
 
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """The labels of several rows, [rows] or [rows, K]; `check_rows` must have been called for them."""
@@ -309,6 +389,29 @@ class RecordStore(Store):
     def places(self) -> npt.NDArray[np.int64]:
         return self.index.places()
 
+    @override
+    def chunk_bounds(self) -> npt.NDArray[np.int64]:
+        if self._chunks is not None:
+            return self._chunks.table.bounds
+        self.index.check_all()
+        for field in self.schema.fields:
+            self.index.field(field.name).check_all()
+        return chunk_bounds(self._space())
+
+    def _space(self) -> Iterator[npt.NDArray[np.int64]]:
+        """How many bytes the records of each shard take up, in the order of their places."""
+        fields = [self.index.field(field.name) for field in self.schema.fields]
+        start = 0
+        for shard in self.manifest.shards:
+            rows = self.index.rows_at(np.arange(start, start + shard.records))
+            offsets, sizes = (
+                np.array([columns[name][rows] for columns in fields], np.int64).reshape(len(fields), len(rows))
+                for name in ("offset", "length")
+            )
+            # A length that cannot be is refused when it is read.
+            yield space_of(offsets, np.minimum(sizes, shard.bytes))
+            start += shard.records
+
     def close(self) -> None:
         """Closes the shards. Views that were handed out stay valid; the next read opens the shards again."""
         self._shards.close()
@@ -321,12 +424,12 @@ class RecordStore(Store):
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool]]:
-        return _reopen, (os.fspath(self.path), self.io, self.check)
+    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool, ChunkCache | None]]:
+        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks)
 
 
-def _reopen(path: str, io: str, check: bool) -> RecordStore:
-    return RecordStore(path, io=io, check=check)
+def _reopen(path: str, io: str, check: bool, chunks: ChunkCache | None) -> RecordStore:
+    return RecordStore(path, io=io, check=check, chunks=chunks)
 
 
 def _loaded(folder: Path) -> tuple[Manifest, Index]:

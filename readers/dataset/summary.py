@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from contextlib import closing
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -11,10 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._core.errors import DatasetError
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
-from packtrain._core.paths import local_path
 from packtrain._core.schema import Field
+from packtrain._remote.client import ObjectStore
+from packtrain._remote.urls import Url, place_of
+from packtrain._staging.fetching import fetch_without_shards
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,14 @@ class Summary:
     """What is in a dataset.
 
     Attributes:
-        dataset: The folder.
+        dataset: Where it lies.
         manifest: Manifest of the dataset: format, fields, counts, shards, what wrote it.
         index_bytes: Size of the index in bytes.
         label_counts: Number of rows by label for scalar integer labels; None for other labels.
         fields: The fields by name, the image first.
     """
 
-    dataset: Path
+    dataset: Path | Url
     manifest: Manifest
     index_bytes: int
     label_counts: dict[int, int] | None
@@ -69,12 +74,25 @@ class Summary:
 
 
 def summarise(path: str | os.PathLike[str]) -> Summary:
-    """Summarises the dataset in `path`.
+    """Summarises the dataset in `path`, a folder or an address in an object store, of which it reads no shard.
 
     Raises:
         DatasetError: It is not a sound dataset.
+        RemoteError: The object store does not answer as it should.
     """
-    folder = local_path(path)
+    place = place_of("path", path)
+    if not isinstance(place, Url):
+        return _summarise(place)
+    with tempfile.TemporaryDirectory(prefix="packtrain-info-") as folder, closing(ObjectStore()) as objects:
+        fetch_without_shards(place, objects, Path(folder))
+        try:
+            return replace(_summarise(Path(folder)), dataset=place)
+        except DatasetError as error:
+            # What is wrong with the copy is wrong with what lies there.
+            raise type(error)(str(error).replace(folder, str(place)), file=error.file) from error
+
+
+def _summarise(folder: Path) -> Summary:
     manifest = Manifest.load(folder)
     index = Index.of(folder, manifest)
     index.check_all()

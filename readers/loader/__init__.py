@@ -19,8 +19,19 @@ with `decode="cuda"`, `decoding` does so too: a GPU decodes (`cuda_decoder`), an
 `pipeline` holds all these together, `passes` counts what is handed out, and `loader` is what users see.
 """
 
+from .chunk_shuffled import ChunkShuffled
 from .loader import Loader
 from .order import BlockShuffled, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
 from .ragged import Ragged
 
-__all__ = ["BlockShuffled", "Loader", "Order", "Ragged", "RepeatedAugmentation", "Sequential", "Shuffled", "Weighted"]
+__all__ = [
+    "BlockShuffled",
+    "ChunkShuffled",
+    "Loader",
+    "Order",
+    "Ragged",
+    "RepeatedAugmentation",
+    "Sequential",
+    "Shuffled",
+    "Weighted",
+]

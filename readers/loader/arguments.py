@@ -13,7 +13,9 @@ from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
 from ..dataset.growing import GrowingDataset
-from ..dataset.image_dataset import ImageDataset
+from ..dataset.image_dataset import ImageDataset, caches_of, samples_of
+from ..dataset.samples import PackedSamples
+from .chunk_shuffled import ChunkShuffled
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
 
@@ -88,6 +90,9 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
     rows = len(dataset)
     shuffle = shuffle is not None and flag("shuffle", shuffle)
     if sampler is None:
+        if shuffle and caches_of(dataset) and isinstance(samples_of(dataset), PackedSamples):
+            # The one that a cache can serve which does not hold everything.
+            return ChunkShuffled(dataset)
         return Shuffled(rows) if shuffle else Sequential(rows)
     if shuffle:
         raise UsageError("give either sampler or shuffle=True: the sampler decides the order")

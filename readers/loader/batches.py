@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from packtrain._codec.stages import WRITE, Stage, untimed
 from packtrain._core.errors import CorruptRecord, LoaderError, PacktrainError
+from packtrain._core.keys import mixed
 from packtrain._core.schema import IMAGE, PAIR
 
 from ..dataset.rows import is_sample
@@ -22,7 +23,6 @@ from .columns import Column, column_of, mask_like, present, view
 from .encoded import with_room
 from .finishing import Finishing
 from .generators import Seeder
-from .randomness import mixed
 from .samples import SampleMaker, blamed, image_and_label
 from .writing import Target, Writer
 
@@ -187,6 +187,7 @@ class BatchMaker:
     def _encoded_sizes(self, probe: Probe, observer: Observer) -> list[int]:
         """Numbers of bytes of the undecoded images of some samples."""
         positions, rows = probe.positions[:_MEASURED], probe.rows[:_MEASURED]
+        self.samples.expect(np.array(rows, np.int64))
         sizes = []
         # What is wrong with them shows when the batches are made.
         with suppress(PacktrainError):
@@ -273,6 +274,7 @@ class BatchMaker:
     ) -> Made:
         """A batch whose images are still to be finished."""
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
+        self.samples.expect(arrays["row"][:count])
         skipped: list[str] = []
         random = self.samples.random(key, positions)
         if self.collate_fn is not None:

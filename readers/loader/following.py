@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,10 +27,11 @@ from packtrain._core.reader_reports import ReaderReport
 from ..dataset.growing import GrowingDataset
 from ..monitoring.figures import Growth
 from ..monitoring.stats import Meter
+from .engine import Job
 from .order import Order
 from .portion import Portion
 from .progress import Progress
-from .ranks import Ranks
+from .ranks import Place, Ranks
 from .state import Chosen, LoaderState
 
 _NONE: Final = -1
@@ -76,6 +77,10 @@ class Following:
 
     def promise(self) -> None:
         """Keeps what a state names."""
+
+    def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
+        """Sees what is to be made in a pass, as it is about to be made."""
+        return jobs
 
     def take(self, samples: int) -> None:
         """Counts samples that are handed out."""
@@ -334,22 +339,6 @@ class FollowingGenerations(Following):
 
     def _warn(self, what: str, stacklevel: int) -> None:
         warnings.warn(f"{self._store.path} {what}", RuntimeWarning, stacklevel=stacklevel + 1)
-
-
-def following_of(
-    dataset: Any,
-    progress: Progress,
-    order: Callable[[GrowingDataset], Order],
-    ranks: Ranks,
-    meter: Meter,
-    *,
-    keep: float,
-    reports: bool,
-) -> Following:
-    """What a loader does about the states of this dataset; see `FollowingGenerations` for arguments and errors."""
-    if not isinstance(dataset, GrowingDataset):
-        return Following(progress)
-    return FollowingGenerations(progress, dataset, order, ranks, meter, keep=keep, reports=reports)
 
 
 def _words(cache: str) -> list[int]:

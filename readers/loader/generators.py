@@ -15,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .randomness import mixed, seed_all
+from packtrain._core.keys import mixed
+
+from .randomness import seed_all
 
 # What a function can reach is looked at up to this many objects and this deep, and no further into long lists.
 _MOST: Final = 5000

@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self
 
 from packtrain._core.arguments import choice, flag, function, number, whole
-from packtrain._core.errors import DatasetError, LoaderError, UsageError
+from packtrain._core.errors import DatasetError, LoaderError, RemoteError, UsageError
 
+from ..dataset.growing import GrowingDataset
+from ..dataset.image_dataset import caches_of
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
@@ -19,7 +21,7 @@ from .batches import BatchMaker, Made, Probe
 from .cuda_decoder import decode_of
 from .device import device_of, pins
 from .engine import Batch, Engine
-from .following import following_of
+from .following import Following, FollowingGenerations
 from .lookalike import EpochSampler, sampler_of
 from .order import Order
 from .passes import Pass, Token
@@ -32,6 +34,7 @@ from .sampler import SamplerOrder
 from .samples import SampleMaker, emptied
 from .schedule import Schedule
 from .state import LoaderState, identity_of
+from .streamed import FollowingChunks
 
 if TYPE_CHECKING:
     import torch
@@ -205,12 +208,8 @@ class Loader:
                 threads=self._decoding_threads,
             )
         )
-        self._following = following_of(
-            self._dataset,
-            self._progress,
+        self._following = self._following_of(
             partial(order_of, sampler=sampler, shuffle=shuffle),
-            self._ranks,
-            self.stats,
             keep=number("keep_generation", keep_generation, 0, _LONGEST, "a number of seconds, at least 0"),
             reports=not headspace,
         )
@@ -240,6 +239,15 @@ class Loader:
 
     _arguments: ClassVar[Mapping[str, object]] = __init__.__annotations__
     """The arguments of the constructor. A subclass of packtrain's says its own; a user's may have other attributes."""
+
+    def _following_of(self, order: Callable[[Any], Order], *, keep: float, reports: bool) -> Following:
+        """What the loader does about the states of its dataset; see the classes for arguments and errors."""
+        progress, dataset, ranks, meter = self._progress, self._dataset, self._ranks, self.stats
+        if isinstance(dataset, GrowingDataset):
+            return FollowingGenerations(progress, dataset, order, ranks, meter, keep=keep, reports=reports)
+        if caches_of(dataset):
+            return FollowingChunks(progress, dataset, self.batch_size, ranks, meter)
+        return Following(progress)
 
     @property
     def _undecoded(self) -> bool:
@@ -487,7 +495,7 @@ class Loader:
             emptied(error)
             if self._pass is this:
                 progress.give_up()
-            if not isinstance(error, GeneratorExit | DatasetError | UsageError):
+            if not isinstance(error, GeneratorExit | DatasetError | RemoteError | UsageError):
                 # A worker may be dead, or its result read only in part, so nothing of this can be used again.
                 self.close()
             raise
@@ -510,7 +518,8 @@ class Loader:
         if not self.persistent_workers:
             self._pipeline.close()
             self._pipeline = Pipeline(self._options, self.stats)
-        return self._pipeline.run(maker, self._progress.jobs(place), partial(self._progress.probe, place))
+        jobs = self._following.jobs(self._progress.jobs(place), place)
+        return self._pipeline.run(maker, jobs, partial(self._progress.probe, place))
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:

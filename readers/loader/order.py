@@ -14,10 +14,12 @@ from typing_extensions import override
 
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.keys import mixed
 from packtrain._core.permutation import Permutation
 
 from ..dataset.image_dataset import ImageDataset, samples_of
-from .randomness import mixed, uniforms
+from .randomness import uniforms
+from .schedule import Dealing
 
 Rows = npt.NDArray[np.int64]
 
@@ -63,9 +65,37 @@ class Order(ABC):
         return {}
 
     @property
-    def interleaved(self) -> bool:
-        """True to deal consecutive positions out to the ranks one by one; False to give each rank a block of a step."""
-        return False
+    def dealing(self) -> Dealing:
+        """How the positions of a step are dealt out to the ranks, see `Schedule`."""
+        return "blocks"
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes, if positions are dealt out by lanes."""
+        return 1
+
+    def rows_of(self, key: int, positions: Rows) -> Rows:
+        """The rows at some positions, which a rank takes in a step; both int64 [n]."""
+        first, last = int(positions[0]), int(positions[-1])
+        apart = int(positions[1]) - first if len(positions) > 1 else 1
+        if apart > 0 and last - first == apart * (len(positions) - 1):
+            found = self.rows(key, first, last + 1)
+            return found if apart == 1 else found[::apart]
+        # They continue at the beginning of the epoch.
+        return np.concatenate([self.rows(key, position, position + 1) for position in positions.tolist()])
+
+    def fitted(self, step: int, nodes: int) -> Order:
+        """The order for an epoch that begins now. An epoch that has begun keeps its order.
+
+        Args:
+            step: Number of positions that all ranks together take in a step.
+            nodes: Number of machines that they run on.
+        """
+        return self
+
+    def resumed(self, parameters: Mapping[str, int]) -> Order:
+        """The order for the rest of an epoch whose state has these parameters, as far as it can take them over."""
+        return self
 
 
 class Sequential(Order):
@@ -181,7 +211,7 @@ class BlockShuffled(Order):
     @override
     def parameters(self) -> Mapping[str, int]:
         places = np.linspace(0, self._rows - 1, min(self._rows, _PROBES)).astype(np.int64)
-        return {"block": self._block, "window": self._window_blocks, "places": _checksum(self._placed.rows_at(places))}
+        return {"block": self._block, "window": self._window_blocks, "places": checksum(self._placed.rows_at(places))}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -254,7 +284,7 @@ class Weighted(Order):
     @cached_property
     @override
     def parameters(self) -> Mapping[str, int]:
-        return {"weights": _checksum(self._cumulated)}
+        return {"weights": checksum(self._cumulated)}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -315,8 +345,8 @@ class RepeatedAugmentation(Order):
 
     @property
     @override
-    def interleaved(self) -> bool:
-        return True
+    def dealing(self) -> Dealing:
+        return "interleaved"
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -362,7 +392,8 @@ def _shuffled(size: int, key: int, start: int, stop: int) -> Rows:
     return Permutation(size, key).range(start, stop) if start < stop else np.empty(0, np.int64)
 
 
-def _checksum(numbers: Rows | npt.NDArray[np.float64]) -> int:
+def checksum(numbers: Rows | npt.NDArray[np.float64]) -> int:
+    """The crc32c of numbers, which is the same on all machines."""
     return crc32c(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from .order import Order, Rows
+from .schedule import Dealing
 
 
 class Portion(Order):
@@ -58,8 +59,8 @@ class Portion(Order):
 
     @property
     @override
-    def interleaved(self) -> bool:
-        return True
+    def dealing(self) -> Dealing:
+        return "interleaved"
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:

@@ -11,6 +11,7 @@ import torch
 
 from packtrain._core.arguments import function
 from packtrain._core.errors import UsageError
+from packtrain._core.keys import mixed
 from packtrain._core.schema import IMAGE
 
 from ..dataset.rows import is_sample
@@ -19,7 +20,7 @@ from .engine import Job
 from .generators import Seeder
 from .mixing import require_mixable
 from .ragged import Ragged
-from .randomness import mixed, preserved
+from .randomness import preserved
 
 # Mixed into the key, so that a batch transform draws neither the numbers of a sample nor those of `collate_fn`.
 _TRANSFORM: Final = 0x7472616E73666F72

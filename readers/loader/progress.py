@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import numpy as np
-
 from packtrain._core.errors import UsageError
+from packtrain._core.keys import mixed
 
 from .batches import Probe
 from .engine import Job
 from .order import Ahead, Order
-from .randomness import mixed
 from .ranks import Place, Ranks, Seed
 from .sampler import SamplerOrder
 from .schedule import Schedule
@@ -56,6 +54,8 @@ class Progress:
         self.consumed = 0
         self.under_way = False
         self.chosen: Chosen | None = None
+        self._nodes: int | None = None
+        """Number of nodes that the ranks run on; None as long as they have not said so."""
         self._drawn: tuple[int | None, int] | None = None
         """Seed and epoch of the last draw of a foreign sampler."""
         self._resumed: Mapping[str, Any] | None = None
@@ -92,11 +92,18 @@ class Progress:
         """The steps of a rank through an epoch."""
         # A foreign sampler yields only the rows of this rank.
         rank, world_size = Place(0, 1) if isinstance(self.order, SamplerOrder) else place
-        return Schedule(len(self.order), self._batch_size, rank, world_size, self._drop_last, self.order.interleaved)
+        order = self.order
+        nodes = self._nodes or 1
+        return Schedule(
+            len(order), self._batch_size, rank, world_size, self._drop_last, order.dealing, order.lanes, nodes
+        )
 
     def begin(self, place: Place) -> None:
-        """Makes everything ready for a pass. All ranks must call this together, because they agree on the seed."""
+        """Makes everything ready for a pass. All ranks must call this together: they agree on seed and order."""
         self._seed.settle()
+        if self.order.dealing == "lanes":
+            self._nodes = self._ranks.nodes()
+            self._fit(place, self._nodes)
         self._draw(place)
 
     def jobs(self, place: Place) -> Iterator[Job]:
@@ -108,7 +115,7 @@ class Progress:
         consumed = self.consumed
         while step := schedule.step(consumed):
             consumed = step.consumed
-            yield Job(key, step.positions, _rows(order, order_key, step.positions), consumed)
+            yield Job(key, step.positions, order.rows_of(order_key, step.positions), consumed)
 
     def probe(self, place: Place) -> Probe:
         """The next samples of the epoch, over all ranks, of which the first that is sound shows what a batch is."""
@@ -129,6 +136,8 @@ class Progress:
         """
         self._seed.settle_alone()
         place = self._ranks.now()
+        if self.order.dealing == "lanes" and not self.consumed:
+            self._fit_alone(place)
         self._draw(place)
         if not 0 <= position < len(self.order):
             raise IndexError(f"position {position} of an epoch of {len(self.order)}")
@@ -162,7 +171,7 @@ class Progress:
             UsageError: It belongs to another dataset, order, or number of ranks; see `Loader.load_state_dict`.
         """
         rank, world_size = self._ranks.now()
-        order = self.order if order is None else order
+        order = (self.order if order is None else order).resumed(state.parameters)
         name = _name(order)
         if state.order != name:
             raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {name}")
@@ -196,6 +205,11 @@ class Progress:
             # The checksum is that of another rank's rows.
             self._resumed = {name: value for name, value in state.sampler.items() if name != "crc32c"}
 
+    def order_keys(self, place: Place) -> tuple[int, int]:
+        """The keys of the order in this epoch and in the next; the seed must be known."""
+        assert self._seed.value is not None
+        return self._keys(place)[0], mixed(self._seed.value, self.epoch + 1, _ORDER)
+
     def _keys(self, place: Place) -> tuple[int, int]:
         """The keys of the epoch's order and of its random numbers."""
         # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
@@ -203,6 +217,21 @@ class Progress:
         seed = self._seed.value
         assert seed is not None
         return mixed(seed, self.epoch, _ORDER), mixed(seed, self.epoch, _SAMPLES, *rank)
+
+    def _fit(self, place: Place, nodes: int) -> None:
+        """Takes the order for the ranks that there are now, unless the epoch has begun with others."""
+        if not self.consumed:
+            self.order = self.order.fitted(place.world_size * self._batch_size, nodes)
+
+    def _fit_alone(self, place: Place) -> None:
+        """The same where other ranks may not take part.
+
+        Raises:
+            UsageError: They would have to.
+        """
+        if self._nodes is None and place.world_size > 1 and not self._ranks.given:
+            raise UsageError("the ranks agree on the order when the first pass begins: begin one before")
+        self._fit(place, self._nodes or self._ranks.nodes())
 
     def _draw(self, place: Place) -> None:
         """Draws the epoch of a foreign sampler, once."""
@@ -214,16 +243,6 @@ class Progress:
         else:
             self.order.resume(key, self.epoch, self._resumed)
         self._resumed, self._drawn = None, (self._seed.value, self.epoch)
-
-
-def _rows(order: Order, key: int, positions: Any) -> Any:
-    """The rows at positions of equal distance, or at positions that continue at the beginning of the epoch."""
-    first, last = int(positions[0]), int(positions[-1])
-    apart = int(positions[1]) - first if len(positions) > 1 else 1
-    if apart > 0 and last - first == apart * (len(positions) - 1):
-        found = order.rows(key, first, last + 1)
-        return found if apart == 1 else found[::apart]
-    return np.concatenate([order.rows(key, position, position + 1) for position in positions.tolist()])
 
 
 def _name(order: Order) -> str:

@@ -15,24 +15,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-_MASK64: Final = (1 << 64) - 1
+from packtrain._core.keys import mixed
+
 # Philox makes four 64-bit numbers at a time.
 _PER_COUNT: Final = 4
-
-
-def mixed(*values: int) -> int:
-    """Mixes integers into one of 64 bits that depends on each of them and on their order (splitmix64 after every one).
-
-    Only the low 64 bits of each value are used. With all values but one fixed, different values of that one give
-    different results.
-    """
-    state = 0
-    for value in values:
-        state = (state ^ (value & _MASK64)) + 0x9E3779B97F4A7C15 & _MASK64
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK64
-        state ^= state >> 31
-    return state
 
 
 def uniforms(key: int, start: int, stop: int, draws: int) -> npt.NDArray[np.float64]:

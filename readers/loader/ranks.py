@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
+from crc32c import crc32c
 
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
 
 _MASK64: Final = (1 << 64) - 1
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Place(NamedTuple):
@@ -65,6 +70,19 @@ class Ranks:
                 f"this was rank {place.rank} of {place.world_size} when the pass began, now it is rank {now.rank} of "
                 f"{now.world_size}: call init_process_group before a pass begins, and destroy_process_group after it"
             )
+
+    def nodes(self) -> int:
+        """Number of nodes with equally many ranks that follow each other. All ranks must call this together.
+
+        It is the number of machines. Where these have different numbers of ranks, and where nobody knows which ranks
+        run on the same machine because they were given by hand, each rank is a node of its own.
+        """
+        world_size = self.now().world_size
+        if self.given or world_size == 1:
+            return world_size
+        machines = [machine for (machine,) in self.gather([_machine()])]
+        sizes = [len(list(ranks)) for _, ranks in groupby(machines)]
+        return len(sizes) if len(sizes) == len(set(machines)) and len(set(sizes)) == 1 else world_size
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """These numbers of every rank, by rank. All ranks must call this together, each with equally many.
@@ -147,6 +165,11 @@ class Seed:
     def _torchs(self) -> int:
         source = torch if self._generator is None else self._generator
         return source.initial_seed() & _MASK64
+
+
+def _machine() -> int:
+    """A number that stands for this machine. Some machines have the same name, others the same image."""
+    return crc32c(_BOOT.read_bytes() if _BOOT.exists() else b"", crc32c(socket.gethostname().encode()))
 
 
 def _of_rank_0(seed: int) -> int:

@@ -6,7 +6,8 @@ Pixels are rounded to bytes after each of the two passes. All of it is done so t
 
 Pillow rounds weights to 22 bits after the binary point and adds up integers. Here each weight is the sum of two numbers
 of 11 bits, so that the products with bytes are exact in float32, even if torch multiplies in TF32. So are their sums,
-but for those of a thousand products or so, where an image is made hundreds of times smaller.
+but for those of a thousand products or so, where an image is made hundreds of times smaller. They would not be exact in
+bfloat16, in which torch may multiply on a CPU: there it is given float64 then.
 """
 
 from __future__ import annotations
@@ -265,7 +266,21 @@ def _multiplied(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     whole = whole.sign().mul_(0.5).add_(whole).trunc_()
     upper = (whole / 2**_LOWER).round_()
     lower = whole.sub_(upper, alpha=2**_LOWER).float().mul_(2**-_BITS)
-    product = torch.bmm(upper.float().mul_(2 ** (_LOWER - _BITS)), values)
+    product = _bmm(upper.float().mul_(2 ** (_LOWER - _BITS)), values)
     # The sum of both parts has more bits than float32, but not the sum of what follows the binary point.
     floor = product.floor()
-    return product.sub_(floor).add_(torch.bmm(lower, values)).add_(0.5).floor_().add_(floor).clamp_(0, 255)
+    return product.sub_(floor).add_(_bmm(lower, values)).add_(0.5).floor_().add_(floor).clamp_(0, 255)
+
+
+def _bmm(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The product of float32, never made in bfloat16."""
+    if values.device.type == "cpu" and _bfloat16_allowed():
+        return torch.bmm(weights.double(), values.double()).float()
+    return torch.bmm(weights, values)
+
+
+def _bfloat16_allowed() -> bool:
+    """True if the user has allowed torch to multiply float32 in bfloat16 on a CPU."""
+    # Older versions of torch have only the function, which fails where somebody has set the attribute.
+    precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
+    return precision == "bf16" or (precision is None and torch.get_float32_matmul_precision() == "medium")

@@ -13,9 +13,10 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from packtrain._core.errors import UsageError
+from packtrain._core.keys import mixed
 
 from .order import Order
-from .randomness import mixed, preserved, seed_all
+from .randomness import preserved, seed_all
 
 _SEED: Final = 0x73616D706C6572
 # A sampler that yields more than this and more than 100 times the dataset is considered endless.

@@ -24,6 +24,8 @@ from packtrain._core.errors import (
     LoaderError,
     MissingDependency,
     PacktrainError,
+    RemoteError,
+    StagingError,
     UsageError,
 )
 from packtrain._core.schema import IMAGE, Field
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 FIELDS: Final = ("row", "line", "position", "path")
 """What a loader can hand out in addition to the fields of the dataset."""
-# Up to this distance, drawing the numbers of the positions in between takes less time than drawing each by itself.
+# Up to this distance on average, drawing those of all positions in between takes less time than drawing each by itself.
 _APART: Final = 64
 
 
@@ -80,6 +82,7 @@ class SampleMaker:
         self._copies = not self._finish or finishers == ()
         self.stores: Final[tuple[Store, ...]] = self._packed.stores if self._packed is not None else ()
         """Where records are read from."""
+        self._far = any(store.chunks is not None for store in self.stores)
         self.schema: Final[Mapping[str, Field]] = _schema_of(self._packed) if self._packed is not None else {}
         """What the dataset knows about the fields of its samples; empty for pairs of image and label."""
         self.fields: Final = tuple(items("fields", fields, f"a tuple with any of {', '.join(FIELDS)}"))
@@ -140,21 +143,28 @@ class SampleMaker:
         """The rows of a batch, one by one; meanwhile, missing records of later rows are read into memory."""
         return self._ahead.through(rows) if self._ahead is not None else rows
 
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        """Says which rows are read next, where their records have to be fetched from far away."""
+        if self._far and self._packed is not None:
+            self._packed.expect(rows)
+
     def random(self, key: int, positions: Sequence[int]) -> npt.NDArray[np.float64]:
         """The random numbers of the samples at some positions, for `copy` and `make`: float64 [samples, draws].
 
         Args:
             key: Key of the epoch's random numbers.
-            positions: Positions in the epoch. Those of equal, short distance are drawn faster.
+            positions: Positions in the epoch. Those that follow the first one, not far apart, are drawn faster.
         """
         if not (self._draws and positions):
             return np.empty((len(positions), 0))
         first, count = positions[0], len(positions)
         if positions[-1] - first == count - 1:
             return uniforms(key, first, first + count, self._draws)
-        apart = positions[1] - first
-        if 0 < apart <= _APART and positions[-1] - first == apart * (count - 1):
-            return uniforms(key, first, positions[-1] + 1, self._draws)[::apart]
+        offsets = np.array(positions) - first
+        span = int(offsets.max()) + 1
+        if offsets.min() >= 0 and span <= _APART * count:
+            drawn: npt.NDArray[np.float64] = uniforms(key, first, first + span, self._draws)[offsets]
+            return drawn
         return np.concatenate([uniforms(key, position, position + 1, self._draws) for position in positions])
 
     def copy(
@@ -210,6 +220,8 @@ class SampleMaker:
         Raises:
             CorruptRecord: The record is damaged.
             DatasetError: More than the record is damaged.
+            RemoteError: The record cannot be fetched.
+            StagingError: It cannot be kept.
             LoaderError: A transform failed.
         """
         try:
@@ -222,7 +234,7 @@ class SampleMaker:
             sample = self._dataset[row]
             on_stage(TRANSFORM)
             return sample
-        except (DatasetError, MissingDependency):
+        except (DatasetError, MissingDependency, RemoteError, StagingError):
             raise
         except Exception as error:
             reason = (

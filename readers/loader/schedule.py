@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+Dealing = Literal["blocks", "interleaved", "lanes"]
 
 
 class Step(NamedTuple):
@@ -27,6 +29,11 @@ class Schedule:
 
     Interleaved, rank r takes the r-th position of every ``world_size`` instead.
 
+    By lanes, position p belongs to lane ``p % lanes``. The positions of a step are sorted by lane, and the ranks of
+    each node take one block of them, in order of rank. So a node takes whole lanes if each lane has as many positions
+    in a step as all others, and the number of nodes divides that of lanes. Of those of its node, each rank takes a
+    block in the order of the epoch, and so from all lanes of the node.
+
     At the end of an epoch fewer positions may be left. They are dropped, or dealt out evenly. If they cannot be dealt
     out evenly, positions from the beginning of the epoch fill the blocks, so that all ranks make batches of equal size.
 
@@ -36,7 +43,9 @@ class Schedule:
         rank: Rank of this process.
         world_size: Number of ranks.
         drop_last: True to drop an incomplete step, False to deal it out.
-        interleaved: True to deal positions out one by one, False for blocks.
+        dealing: ``"blocks"``, ``"interleaved"`` or ``"lanes"``.
+        lanes: Number of lanes.
+        nodes: Number of nodes, by lanes: each has as many ranks, which follow each other.
     """
 
     length: int
@@ -44,7 +53,9 @@ class Schedule:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
-    interleaved: bool = False
+    dealing: Dealing = "blocks"
+    lanes: int = 1
+    nodes: int = 1
 
     def steps(self, consumed: int = 0) -> int:
         """Number of steps left in the epoch after `consumed` positions."""
@@ -62,6 +73,30 @@ class Schedule:
         block = min(self.batch_size, -(-left // self.world_size))
         if block <= 0 or (self.drop_last and left < self.world_size * self.batch_size):
             return None
-        first, apart = (self.rank, self.world_size) if self.interleaved else (self.rank * block, 1)
-        positions = (consumed + first + apart * np.arange(block, dtype=np.int64)) % self.length
-        return Step(positions, min(self.length, consumed + self.world_size * block))
+        return Step(self._positions(consumed, block), min(self.length, consumed + self.world_size * block))
+
+    def _positions(self, consumed: int, block: int) -> npt.NDArray[np.int64]:
+        """The positions of a block of this rank."""
+        mine = np.arange(block, dtype=np.int64)
+        if self.dealing == "interleaved":
+            return (consumed + self.rank + self.world_size * mine) % self.length
+        if self.dealing == "blocks" or self.nodes == 1:
+            return (consumed + self.rank * block + mine) % self.length
+        ranks = self.world_size // self.nodes
+        node, rank = divmod(self.rank, ranks)
+        of_node = self._of_node(consumed, self.world_size * block, node * ranks * block, (node + 1) * ranks * block)
+        return (consumed + of_node[rank * block : (rank + 1) * block]) % self.length
+
+    def _of_node(self, consumed: int, taken: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Of the `taken` next positions by lane, those from `start` to `stop`; counted from `consumed`, ascending."""
+        if consumed + taken > self.length:
+            # Some are positions from the beginning of the epoch.
+            lanes = np.arange(consumed, consumed + taken) % self.length % self.lanes
+            return np.sort(np.argsort(lanes, kind="stable")[start:stop])
+        # Lane l has its first position of the step at `ahead`, and then one more after each `lanes` positions.
+        ahead = (np.arange(self.lanes, dtype=np.int64) - consumed) % self.lanes
+        ends = np.cumsum((taken - ahead + self.lanes - 1) // self.lanes)
+        mine = np.arange(start, stop, dtype=np.int64)
+        lane = np.searchsorted(ends, mine, side="right")
+        before = np.concatenate([[0], ends[:-1]])
+        return np.sort(ahead[lane] + (mine - before[lane]) * self.lanes)

@@ -216,6 +216,10 @@ class _Bench:
 
     def look(self) -> bool:
         """Takes in what has been announced, without a ticket. True if there was anything."""
+        for store in self._maker.samples.stores:
+            if store.chunks is not None:
+                # Others wait for the space of what has been removed.
+                store.settle()
         try:
             return self._follow()
         except Exception:

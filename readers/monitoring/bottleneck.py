@@ -71,6 +71,10 @@ def advice(figures: Figures) -> Iterator[str]:
     if _postprocessing(figures) > 0.5:
         yield "a cheaper batch_transform, or device='cuda' if there is a GPU"
         return
+    if _waits_for_store(figures):
+        yield "a faster way to the object store"
+        yield "a larger budget=, so that less of the dataset has to be fetched again"
+        return
     if _waits_for_disk(figures):
         yield "a faster disk, or the dataset in memory (`packtrain stage`)"
         return
@@ -119,6 +123,9 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
         yield "workers", workers, f"on {_cores(figures)}; what they do is unknown"
         return
     yield "stored bytes", f"{figures.read_bytes / 1e6:,.1f} MB", f"{figures.bytes_per_second / 1e6:,.1f} MB per second"
+    if setup.streamed:
+        rate = f"{figures.fetched_per_second / 1e6:,.1f} MB per second, for all on this machine that use the cache"
+        yield "  fetched", f"{figures.fetched_bytes / 1e6:,.1f} MB", rate
     if figures.disk_bytes or figures.disk_faults:
         yield "  from disk", f"{figures.disk_bytes / 1e6:,.1f} MB", f"{figures.disk_faults:,} page faults waited for it"
     if setup.threads:
@@ -127,6 +134,8 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
         yield "workers", f"{setup.workers}", f"on {_cores(figures)}"
     if setup.workers:
         yield "  busy", _percent(figures.busy_share), f"{figures.busy_seconds:.1f} s"
+    if setup.streamed:
+        yield "    waiting for chunks", _percent(figures.chunk_share), f"{figures.chunk_seconds:.1f} s"
     for name, share in figures.stage_shares.items():
         each = 1e6 * figures.stage_seconds[name] / max(1, figures.samples)
         which = f": {', '.join(setup.unfused)} not fused" if name == "transform" and setup.unfused else ""
@@ -170,6 +179,10 @@ def _waits_for_disk(figures: Figures) -> bool:
     return sum(signs) >= 2
 
 
+def _waits_for_store(figures: Figures) -> bool:
+    return figures.chunk_share >= _OFF
+
+
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else float(part > 0)
 
@@ -181,6 +194,9 @@ def _where(figures: Figures) -> str:
         return f"what its workers do is unknown{late if figures.setup.workers else ''}"
     if _postprocessing(figures) > 0.5:
         return f"postprocessing in this process is {_postprocessing(figures):.0%} of that"
+    if _waits_for_store(figures):
+        rate = f"{figures.fetched_per_second / 1e6:,.0f} MB/s are fetched"
+        return f"workers wait for the object store {figures.chunk_share:.0%} of their time, {rate}"
     if sum(figures.stage_shares.values()) < _KNOWN:
         return f"workers are busy {figures.busy_share:.0%} of their time"
     name, share = next(iter(figures.stage_shares.items()))

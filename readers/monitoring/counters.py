@@ -63,6 +63,10 @@ class Count(IntEnum):
     """Page faults that had to wait for a disk."""
     REFUSED = 18
     """Images that DALI or the GPU refused, so that packtrain decoded them on the CPU."""
+    CHUNKS = 19
+    """Time that a worker waited for chunks from an object store while it was busy."""
+    FETCHED = 20
+    """Bytes that were fetched from it meanwhile."""
 
 
 # Up to Python 3.11, looking up a member of an enumeration takes longer than counting.

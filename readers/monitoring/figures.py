@@ -26,6 +26,7 @@ class Setup:
         unfused: Names of the transforms that are not fused: callables on PIL images or arrays.
         remedy: What would be faster than these; empty: unknown.
         threads: Number of DALI's threads, whose time on the processor is unknown; 0 without DALI.
+        streamed: True if records are read through a cache from an object store.
     """
 
     workers: int | None
@@ -37,6 +38,7 @@ class Setup:
     unfused: tuple[str, ...] = ()
     remedy: str = ""
     threads: int = 0
+    streamed: bool = False
 
 
 def setup_of(
@@ -51,9 +53,19 @@ def setup_of(
         undecoded: True if something else than workers decodes, which takes no raw images.
         threads: See `Setup`.
     """
+    stores = tuple(stores)
+    streamed = any(store.chunks is not None for store in stores)
     kinds = {(_pixels(store), store.io) for store in stores}
     store, io = kinds.pop() if len(kinds) == 1 else (None, None)
-    return Setup(workers, cores_per_rank(), None if undecoded else store, io, headspace, threads=threads)
+    return Setup(
+        workers,
+        cores_per_rank(),
+        None if undecoded else store,
+        io,
+        headspace,
+        threads=threads,
+        streamed=streamed,
+    )
 
 
 def _pixels(store: Store) -> str | None:
@@ -117,6 +129,8 @@ class Figures:
         disk_faults: Number of page faults that had to wait for a disk.
         growth: Which generation of a growing cache was read last; None for other datasets.
         refused: Number of images that DALI or the GPU refused, so that packtrain decoded them on the CPU.
+        chunk_seconds: The part of `busy_seconds` in which workers waited for chunks from an object store.
+        fetched_bytes: Bytes that this machine fetched from the object store meanwhile, for all that use the same cache.
     """
 
     setup: Setup
@@ -138,6 +152,8 @@ class Figures:
     disk_faults: int
     growth: Growth | None = None
     refused: int = 0
+    chunk_seconds: float = 0.0
+    fetched_bytes: int = 0
 
     @property
     def wall_seconds(self) -> float:
@@ -158,6 +174,16 @@ class Figures:
     def bytes_per_second(self) -> float:
         """Stored bytes read per second, start-up included."""
         return _ratio(self.read_bytes, self.wall_seconds + self.startup_seconds)
+
+    @property
+    def fetched_per_second(self) -> float:
+        """`fetched_bytes` per second, start-up included."""
+        return _ratio(self.fetched_bytes, self.wall_seconds + self.startup_seconds)
+
+    @property
+    def chunk_share(self) -> float:
+        """`chunk_seconds` over `busy_seconds`, in [0, 1]."""
+        return min(1.0, _ratio(self.chunk_seconds, self.busy_seconds))
 
     @property
     def busy_share(self) -> float:

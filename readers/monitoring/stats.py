@@ -70,6 +70,8 @@ class Stats(Figures):
         if (growth := self.growth) is not None:
             curves |= {"generation": growth.generation, "generation_samples": growth.samples}
             curves |= {"new_samples": growth.new_samples, "reuse": growth.reuse}
+        if self.setup.streamed:
+            curves |= {"fetched_per_second": self.fetched_per_second, "chunk_share": self.chunk_share}
         for name, value in curves.items():
             writer.add_scalar(f"packtrain/{name}", value, step)
 
@@ -172,6 +174,10 @@ class Meter:
         if refused:
             self._counters.add(Count.REFUSED, refused)
 
+    def count_fetched(self, size: int) -> None:
+        """Counts bytes that were fetched from an object store. Only one thread may call this."""
+        self._counters.add(Count.FETCHED, size)
+
     def starve(self) -> None:
         """Counts a batch that was not ready when the consumer asked for it."""
         self._counters.add(Count.STARVED)
@@ -249,6 +255,8 @@ def _stats(setup: Setup, counts: Words, growth: Growth | None) -> Stats:
         disk_bytes=values[Count.DISK],
         disk_faults=values[Count.FAULTS],
         growth=growth,
+        chunk_seconds=min(busy, values[Count.CHUNKS] * _SECONDS),
+        fetched_bytes=values[Count.FETCHED],
     )
 
 

@@ -24,7 +24,7 @@ EVERY: Final = 32
 same place in each batch."""
 _BLOCK_BYTES: Final = 512
 _STAGES: Final = len(Count)
-_USAGE: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES)
+_USAGE: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES, Count.CHUNKS)
 
 
 class Observer:
@@ -131,11 +131,12 @@ class StageTimer(Observer):
         self._words[_STAGES + stage] += now - self._sample_stage
         self._sample_stage = now
 
-    def _usage(self) -> tuple[int, int, int, int]:
+    def _usage(self) -> tuple[int, int, int, int, int]:
         """What this thread has used so far, in the order of `_USAGE`."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
-        read = 0
+        read = waited = 0
         for files in self._opened:
             read += files.read_bytes
+            waited += files.waited_ns
         # getrusage has processor time, too, but many kernels count it in ticks.
-        return time.thread_time_ns(), _BLOCK_BYTES * usage.ru_inblock, usage.ru_majflt, read
+        return time.thread_time_ns(), _BLOCK_BYTES * usage.ru_inblock, usage.ru_majflt, read, waited

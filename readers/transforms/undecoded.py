@@ -17,7 +17,8 @@ from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
-from packtrain._codec.pillow import check_pixels, require_pillow
+from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.pillow import check_pixels, open_image, require_pillow
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
@@ -26,6 +27,7 @@ from .compose import Compose, name_of
 from .executors import ArrayExecutor, Decoded, Executor, PillowExecutor, Pixels
 from .views import Views
 
+_SOI: Final = b"\xff\xd8"
 UPSIDE_DOWN: Final = Flip(horizontal=False)
 # Width and height in pixels: one block of a JPEG, however it is subsampled.
 _BLACK_SIDE: Final = 16
@@ -91,9 +93,26 @@ class UndecodedExecutor(Executor):
         part = cut(image.data, source) if self._records.cuts and source != image.box else None
         on_stage(CUT)
         if part is None:
+            _check_header(image)
             return _Ready(image.data, plan)
         left, top, width, height = plan.box
         return _Ready(part.data, plan._replace(box=Box(left - part.left, top - part.top, width, height)))
+
+
+def _check_header(image: EncodedImage) -> None:
+    """Does for the size in an image's header what `check_pixels` does for that in the index.
+
+    A decoder believes the header, and allocates what it promises before it finds out that the pixels are not there.
+
+    Raises:
+        DecompressionBombError: The header claims more than twice as many pixels as Pillow's limit.
+        Exception: Whatever Pillow's plugins raise on a damaged header that is no JPEG's.
+    """
+    frame = frame_header(image.data) if bytes(image.data[:2]) == _SOI else None
+    if frame is None:
+        open_image(image.data)
+    elif (frame.width, frame.height) != (image.width, image.height):
+        check_pixels(frame.width, frame.height)
 
 
 class _Ready:

@@ -18,12 +18,12 @@ from packtrain._codec.decoders.selfcheck import deviation
 from packtrain._core.arguments import path_of
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.keys import mixed
 from packtrain._core.manifest import Manifest
 
 from ..dataset.image_dataset import PackedDataset, open_dataset
 from ..loader import Loader, Order, Shuffled
 from ..loader.arguments import workers_of
-from ..loader.randomness import mixed
 from ..loader.samples import SampleMaker
 from ..monitoring.monitor import samples_in
 from .gpu import find_gpu, has_gpu

@@ -16,6 +16,8 @@ import torch
 from PIL.Image import Image
 from torch.utils.data import Dataset, default_collate
 
+from packtrain._readers.loader.schedule import Dealing
+
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
     """A plain torch dataset: an image is its row number and a draw from each of three generators, a label is the row.
@@ -35,6 +37,9 @@ class Numbers(Dataset[tuple[torch.Tensor, int]]):
 
     def rows_at(self, places: Any) -> Any:
         return self.rows - 1 - places
+
+    def chunk_bounds(self) -> Any:
+        return np.append(np.arange(0, self.rows, 4), self.rows)
 
 
 class Fixed(Dataset[tuple[Any, Any]]):
@@ -96,7 +101,15 @@ def mixing(samples: list[Any]) -> Any:
 
 
 def steps(
-    length: int, consumed: int, *, batch: int, world: int, drop_last: bool, interleaved: bool = False
+    length: int,
+    consumed: int,
+    *,
+    batch: int,
+    world: int,
+    drop_last: bool,
+    dealing: Dealing = "blocks",
+    lanes: int = 1,
+    nodes: int = 1,
 ) -> Iterator[tuple[list[list[int]], int]]:
     """The rest of an epoch, in plain Python: for each step, the positions of every rank, and what is consumed then."""
     left = list(range(consumed, length))
@@ -108,8 +121,16 @@ def steps(
                 return
             taken += islice(cycle(range(length)), -len(taken) % world)
         share = len(taken) // world
-        if interleaved:
+        if dealing == "interleaved":
             yield [taken[rank::world] for rank in range(world)], consumed
+            continue
+        if dealing == "lanes":
+            by_lane = sorted(range(len(taken)), key=lambda index: taken[index] % lanes)
+            size = len(taken) // nodes
+            dealt = [index for node in range(nodes) for index in sorted(by_lane[node * size :][:size])]
+            # Those of one node are not dealt out by lane.
+            dealt = dealt if nodes > 1 else list(range(len(taken)))
+            yield [[taken[index] for index in dealt[rank * share :][:share]] for rank in range(world)], consumed
             continue
         yield [taken[rank * share :][:share] for rank in range(world)], consumed
 

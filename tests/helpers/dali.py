@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import signal
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -25,6 +26,7 @@ def require_dali() -> None:
 
 def succeeds_in_child(work: Callable[[], bool]) -> bool:
     """True if `work`, called in a forked process, returns True soon, and the process ends as Python ends one."""
+    assert "ray" not in sys.modules, "what Ray leaves behind in a process does not survive a fork: see ray_cluster.py"
     child = os.fork()
     if not child:
         # A process that waits for threads it does not have ends here.

@@ -1,4 +1,7 @@
-"""For tests of a filler's process: sources that it imports by name, and programs that start one."""
+"""For tests of a filler's process: sources that it imports by name, and programs that start one.
+
+torch is not imported: it takes ten times as long as all else that these processes do.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,18 @@ from packtrain._filler.status import is_filled, read_status
 
 BUDGET: Final = "4MiB"
 SHARD: Final = "128KiB"
+SIZES: Final = (0, 1, 700, 3000, 5000)
 
 
 def sample(number: int) -> dict[str, Any]:
     """A sample of 8 KB, of which every value is its number."""
     return {"x": np.full(2000, number, np.float32), "label": number % 7}
+
+
+def numbered_sample(who: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
+    """A sample that can be told from all others, of one of some sizes."""
+    data = np.random.default_rng(who).bytes(sizes[who % len(sizes)])
+    return {"who": np.array(who, np.int64), "data": data, "text": f"sample {who}", "label": who % 7}
 
 
 def few() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""For tests of the filler: samples that say which they are, what a cache holds, and what its folder takes."""
+"""For tests of the filler: what a cache holds, and what its folder takes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from helpers.fillers import SIZES, numbered_sample
 
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import generation_numbers
@@ -17,13 +18,6 @@ from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
 
 FIELDS = ("who", "data", "text")
-SIZES = (0, 1, 700, 3000, 5000)
-
-
-def numbered_sample(who: int, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """A sample that can be told from all others, of one of some sizes."""
-    data = np.random.default_rng(who).bytes(sizes[who % len(sizes)])
-    return {"who": np.array(who, np.int64), "data": data, "text": f"sample {who}", "label": who % 7}
 
 
 def stored_sample(store: GenerationStore, row: int) -> dict[str, Any]:
@@ -94,15 +88,10 @@ def _nameless(root: Path) -> Iterator[tuple[int, int]]:
 
 
 class Scales:
-    """Weighs a cache again and again while a block of code runs. A context manager.
-
-    Attributes:
-        most: The most bytes that were seen.
-        looks: How often it looked.
-    """
+    """Weighs a cache again and again while a block of code runs. A context manager."""
 
     def __init__(self, root: Path) -> None:
-        self.most = self.looks = 0
+        self._seen = [0]
         self._root = root
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -117,5 +106,13 @@ class Scales:
 
     def _run(self) -> None:
         while not self._end.wait(0.001):
-            self.most = max(self.most, blocks(self._root))
-            self.looks += 1
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Looks once; also for a test that must not depend on how often this is done beside it."""
+        self._seen.append(blocks(self._root))
+
+    @property
+    def most(self) -> int:
+        """The most bytes that were seen."""
+        return max(self._seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +35,13 @@ NAMES: Final = {number: name for name, number in FILTERS.items() if name != "nea
 """torchvision's names for Pillow's filters."""
 
 
-def sources() -> Iterator[tuple[str, bytes]]:
+@cache
+def sources() -> tuple[tuple[str, bytes], ...]:
     """(name, content) of files of every kind that Pillow reads; several are large enough to be cut."""
+    return tuple(_made())
+
+
+def _made() -> Iterator[tuple[str, bytes]]:
     photo = picture(1, 157, 121)
     for sampling in ("4:4:4", "4:2:2", "4:2:0"):
         yield f"{sampling}.jpg", encoded(photo, subsampling=sampling, quality=90)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, default_collate
 
@@ -103,7 +104,7 @@ def values(row: int) -> dict[str, Any]:
 class Opened:
     """Stands for the store that the samples come from. Nothing is open."""
 
-    identity, io, read_bytes = "numbers", "mmap", 0
+    identity, io, read_bytes, waited_ns, chunks = "numbers", "mmap", 0, 0, None
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -168,6 +169,9 @@ class Fields(Samples):
     def stores(self) -> Any:
         return tuple(self._stores)
 
+    def expect(self, rows: npt.NDArray[np.int64]) -> None:
+        pass
+
     def __len__(self) -> int:
         return self._rows
 
@@ -206,6 +210,7 @@ class Fields(Samples):
     locate: Any = _none
     rows_at: Any = _none
     places_of: Any = _none
+    chunk_bounds: Any = _none
     with_transform: Any = _none
     undecoded: Any = _none
     labels: Any = property(_none)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from helpers.batching import Numbers, steps, through_json
 
-from packtrain import BlockShuffled, Loader, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
+from packtrain import BlockShuffled, ChunkShuffled, Loader, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
 from packtrain._readers.dataset.image_dataset import samples_of
 from packtrain._readers.loader.state import identity_of
 
@@ -25,6 +25,7 @@ ORDERS: dict[str, Callable[[Any], Order]] = {
     "sequential": lambda dataset: Sequential(len(dataset)),
     "weighted": lambda dataset: Weighted(range(1, len(dataset) + 1), len(dataset) * 5 // 4),
     "blocks": lambda dataset: BlockShuffled(dataset, block=3, window=2),
+    "chunks": lambda dataset: ChunkShuffled(dataset, lanes=5, window=2),
     "repeated": lambda dataset: RepeatedAugmentation(len(dataset), samples=len(dataset) * 5 // 4),
 }
 
@@ -66,6 +67,7 @@ class Model:
 
     length: int
     order: str
+    made: Order
     parameters: dict[str, Any]
     epoch: int = 0
     consumed: int = 0
@@ -77,7 +79,8 @@ class Model:
         made = ORDERS[order](dataset)
         packed = samples_of(dataset)
         identity = {} if packed is None else {"dataset": identity_of(packed.stores)}
-        return cls(len(made), order, ({"parameters": dict(made.parameters)} if made.parameters else {}) | identity)
+        parameters = {"parameters": dict(made.parameters)} if made.parameters else {}
+        return cls(len(made), order, made, parameters | identity)
 
     def begin(self, topology: Topology) -> None:
         if self.begun:
@@ -89,7 +92,10 @@ class Model:
             batch=batch,
             world=world,
             drop_last=drop_last,
-            interleaved=self.order == "repeated",
+            dealing=self.made.dealing,
+            lanes=self.made.lanes,
+            # Of ranks that are given by hand, each is a node.
+            nodes=world,
         )
 
     def take(self) -> list[list[int]] | None:

@@ -11,13 +11,16 @@ Case = Mapping[str, tuple[object, ...]]
 
 
 def case_of(item: pytest.Function) -> Case:
-    """The case that a test is, by the argument names of each `parametrize`; a fixture's parameter has its own name."""
+    """The case that a test is, by the argument names of each `parametrize`; a fixture's parameter has its own name.
+
+    The class that it belongs to is one, too.
+    """
     left, case = dict(item.callspec.params), {}
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]
         names = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
         case[",".join(names)] = tuple(left.pop(name, None) for name in names)
-    return case | {name: (value,) for name, value in left.items()}
+    return case | {name: (value,) for name, value in left.items()} | {"class": (item.cls,)}
 
 
 def covering(cases: Sequence[Case]) -> set[int]:

@@ -57,8 +57,8 @@ def write_shards(folder: Path, count: int, samples: int = 4) -> list[Path]:
 class Indexed:
     """What an indexed dataset says, compared with the bytes of its shards."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = folder = Path(folder)
         self.manifest = Manifest.load(folder)
         self.index = Index.of(folder, self.manifest)
         self.index.check_content()

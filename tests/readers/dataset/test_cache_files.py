@@ -149,7 +149,7 @@ def test_a_damaged_shard_is_named_and_never_waited_for(cache: TinyCache, damage:
     assert caught.value.file == f"{SHARDS}/cache-000001.tar" and "delete its folder" in str(caught.value)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * settings().max_examples)
 @given(st.data())
 def test_a_forged_index_ends_in_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whoever forges an index forges the checksum, too."""
@@ -263,7 +263,7 @@ def test_threads_read_while_shards_are_forgotten(memory_path: Path, io: str, mon
     try:
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 1
+        end = time.monotonic() + 0.4
         while time.monotonic() < end and not problems:
             grown.store.opened.forget(7)
             grown.store.opened.forget(100)

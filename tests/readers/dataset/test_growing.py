@@ -370,9 +370,9 @@ def test_readers_keep_up_with_a_filler_that_never_rests(memory_path: Path) -> No
             while not (root / GENERATIONS).exists() or not generation_numbers(root):
                 time.sleep(0.01)
         grown = GrowingDataset(PackedSamples(newest(CacheFiles(root)), fields=FIELDS))
-        seen = set()
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        seen: set[int] = set()
+        end = time.monotonic() + 10
+        while len(seen) < 40 and time.monotonic() < end:
             grown.advance()
             seen.add(grown.generation)
             first = grown.store.generation.first_sample

@@ -19,6 +19,7 @@ from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, s
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.dataset.combined import SubsetSamples
 from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.transforms.batched import Destination
 from packtrain.errors import CorruptFile, CorruptRecord, LoaderError
@@ -150,6 +151,23 @@ def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], tran
     ):
         require_same(batches(dataset), one_by_one(dataset))
         assert copies[-1] is (transform is not RESIZED or resizing.style() is not None)
+
+
+def test_a_part_that_occurs_again_is_copied_with_itself_whatever_transform_came_later(
+    raw: Callable[..., Path], copies: list[bool]
+) -> None:
+    both = concat([open_dataset(raw()), *[open_dataset(raw("lmdb"))] * 5]).with_transform(CROP)
+    assert both._samples.copy_rows(np.arange(6 * COUNT), room_for(6 * COUNT))
+    assert copies == [True, True]
+
+
+def test_parts_are_not_searched_for_one_another(raw: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take time that grows with their square."""
+    compared: list[object] = []
+    monkeypatch.setattr(SubsetSamples, "__eq__", lambda *both: compared.append(both), raising=False)
+    many = concat([open_dataset(raw(), CROP).subset([number]) for number in range(COUNT)])
+    assert many._samples.copy_rows(np.arange(COUNT), room_for(COUNT))
+    assert len(compared) < COUNT
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from packtrain import Loader
+from packtrain._core.keys import mixed
 from packtrain._readers.loader import device as device_module
 from packtrain._readers.loader.postprocess import Postprocess, mapped
-from packtrain._readers.loader.randomness import mixed, seed_all
+from packtrain._readers.loader.randomness import seed_all
 from packtrain.errors import LoaderError, UsageError
 
 ROWS, BATCH = 22, 4

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
-from helpers.support import FORK_AND_FORKSERVER, START_METHODS
+from helpers.support import START_METHODS
 
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
@@ -139,7 +139,7 @@ def shared_files() -> set[str]:
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
-@FORK_AND_FORKSERVER
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.complete)])
 def test_no_worker_outlives_a_killed_parent(method: str) -> None:
     with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
         run.at_work()
@@ -147,7 +147,8 @@ def test_no_worker_outlives_a_killed_parent(method: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize("deed", [pytest.param("sleep", marks=pytest.mark.complete), "spin"])
+@pytest.mark.complete
+@pytest.mark.parametrize("deed", ["sleep", "spin"])
 def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
     """Processes that were forked later also hold the pipes of the earlier ones."""
     with Consumer(method="fork", deed=deed, second=True) as run:

@@ -163,11 +163,11 @@ def test_early_positions_are_uniform_over_the_generation(root: Path) -> None:
     assert rows == 150
     counts = np.zeros(rows)
     dataset = opened(root)
-    for seed in range(400):
+    for seed in range(160):
         loader = loader_of(dataset, batch_size=early, seed=seed)
         counts[np.array(numbers(islice(loader, 1))) - newest.first_sample] += 1
     # Draws without replacement vary less than those of a chi-square law by this factor.
-    expected = 400 * early / rows
+    expected = 160 * early / rows
     chance = ((counts - expected) ** 2).sum() / expected / (1 - early / rows)
     # The 1e-6 and 1 - 1e-6 quantiles for 149 degrees of freedom.
     assert 81 < chance < 246

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from helpers.following import BUDGET, HEADROOM, SHARD, grow, last, loader_of, nu
 from helpers.ranks import in_ranks
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import checkpoint
 
 from packtrain import Shuffled
 from packtrain._core.errors import GenerationGone, LoaderError, UsageError
@@ -162,7 +162,7 @@ def save(rank: int, world: int, root: Path, folder: Path) -> list[int]:
     found = numbers(islice(loader, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        checkpoint.save({"loader": loader}, checkpoint_id=folder)  # type: ignore[attr-defined]
+        import_module("torch.distributed.checkpoint").save({"loader": loader}, checkpoint_id=folder)
     return found
 
 
@@ -170,11 +170,12 @@ def restore(rank: int, world: int, root: Path, folder: Path) -> list[int]:
     loader = loader_of(opened(root), 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        checkpoint.load({"loader": loader}, checkpoint_id=folder)  # type: ignore[attr-defined]
+        import_module("torch.distributed.checkpoint").load({"loader": loader}, checkpoint_id=folder)
     return numbers(loader)
 
 
 def test_a_distributed_checkpoint(tmp_path: Path) -> None:
+    import_module("torch.distributed.checkpoint")  # here, and not in each rank
     root = tmp_path / "cache"
     before = grow(root, 96)
     first = in_ranks(2, save, root, tmp_path / "saved", group=tmp_path / "first")
@@ -270,7 +271,7 @@ def test_a_portion_gives_each_row_once_to_the_ranks_of_its_cache(
         consumed, sizes = 0, []
         # The batch size changes after the first step.
         for batch in (first, *[second] * (turns + 1)):
-            step = Schedule(len(order), batch, rank, len(which), drop_last, order.interleaved).step(consumed)
+            step = Schedule(len(order), batch, rank, len(which), drop_last, order.dealing).step(consumed)
             if step is None:
                 break
             consumed = step.consumed

@@ -100,7 +100,7 @@ def test_also_if_another_thread_forks() -> None:
         children: list[Child] = []
 
         def fork() -> None:
-            children.extend(Child(look) for _ in range(30))
+            children.extend(Child(look) for _ in range(15))
 
         thread = threading.Thread(target=fork)
         thread.start()

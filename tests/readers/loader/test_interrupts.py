@@ -140,6 +140,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.complete)])
 @pytest.mark.parametrize(
     "delay",

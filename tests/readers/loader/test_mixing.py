@@ -14,8 +14,9 @@ import torch
 from helpers.support import import_torchvision, packed, require_module
 
 from packtrain import Loader, PackedDataset, open_dataset
+from packtrain._core.keys import mixed
 from packtrain._readers.loader.postprocess import _TRANSFORM
-from packtrain._readers.loader.randomness import mixed, seed_all
+from packtrain._readers.loader.randomness import seed_all
 from packtrain.errors import UsageError
 from packtrain.transforms import RandomCrop, Views
 

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain import BlockShuffled, Order, Sequential, Shuffled, Weighted
+from packtrain._core.keys import mixed
 from packtrain._core.permutation import Permutation
 from packtrain._readers.loader import order as module
 from packtrain._readers.loader.order import Ahead
-from packtrain._readers.loader.randomness import mixed, uniforms
+from packtrain._readers.loader.randomness import uniforms
 from packtrain.errors import UsageError
 
 FALSE_ALARM = 1e-6

@@ -17,7 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._readers.loader.randomness import mixed, preserved, seed_all, uniforms
+from packtrain._core.keys import mixed
+from packtrain._readers.loader.randomness import preserved, seed_all, uniforms
 
 FALSE_ALARM = 1e-6
 STATISTICS = 6

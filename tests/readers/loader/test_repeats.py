@@ -34,7 +34,7 @@ def sampler() -> Any:
 
 def rows_of(order: RepeatedAugmentation, key: int, batch: int, rank: int, world: int) -> list[list[int]]:
     """The rows of each step of a rank."""
-    schedule, found, consumed = Schedule(len(order), batch, rank, world, interleaved=order.interleaved), [], 0
+    schedule, found, consumed = Schedule(len(order), batch, rank, world, dealing=order.dealing), [], 0
     every = order.rows(key, 0, len(order))
     while step := schedule.step(consumed):
         found.append(every[step.positions].tolist())
@@ -69,7 +69,7 @@ def test_their_arguments_are_samples(
     samples = world * int(rows // selected_round * selected_round / ratio)
     if samples <= rows * repeats:
         order = RepeatedAugmentation(rows, repeats, samples=samples)
-        assert Schedule(len(order), 1, 0, world, interleaved=True).steps() == len(theirs)
+        assert Schedule(len(order), 1, 0, world, dealing="interleaved").steps() == len(theirs)
 
 
 @given(st.integers(1, 600), st.integers(1, 4), KEYS, st.data())
@@ -95,7 +95,7 @@ def test_the_repeats_of_a_row_are_on_different_ranks_in_the_same_step() -> None:
 
 
 def test_every_row_is_equally_likely_to_take_part() -> None:
-    order, keys = RepeatedAugmentation(300, 3), 3000
+    order, keys = RepeatedAugmentation(300, 3), 1000
     counts = np.bincount(np.concatenate([order.rows(key, 0, len(order)) for key in range(keys)]), minlength=300)
     # 256 positions: 85 rows three times, one once. The variance of a row's count is that of one draw, times `keys`.
     mean = keys * 256 / 300

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -266,27 +269,62 @@ def test_the_number_of_kernels_does_not_depend_on_the_number_of_images() -> None
 
 
 def test_small_images_are_not_computed_at_the_size_of_large_ones() -> None:
-    small, large = tensors(photographs(40, 10)), tensors(photographs(1, 400))
-    both = small[0] + large[0], small[1] + large[1]
-    most = []
-    for batch in (large, both):
-        with Costs(batch[0]) as costs:
-            resampled(*batch)
-        most.append(costs.most)
-    assert most[1] < 2 * most[0]
+    both = photographs(20, 10) + photographs(1, 400) + photographs(20, 10)
+    small, large = resampling._groups(*tensors(both))
+    assert (sorted(small), large) == ([*range(20), *range(21, 41)], [20])
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=60))
+def test_most_of_what_is_computed_is_no_padding(sizes: list[tuple[int, int]]) -> None:
+    plans = [ImagePlan(Box(0, 0, *size), Scale(8, 8, 2), None, False, ()) for size in sizes]
+    images = [torch.empty((height, width, 3), dtype=torch.uint8) for width, height in sizes]
+    groups = list(resampling._groups(images, plans))
+    assert sorted(chain(*groups)) == list(range(len(sizes)))
+    for group in groups:
+        wide, high = (max(sizes[number][axis] for number in group) for axis in (0, 1))
+        assert len(group) * wide * high <= 2 * sum(sizes[number][0] * sizes[number][1] for number in group)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 8 * 2**20
     monkeypatch.setattr(resampling, "MEMORY", bound)
-    batch = photographs(40)
+    batch = photographs(20)
     batch = [(pixels, plan._replace(resize=Scale(64, 64, FILTERS[kind]))) for pixels, plan in batch]
     given, plans = tensors(batch)
     with Costs(given) as costs:
         found = resampled(given, plans)
     assert costs.most <= bound + found.nbytes
     assert costs.most >= bound / 16
+
+
+@contextmanager
+def bfloat16(how: str) -> Iterator[None]:
+    """Allows torch to multiply in bfloat16, in one of two ways that a program has."""
+    settings: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    if how == "attribute" and not hasattr(settings, "fp32_precision"):
+        pytest.skip("this torch has only the function")
+    before = torch.get_float32_matmul_precision() if how == "function" else settings.fp32_precision
+    if how == "function":
+        torch.set_float32_matmul_precision("medium")
+    else:
+        settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        if how == "function":
+            torch.set_float32_matmul_precision(before)
+        else:
+            settings.fp32_precision = before
+
+
+@pytest.mark.parametrize("how", ["function", "attribute"])
+@pytest.mark.parametrize("kind", ["bilinear", "lanczos"])
+def test_pixels_are_the_same_where_torch_may_multiply_in_bfloat16(kind: str, how: str) -> None:
+    batch = tensors([(p, plan._replace(resize=Scale(64, 50, FILTERS[kind]))) for p, plan in photographs(4)])
+    exact = resampled(*batch)
+    with bfloat16(how):
+        assert torch.equal(resampled(*batch), exact)
 
 
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]

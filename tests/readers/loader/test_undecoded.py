@@ -18,7 +18,7 @@ from helpers.batching import Numbers
 from helpers.datasets import FIELDS, SCHEMA, make_dataset
 from helpers.fusing import pack_sources
 from helpers.lazily import lazy
-from helpers.support import encoded, flip, picture
+from helpers.support import START_METHODS, encoded, flip, picture
 from helpers.undecoded import decoding, stacked
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,7 +158,7 @@ def test_batches_are_those_of_the_ordinary_loader(dataset: ImageDataset, workers
         assert_same(batches_of(dataset, num_workers=workers, **options), expected)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@START_METHODS
 def test_workers_may_be_started_in_any_way(dataset: ImageDataset, method: str) -> None:
     expected = batches_of(dataset, 1, decode="cpu")
     with decoding():

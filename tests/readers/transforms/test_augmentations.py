@@ -275,7 +275,10 @@ POLICIES: dict[str, tuple[st.SearchStrategy[dict[str, Any]], Callable[..., Numbe
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=3 * settings().max_examples,
+)
 @given(data=st.data(), pixels=images(), seed=SEEDS)
 def test_the_augmentations_are_torchvisions(
     package: Any, version: int, name: str, data: Any, pixels: npt.NDArray[np.uint8], seed: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,28 @@ def test_an_image_of_too_many_pixels_is_refused(large: PackedDataset, monkeypatc
     width, height = LARGE[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", width * height // 2 - 1)
     with pytest.raises(CorruptRecord, match="more than twice"):
+        samples.undecoded().make(0, [])
+
+
+def claiming_too_much(data: bytes) -> bytes:
+    """A JPEG or PNG whose header says that it has 65535 x 65535 pixels."""
+    if (at := data.find(b"IHDR")) < 0:
+        at = data.find(b"\xff\xc0")
+        return data[: at + 5] + b"\xff" * 4 + data[at + 9 :]
+    header = b"IHDR" + struct.pack(">II", 65535, 65535) + data[at + 12 : at + 17]
+    return data[:at] + header + struct.pack(">I", zlib.crc32(header)) + data[at + 21 :]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_header_that_claims_too_many_pixels_reaches_no_decoder(tmp_path: Path, kind: str) -> None:
+    """It would allocate them. The index does not say so many."""
+    data = encoded(picture(0, 160, 120), kind)
+    folder = pack_sources(tmp_path, StoreOptions("verbatim"), {"image": data})
+    (shard,) = folder.glob("*.tar")
+    shard.write_bytes(shard.read_bytes().replace(data, claiming_too_much(data)))
+    samples = samples_of(open_dataset(folder, [CenterCrop(64)], check=False))
+    assert samples is not None
+    with pytest.raises(CorruptRecord, match=r"row 0 .*exceeds"):
         samples.undecoded().make(0, [])
 
 

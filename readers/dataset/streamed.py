@@ -1,0 +1,67 @@
+"""Opens datasets in object stores, whose records are read through a bounded cache on this machine."""
+
+from __future__ import annotations
+
+import os
+
+from packtrain._core.arguments import unexpected, whole
+from packtrain._core.errors import UsageError
+from packtrain._core.sizes import parse_bytes
+from packtrain._remote.client import ObjectStore
+from packtrain._staging.files import location_of
+from packtrain._staging.options import StageOptions
+from packtrain._streams.opening import open_stream
+
+from .store import RecordStore
+
+
+def open_streamed(
+    path: str | os.PathLike[str],
+    stage: str | os.PathLike[str] | StageOptions | None,
+    budget: str | int | None,
+    *,
+    io: str,
+    check: bool,
+) -> RecordStore:
+    """Opens a dataset in an object store.
+
+    Args:
+        path: Its address; or its folder, if only the shards are in the store.
+        stage: The folder for its cache, or options that name it.
+        budget: How much the cache may take, in bytes or as a text such as ``"200GiB"``; None: as much as everything.
+        io: See `RecordStore`.
+        check: See `RecordStore`.
+
+    Raises:
+        UsageError: An argument is of the wrong type, or there is no folder.
+        PacktrainError: What `open_stream` raises.
+    """
+    location = location_of(path)
+    if stage is None:
+        raise UsageError(
+            f"{location} is in an object store, so say where what is read of it may be kept, and how much of that: "
+            f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it'
+        )
+    folder = stage.to if isinstance(stage, StageOptions) else stage
+    objects = ObjectStore()
+    try:
+        dataset, cache = open_stream(location, folder, budget_of(budget), objects, check=check)
+    finally:
+        objects.close()
+    return RecordStore(dataset, io=io, check=check, chunks=cache)
+
+
+def budget_of(budget: str | int | None) -> int | None:
+    """The number of bytes that is meant.
+
+    Raises:
+        UsageError: It is no number of bytes.
+    """
+    if isinstance(budget, str):
+        return parse_bytes(budget)
+    if budget is None:
+        return None
+    try:
+        return whole("budget", budget, 1)
+    except UsageError:
+        raise unexpected("budget", budget, 'a number of bytes, or a text such as "200GiB"') from None

@@ -1,0 +1,212 @@
+"""The order for a dataset of which only a part is on this machine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+from typing_extensions import override
+
+from packtrain._core.arguments import whole
+from packtrain._core.errors import UsageError
+from packtrain._streams.order import ChunkOrder
+
+from ..dataset.image_dataset import ImageDataset, samples_of
+from .order import Order, Placed, Rows, checksum
+from .schedule import Dealing
+
+# Number of lanes, at least, and how many times as many may be taken so that they divide a step.
+_LANES: Final = 32
+_TIMES: Final = 4
+# Number of records whose place on disk a state remembers.
+_PROBES: Final = 1024
+
+
+class Chunked(Placed, Protocol):
+    """What `ChunkShuffled` needs of a dataset."""
+
+    def chunk_bounds(self) -> Rows:
+        """The places at which its chunks begin, and the number of places: int64 [chunks + 1]."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the cache of each machine has room for.
+
+    Attributes:
+        bytes: For the chunks that are worked on.
+        chunk_bytes: Size of a chunk on average.
+        chunks: Number of chunks of the dataset.
+        world_size: Number of ranks.
+        batch_size: Number of positions that one rank takes in a step.
+    """
+
+    bytes: int
+    chunk_bytes: float
+    chunks: int
+    world_size: int
+    batch_size: int
+
+    def holds(self, lanes: int, window: int, nodes: int) -> bool:
+        """True if there is room for the present window and the next one of all lanes that a machine's ranks take."""
+        # With those that lie across the borders, as `packtrain._streams.policy.least_bytes` has it.
+        chunks = min(self._lanes_of_rank(lanes) * (2 * window + 2), self.chunks)
+        return -(-self.world_size // nodes) * chunks * self.chunk_bytes <= self.bytes
+
+    def _lanes_of_rank(self, lanes: int) -> int:
+        """The most lanes that a rank takes positions from."""
+        each, rest = divmod(self.world_size * self.batch_size, lanes)
+        if not each:
+            return lanes
+        if not rest and (self.batch_size % each == 0 or each % self.batch_size == 0):
+            return max(1, self.batch_size // each)
+        return min(lanes, self.batch_size // each + 2)
+
+
+class ChunkShuffled(Order):
+    """Every row once, in an order that a cache for a part of the dataset can serve.
+
+    A dataset in an object store comes to this machine in *chunks*: runs of records of 12 to 16 MiB. The chunks are
+    shuffled and dealt out to *lanes*. In each lane, the records of the next `window` chunks are shuffled, and a batch
+    takes equally many records from every lane. So each machine works on about `at_once` chunks at any time, and when it
+    has gone through these it does not need them again in this epoch.
+
+    How random that is: every chunk is equally likely at every position, so the place of a record says nothing about its
+    position. What differs is which records share a batch. On one machine, two records of a batch come from the same
+    chunk with a probability of about 1 / `at_once`. A chunk is used up in ``at_once / chunks`` of an epoch.
+    The packer puts records in random places, so chunks are not classes, unless the order of the list was kept.
+
+    A machine takes its positions from lanes of its own, and each of its ranks from all of these. So the records of a
+    chunk meet only those that the same machine takes, as if the dataset had been divided among the machines anew for
+    each epoch.
+
+    Lanes and window are chosen as an epoch begins. A state keeps them, so the rest of an epoch can be taken by other
+    numbers of ranks and machines, which then fetch some chunks twice. Of ranks that are given by hand, nobody knows
+    which of them run on the same machine, so each is treated as a machine of its own.
+
+    Args:
+        dataset: A packed dataset, or a subset or concatenation of packed datasets. On a local disk, too.
+        lanes: Number of lanes; None: a multiple of the number of machines, at least 32, that divides the number of
+            records in a step if that can be had.
+        window: Number of chunks of a lane that are shuffled together; None: as `at_once` says.
+        at_once: About how many chunks each machine works on at any time. Its cache must hold twice as many, and those
+            that are being fetched.
+
+    Raises:
+        UsageError: The dataset does not know its chunks, or a number is less than 1.
+    """
+
+    def __init__(
+        self,
+        dataset: ImageDataset | Chunked,
+        *,
+        lanes: int | None = None,
+        window: int | None = None,
+        at_once: int = 64,
+    ) -> None:
+        samples = samples_of(dataset)
+        # Not `or`: samples without rows are false.
+        chunked: Any = dataset if samples is None else samples
+        if not hasattr(chunked, "chunk_bounds"):
+            raise UsageError(
+                f"an object of type {type(dataset).__name__} does not know its chunks: give ChunkShuffled a dataset "
+                "from open_dataset or concat, or a subset of one; or use Shuffled"
+            )
+        self._lanes: Final = None if lanes is None else whole("lanes", lanes, 1)
+        self._window: Final = None if window is None else whole("window", window, 1)
+        self._at_once: Final = whole("at_once", at_once, 1)
+        self._room: Room | None = None
+        self._placed: Final[Chunked] = chunked
+        self._chunks = ChunkOrder(chunked.chunk_bounds(), *self._sizes(1, 1))
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def chunks(self) -> ChunkOrder:
+        """The order of the places, as it is at present."""
+        return self._chunks
+
+    @property
+    @override
+    def dataset_rows(self) -> int:
+        return len(self)
+
+    @property
+    @override
+    def dealing(self) -> Dealing:
+        return "lanes"
+
+    @property
+    @override
+    def lanes(self) -> int:
+        return self._chunks.lanes
+
+    @property
+    @override
+    def parameters(self) -> Mapping[str, int]:
+        return {"lanes": self._chunks.lanes, "window": self._chunks.window, **self._of_dataset}
+
+    @cached_property
+    def _of_dataset(self) -> Mapping[str, int]:
+        places = np.linspace(0, len(self) - 1, min(len(self), _PROBES)).astype(np.int64)
+        return {"chunks": checksum(self._chunks.bounds), "places": checksum(self._placed.rows_at(places))}
+
+    @override
+    def rows(self, key: int, start: int, stop: int) -> Rows:
+        return self._placed.rows_at(self._chunks.places(key, start, stop))
+
+    @override
+    def rows_of(self, key: int, positions: Rows) -> Rows:
+        return self._placed.rows_at(self._chunks.places_of(key, positions))
+
+    @override
+    def fitted(self, step: int, nodes: int) -> Self:
+        return self._with(*self._sizes(step, nodes))
+
+    @override
+    def resumed(self, parameters: Mapping[str, int]) -> Self:
+        lanes, window = parameters.get("lanes"), parameters.get("window")
+        if not (type(lanes) is int and type(window) is int and min(lanes, window) > 0):
+            return self
+        return self._with(lanes, window)
+
+    def within(self, room: Room | None) -> Self:
+        """The same, but with fewer chunks at once from the next epoch on if the caches do not have room for more."""
+        other = copy.copy(self)
+        other._room = room
+        return other
+
+    def _with(self, lanes: int, window: int) -> Self:
+        if (lanes, window) == (self._chunks.lanes, self._chunks.window):
+            return self
+        other = copy.copy(self)
+        other._chunks = ChunkOrder(self._chunks.bounds, lanes, window)
+        return other
+
+    def _sizes(self, step: int, nodes: int) -> tuple[int, int]:
+        """Lanes and window for ranks that take `step` positions together, on this many machines."""
+        lanes, window = self._wanted_sizes(step, nodes)
+        room = self._room
+        if room is None or room.holds(lanes, window, nodes):
+            return lanes, window
+        if self._window is None:
+            window = next((each for each in range(window, 1, -1) if room.holds(lanes, each, nodes)), 1)
+        if self._lanes is None and not room.holds(lanes, window, nodes):
+            fewer = range(lanes - nodes, nodes, -nodes)
+            lanes = next((each for each in fewer if room.holds(each, window, nodes)), min(lanes, nodes))
+        return lanes, window
+
+    def _wanted_sizes(self, step: int, nodes: int) -> tuple[int, int]:
+        """The same, whatever room there is."""
+        lanes = self._lanes
+        if lanes is None:
+            least = -(-_LANES // nodes)
+            multiples = range(least, least * _TIMES + 1)
+            lanes = nodes * next((each for each in multiples if step % (each * nodes) == 0), least)
+        window = self._window
+        return lanes, max(1, round(self._at_once * nodes / lanes)) if window is None else window

@@ -1,0 +1,282 @@
+"""What a loader does about a dataset that is read through a bounded cache: it says in which order, and how far it is.
+
+The fetching process then has every chunk there before it is needed, and keeps those that are needed soonest. That takes
+`ChunkShuffled` over a whole dataset. In any other order a part of the dataset would be fetched again and again, so that
+is refused unless the cache holds everything, and then everything is fetched in the background.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from typing_extensions import override
+
+from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.sizes import size
+from packtrain._streams.client import ChunkCache
+from packtrain._streams.client import Job as Reader
+
+from ..dataset.image_dataset import caches_of, samples_of
+from ..dataset.samples import PackedSamples
+from ..dataset.store import Store
+from ..monitoring.stats import Meter
+from .chunk_shuffled import ChunkShuffled, Room
+from .engine import Job
+from .following import Following
+from .progress import Progress
+from .ranks import Place, Ranks
+from .state import LoaderState
+
+# Seconds between two looks at what was fetched.
+_LOOKS: Final = 1.0
+_MIB: Final = 1 << 20
+NO_LIMIT: Final = 1 << 62
+"""Stands for room for everything."""
+
+
+class FollowingChunks(Following):
+    """Tells the caches of a dataset what is read of them.
+
+    Args:
+        progress: How far the loader is.
+        dataset: The dataset.
+        batch_size: Number of samples that one rank takes in one step.
+        ranks: The ranks, of which each says where it is.
+        meter: Gets the number of bytes that were fetched.
+
+    Raises:
+        UsageError: The dataset does not fit into its caches, and the order is not one that a part of it can serve.
+        RemoteError: A cache has no fetching process, and none can be started.
+    """
+
+    def __init__(self, progress: Progress, dataset: Any, batch_size: int, ranks: Ranks, meter: Meter) -> None:
+        super().__init__(progress)
+        self._caches: Final = caches_of(dataset)
+        self._batch_size: Final = batch_size
+        self._ranks: Final = ranks
+        self._meter: Final = meter
+        samples = samples_of(dataset)
+        self._stores: Final = () if samples is None else samples.stores
+        self._whole: Final = isinstance(samples, PackedSamples)
+        """True if places of the dataset are places of its cache."""
+        self._fitted = False
+        self._ahead = 0
+        """Number of positions of the epoch that batches have been begun for."""
+        self._place: Place | None = None
+        self._telling: Telling | None = None
+        self._process = os.getpid()
+        if not self._in_order:
+            for cache in self._caches:
+                _require_room(cache, self._order_name, self._remedy)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process is another reader.
+        return {**vars(self), "_telling": None}
+
+    @property
+    def _in_order(self) -> bool:
+        """True if the order is known to the cache."""
+        order = self._progress.order
+        if not (self._whole and isinstance(order, ChunkShuffled)):
+            return False
+        (cache,) = self._caches
+        return np.array_equal(order.chunks.bounds, cache.table.bounds)
+
+    @property
+    def _order_name(self) -> str:
+        name = type(self._progress.order).__name__
+        if not self._whole:
+            return f"{name} over a part or a concatenation"
+        return f"{name} of another dataset" if name == ChunkShuffled.__name__ else name
+
+    @property
+    def _remedy(self) -> str:
+        if len(self._caches) < len(self._stores) or len(self._caches) > 1:
+            return "pack all that belongs together as one dataset, for which shuffle=True is ChunkShuffled"
+        return "take the whole dataset with shuffle=True, which is ChunkShuffled(dataset)"
+
+    @override
+    def begin(self, dataset: Any) -> None:
+        self._fit()
+
+    @override
+    def hold(self, dataset: Any) -> None:
+        if self._ranks.given or self._ranks.now().world_size == 1:
+            self._fit()
+
+    @override
+    def load(self, dataset: Any, state: LoaderState) -> None:
+        self._leave()
+        super().load(dataset, state)
+
+    @override
+    def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
+        if place != self._place:
+            # The cache divides the order among as many ranks.
+            self._leave()
+        self._place, self._ahead = place, self._progress.consumed
+        if self._telling is None:
+            self._telling = self._begun(place)
+            self._end = weakref.finalize(self, self._telling.close)
+        self._tell()
+        return self._noted(jobs)
+
+    @override
+    def take(self, samples: int) -> None:
+        self._tell()
+
+    @override
+    def close(self) -> None:
+        self._leave()
+
+    def _fit(self) -> None:
+        """Lets the order know once what room there is. All ranks take the least."""
+        if self._process != os.getpid():
+            self._telling, self._fitted, self._process = None, False, os.getpid()
+        order = self._progress.order
+        if self._fitted or not isinstance(order, ChunkShuffled) or not self._in_order:
+            return
+        if self._ranks.given and self._ranks.now().world_size > 1:
+            # They cannot agree, and what room there is depends on who looks first: they keep the order that was asked
+            # for, or are refused.
+            self._fitted = True
+            return
+        (cache,) = self._caches
+        sizes, state = cache.table.allocated, cache.state()
+        room = state["budget"] - state["overhead"]
+        # Half of what others and what is being fetched leave: the other half keeps chunks for the next epoch, and other
+        # jobs may come. Ranks that know each other look before any of them begins.
+        left = max(0, room - state["needed"] - state["headroom"])
+        least = NO_LIMIT if sizes.sum() <= room else left // 2
+        if not self._ranks.given:
+            least = min(room for (room,) in self._ranks.gather([least]))
+        world_size = self._ranks.now().world_size
+        if least < NO_LIMIT:
+            mean = float(sizes.mean()) if len(sizes) else 0.0
+            self._progress.reorder(order.within(Room(least, mean, len(sizes), world_size, self._batch_size)))
+        self._fitted = True
+
+    def _begun(self, place: Place) -> Telling:
+        order = self._progress.order
+        if not self._in_order:
+            return Telling(None, self._caches, self._stores, self._meter)
+        assert isinstance(order, ChunkShuffled)
+        (cache,) = self._caches
+        keys = self._progress.order_keys(place)
+        name, (rank, world_size) = f"process {os.getpid()}", place
+        sizes = order.chunks.lanes, order.chunks.window
+        reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys)
+        return Telling(reader, self._caches, self._stores, self._meter)
+
+    def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
+        for job in jobs:
+            self._ahead = job.consumed
+            yield job
+
+    def _tell(self) -> None:
+        if self._telling is not None and self._place is not None:
+            progress = self._progress
+            ahead = max(0, self._ahead - progress.consumed)
+            self._telling.tell(progress.order_keys(self._place), progress.consumed, ahead)
+
+    def _leave(self) -> None:
+        telling, self._telling = self._telling, None
+        if telling is not None and self._process == os.getpid():
+            telling.close()
+
+
+class Telling:
+    """Tells caches how far a rank is, in a thread of its own, so that the rank never waits for them.
+
+    Args:
+        reader: The rank, as its cache knows it; None: all caches are to fetch everything.
+        caches: The caches.
+        stores: What is read from them in this process.
+        meter: Gets the number of bytes that were fetched.
+    """
+
+    def __init__(
+        self, reader: Reader | None, caches: tuple[ChunkCache, ...], stores: Sequence[Store], meter: Meter
+    ) -> None:
+        self._reader = reader
+        self._fillings = [] if reader is not None else [cache.fill() for cache in caches]
+        self._caches = caches
+        self._stores = stores
+        self._meter = meter
+        self._fetched = [cache.state()["fetched_bytes"] for cache in caches]
+        self._latest: tuple[tuple[int, int], int, int] | None = None
+        self._news = threading.Event()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="packtrain-progress", daemon=True)
+        self._thread.start()
+
+    def tell(self, keys: tuple[int, int], consumed: int, ahead: int) -> None:
+        """Takes note of how far the rank is; see `packtrain._streams.client.Job.progress`."""
+        self._latest = keys, consumed, ahead
+        self._news.set()
+
+    def close(self) -> None:
+        """The rank has ended."""
+        self._ended = True
+        self._news.set()
+        self._thread.join(_LOOKS)
+        if self._reader is not None:
+            self._reader.close()
+        for filling in self._fillings:
+            filling.close()
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while not self._ended:
+            self._news.wait(_LOOKS)
+            self._news.clear()
+            latest, self._latest = self._latest, None
+            try:
+                if latest is not None and self._reader is not None:
+                    self._reader.progress(*latest)
+                if time.monotonic() - looked >= _LOOKS and not self._ended:
+                    looked = time.monotonic()
+                    self._look()
+            except (PacktrainError, OSError):
+                # Whoever waits for a chunk gets the same error. Until then, this is tried again.
+                if self._latest is None:
+                    self._latest = latest
+
+    def _look(self) -> None:
+        """Counts what was fetched, renews the wish for everything, and lets go of chunks that have gone."""
+        for store in self._stores:
+            store.settle()
+        for filling in self._fillings:
+            filling.renew()
+        for number, cache in enumerate(self._caches):
+            found = cache.state()["fetched_bytes"]
+            # Another fetcher begins at 0.
+            self._meter.count_fetched(found - self._fetched[number] if found >= self._fetched[number] else found)
+            self._fetched[number] = found
+
+
+def _require_room(cache: ChunkCache, order: str, remedy: str) -> None:
+    """Makes sure that a cache can hold everything.
+
+    Args:
+        cache: The cache.
+        order: What the order is called.
+        remedy: What to do if it cannot, apart from making it larger.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    state, needed = cache.state(), int(cache.table.allocated.sum())
+    if needed > state["budget"] - state["overhead"]:
+        raise UsageError(
+            f"{cache.url} takes {size(needed + state['overhead'])} in the cache, whose budget is "
+            f"{size(state['budget'])}, and the order {order} would fetch most of it again for every few batches. Open "
+            f'it with budget="{-(-(needed + state["overhead"]) // _MIB)}MiB" or more; or {remedy} '
+            "and needs only a part of it at a time"
+        )

@@ -1,0 +1,1 @@
+"""A bounded local cache of a dataset that lies in an object store."""

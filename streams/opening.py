@@ -1,0 +1,227 @@
+"""Opens a remote dataset through a bounded cache: finds the entry, or makes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import DatasetError, NoRoom, SourceChanged, StagingError
+from packtrain._core.files import checksum_file, file_errors, fsync_file, remove_temporaries, write_file
+from packtrain._core.index import Index
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.sizes import size
+from packtrain._remote.download import download_all
+from packtrain._remote.objects import Objects
+from packtrain._remote.urls import Url
+from packtrain._staging.backing import Backing
+from packtrain._staging.copying import wait_for_build_lock
+from packtrain._staging.eviction import Usage, discard_copy, look_at_sources, make_room
+from packtrain._staging.files import Location, in_blocks
+from packtrain._staging.folder import Folder
+from packtrain._staging.locks import Lease
+from packtrain._staging.notes import RESERVATION, allocated_bytes, read_reservation, write_reservation
+from packtrain._staging.options import OnStageProgress
+from packtrain._staging.origin import Origin
+from packtrain._staging.remote_origin import shard_url
+from packtrain._staging.room import Room, room
+from packtrain._staging.root import Root
+from packtrain._staging.source import key_of, origin_with_manifest, plan_of, readable_name
+from packtrain._staging.streams import STREAM, STREAMED, read_origin, write_origin
+
+from .chunks import ChunkTable
+from .client import ChunkCache
+from .entry import CHUNKS, Present
+from .starting import BUCKET
+
+_SLACK: Final = 8 << 20
+_DATA: Final = "data"
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the dataset other than its shards."""
+
+    name: str
+    bytes: int
+    crc32c: int
+
+
+def open_stream(
+    location: Location,
+    root: str | os.PathLike[str],
+    budget: int | None,
+    objects: Objects,
+    *,
+    fetch_with: str = BUCKET,
+    check: bool = False,
+    on_progress: OnStageProgress | None = None,
+) -> tuple[Path, ChunkCache]:
+    """Opens a remote dataset through a bounded cache.
+
+    What every reader needs is fetched once, by one process while others wait: manifest, plan, rejects and index.
+
+    Args:
+        location: Address of the dataset's folder; or the folder, if only the shards are in a store.
+        root: Folder for staged copies, on a local disk or in memory.
+        budget: Bytes that the cache may take, index included; None: as many as the whole dataset takes.
+        objects: The object store, for this process.
+        fetch_with: What makes the fetcher's object store, ``"MODULE:NAME"``.
+        check: Whether each record that is read is compared with its checksum, see `ChunkCache`.
+        on_progress: Called while another process makes the cache.
+
+    Returns:
+        The dataset's folder, which has no shards; and the cache that their chunks come from.
+
+    Raises:
+        RemoteError: The object store does not give it.
+        NotADataset: There is no dataset at this address.
+        DatasetError: It is damaged.
+        NoRoom: There is not enough room for the budget, or not even the index fits.
+        StagingError: The cache cannot be made there.
+    """
+    origin, manifest = origin_with_manifest(location, objects)
+    url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
+    most = _whole(manifest)
+    if budget is None:
+        budget = most
+    most = min(most, budget)
+    place = Root.make(root)
+    key = key_of(manifest) + STREAM
+    with file_errors(place.path, StagingError):
+        lease = Lease(place, key)
+        entry = place.find_entry(key)
+        if entry is None or read_reservation(entry) < most or place.find_copy(key) is not None:
+            with wait_for_build_lock(place, key, on_progress or (lambda progress: None)):
+                entry = place.find_entry(key)
+                _reserve(place, key, entry, url, manifest, budget, most)
+                if entry is None:
+                    entry = _build(place, key, origin, url, manifest, objects)
+                with place.ledger():
+                    # Of a process that was killed just before its end.
+                    discard_copy(place, key)
+                remove_temporaries(entry.path, RESERVATION)
+                write_reservation(entry, url, max(most, read_reservation(entry)))
+        _mend(entry, url, manifest)
+        cache = ChunkCache(entry.path, budget, fetch_with, check)
+        lease.close()
+    return cache.dataset, cache
+
+
+def _whole(manifest: Manifest) -> int:
+    """Bytes that a cache with all of a dataset takes at most."""
+    index = sum(in_blocks(file.bytes) for file in _files(manifest))
+    # Chunks take whole blocks, and there are table, plan and log.
+    return index + manifest.bytes + manifest.bytes // 50 + _SLACK
+
+
+def _reserve(root: Root, key: str, entry: Folder | None, url: Url, manifest: Manifest, budget: int, most: int) -> None:
+    """Makes room for the cache, which takes `most` bytes of its budget, by evicting other entries if need be."""
+    present = 0 if entry is None else allocated_bytes(entry)
+    overhead = sum(in_blocks(file.bytes) for file in _files(manifest))
+    if budget <= overhead:
+        raise NoRoom(
+            f"the index of {url} takes {size(overhead)}, and the cache may take {size(budget)}: raise the budget, to "
+            f"{size(overhead + manifest.bytes)} for all of it"
+        )
+
+    need = max(0, most - present)
+
+    def measure(usage: Usage, freed: int) -> Room:
+        return room(
+            root.place,
+            budget=None,
+            used=usage.used,
+            promised=usage.promised,
+            reserve=None,
+            need=need,
+            freed=freed,
+        )
+
+    try:
+        with Backing() as backing:
+            try:
+                with root.ledger():
+                    make_room(root, key, need, measure, backing)
+            except NoRoom:
+                look_at_sources(root, backing)
+                with root.ledger():
+                    make_room(root, key, need, measure, backing)
+    except NoRoom as error:
+        raise NoRoom(f"a cache of {size(budget)} for {url} does not fit: {error}; or lower its budget") from None
+
+
+def _build(root: Root, key: str, origin: Origin, url: Url, manifest: Manifest, objects: Objects) -> Folder:
+    """Makes the entry. The caller holds its build lock."""
+    copy = root.make_copy(key)
+    entry = copy.own_folder(_DATA).path
+    dataset = entry / STREAMED
+    (dataset / INDEX).mkdir(parents=True, exist_ok=True)
+    for number in range(len(manifest.shards)):
+        shard_url(url, manifest, number)
+    write_file(dataset / PLAN, [plan_of(origin, manifest)])
+    _fetch(origin.location, manifest, dataset, objects)
+    write_file(dataset / MANIFEST, [manifest.dump()])
+    table = ChunkTable.of(manifest, Index.of(dataset, manifest))
+    table.save(entry)
+    shutil.rmtree(entry / CHUNKS, ignore_errors=True)
+    (entry / CHUNKS).mkdir(mode=0o700)
+    Present.mend(entry, len(table))
+    write_origin(Folder.open(entry), url)
+    with root.ledger():
+        return root.publish(copy, _DATA, readable_name(origin.location), key)
+
+
+def _mend(entry: Folder, url: Url, manifest: Manifest) -> None:
+    """Makes anew what is damaged in an entry, and has it fetch from `url`."""
+    dataset = entry.path / STREAMED
+    try:
+        known = Manifest.load(dataset)
+    except DatasetError:
+        entry.folder(STREAMED).write(MANIFEST, manifest.dump())
+        known = Manifest.load(dataset)
+    table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
+    Present.mend(entry.path, len(table))
+    if read_origin(entry) != url:
+        # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
+        write_origin(entry, url)
+
+
+def _files(manifest: Manifest) -> Iterator[_File]:
+    """What every reader needs, apart from manifest and plan."""
+    rejects = manifest.rejects_file
+    yield _File(rejects.name, rejects.bytes, rejects.crc32c)
+    for column in manifest.columns:
+        yield _File(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
+
+
+def _fetch(location: Location, manifest: Manifest, dataset: Path, objects: Objects) -> None:
+    """Fetches what every reader needs, apart from what an earlier attempt has; once more what is not as packed."""
+    wrong = [file for file in _files(manifest) if not _is_sound(dataset, file)]
+    for _ in range(2):
+        if isinstance(location, Url):
+            download_all(objects, location, [file.name for file in wrong], dataset)
+        else:
+            for file in wrong:
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(location / file.name, dataset / file.name)
+        for file in wrong:
+            if (dataset / file.name).exists():
+                fsync_file(dataset / file.name)
+        wrong = [file for file in wrong if not _is_sound(dataset, file)]
+        if not wrong:
+            return
+    raise SourceChanged(
+        f"{location / wrong[0].name} is missing, or is not what was packed. Either it was changed, or what holds it "
+        f"returns wrong data: `packtrain verify {location}` lists all damage",
+        file=wrong[0].name,
+    )
+
+
+def _is_sound(dataset: Path, file: _File) -> bool:
+    path = dataset / file.name
+    return path.exists() and path.stat().st_size == file.bytes and checksum_file(path) == file.crc32c

@@ -1,0 +1,204 @@
+"""Laws of the order in chunks: with the loader, its ranks, its states, and datasets of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.batching import Numbers, through_json
+from helpers.support import packed, shard_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtrain import ChunkShuffled, Loader, concat, open_dataset
+from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.loader.ranks import Place, Ranks
+from packtrain._streams import cutting
+from packtrain._streams.chunks import ChunkTable
+from packtrain.errors import UsageError
+from packtrain.transforms import Resize
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+@given(st.integers(0, 200), st.integers(1, 9), st.integers(1, 4), KEYS)
+def test_every_row_comes_once(rows: int, lanes: int, window: int, key: int) -> None:
+    order = ChunkShuffled(Numbers(rows), lanes=lanes, window=window)
+    assert sorted(order.rows(key, 0, rows).tolist()) == list(range(rows))
+    assert order.rows(key, 0, rows).tolist() == (rows - 1 - order.chunks.places(key, 0, rows)).tolist()
+    backwards = np.arange(rows)[::-1].copy()
+    assert order.rows_of(key, backwards).tolist() == order.rows(key, 0, rows)[::-1].tolist()
+
+
+def loaders(rows: int, world: int, batch: int, state: Any = None, **options: Any) -> list[Loader]:
+    dataset = Numbers(rows)
+    order = ChunkShuffled(dataset, **options)
+    made = [
+        Loader(dataset, batch, sampler=order, seed=3, num_workers=0, fields=("row",), rank=rank, world_size=world)
+        for rank in range(world)
+    ]
+    for loader in made:
+        if state is not None:
+            loader.load_state_dict(through_json(state))
+    return made
+
+
+STARTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 4)), max_size=3)
+
+
+@given(st.integers(1, 120), STARTS, st.booleans())
+def test_an_epoch_has_every_row_once_whatever_changes_on_the_way(
+    rows: int, starts: list[tuple[int, int, int]], automatic: bool
+) -> None:
+    options = {} if automatic else {"lanes": 6, "window": 2}
+    state, taken, lanes = None, [], 0
+    for world, batch, count in [*starts, (2, 3, rows + 1)]:
+        made = loaders(rows, world, batch, state, **options)
+        passes = [iter(loader) for loader in made]
+        for _ in range(count):
+            found = [next(each, None) for each in passes]
+            if found[0] is None:
+                break
+            taken += [batch[-1] for batch in found if batch is not None]
+        state = made[0].state_dict()
+        assert all(loader.state_dict() == state for loader in made)
+        lanes = lanes or state["parameters"]["lanes"]
+        if state["epoch"] or state["consumed"] == rows:
+            break
+        # The rest of an epoch keeps its lanes.
+        assert state["parameters"]["lanes"] == lanes
+    every = np.sort(np.concatenate(taken))
+    assert np.unique(every).tolist() == list(range(rows))
+    # Those that fill up the last step.
+    assert len(every) - rows < 5
+
+
+def test_an_epoch_that_begins_takes_lanes_for_the_ranks_that_there_are() -> None:
+    order = ChunkShuffled(Numbers(100))
+    assert (order.lanes, order.parameters["window"]) == (32, 2)
+    for step, nodes, lanes, window in (
+        (256 * 8, 1, 32, 2),
+        (250, 1, 50, 1),
+        (251, 1, 32, 2),
+        (256 * 8 * 12, 12, 48, 16),
+        (256 * 8 * 16, 16, 32, 32),
+        (256 * 8 * 256, 256, 256, 64),
+    ):
+        fitted = order.fitted(step, nodes)
+        assert (fitted.lanes, fitted.parameters["window"]) == (lanes, window)
+    assert order.fitted(32, 1) is order
+    given = ChunkShuffled(Numbers(100), lanes=7, window=3)
+    assert given.fitted(2048, 16) is given
+    assert ChunkShuffled(Numbers(100), at_once=16).fitted(2048, 1).parameters["window"] == 1
+
+
+def test_the_next_epoch_takes_other_lanes_than_the_rest_of_one_that_was_resumed() -> None:
+    first = loaders(200, 1, 50)[0]
+    next(iter(first))
+    state = first.state_dict()
+    assert state["parameters"]["lanes"] == 50
+    second = loaders(200, 1, 64, state)[0]
+    assert sum(len(batch[1]) for batch in second) == 150
+    next(iter(second))
+    assert (second.epoch, second.state_dict()["parameters"]["lanes"]) == (1, 32)
+
+
+def test_lanes_and_window_of_a_state_count_more_than_those_given() -> None:
+    state = loaders(40, 1, 4, lanes=4, window=3)[0].state_dict() | {"consumed": 4}
+    other = loaders(40, 1, 4, lanes=5, window=1)[0]
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+
+
+@pytest.mark.parametrize("change", [{"chunks": 5}, {"places": 5}, {"lanes": 0}, {"lanes": "x"}, {"window": None}])
+def test_a_state_of_other_chunks_is_refused(change: Any) -> None:
+    loader = loaders(40, 1, 4)[0]
+    state = loader.state_dict()
+    with pytest.raises(UsageError, match="ChunkShuffled has lanes="):
+        loader.load_state_dict(state | {"parameters": state["parameters"] | change})
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_sample_is_that_of_the_pass(before: bool) -> None:
+    loader = loaders(70, 1, 50)[0]
+    alone = [loader.sample(position)[1] for position in range(70)] if before else None
+    rows = np.concatenate([batch[2] for batch in loader]).tolist()
+    loader.set_epoch(0)
+    assert [loader.sample(position)[1] for position in range(70)] == rows
+    assert alone in (None, rows)
+    assert loader.state_dict()["parameters"]["lanes"] == 50
+
+
+class Told(Ranks):
+    """Ranks that say on which machines they run."""
+
+    def __init__(self, machines: str) -> None:
+        super().__init__(None, None)
+        self.machines = machines
+
+    def now(self) -> Place:
+        return Place(0, len(self.machines))
+
+    def gather(self, numbers: Sequence[int]) -> list[list[int]]:
+        assert len(numbers) == 1
+        return [[ord(machine)] for machine in self.machines]
+
+
+def test_nodes_are_machines_with_equally_many_ranks_that_follow_each_other() -> None:
+    for machines, nodes in (("a", 1), ("aabb", 2), ("bbaacc", 3), ("aaa", 1), ("abab", 4), ("aaabb", 5), ("abc", 3)):
+        assert Told(machines).nodes() == nodes
+    assert Ranks(1, 2).nodes() == 2
+
+
+def test_who_does_not_know_its_chunks_is_refused() -> None:
+    with pytest.raises(UsageError, match="object of type list does not know its chunks"):
+        ChunkShuffled([1, 2, 3])  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of about two of the images of the tests."""
+    monkeypatch.setattr(cutting, "ENOUGH", 2000)
+    monkeypatch.setattr(cutting, "MOST", 3000)
+
+
+def test_a_local_dataset_knows_its_chunks(images: Path, tmp_path: Path, format_name: str, small_chunks: None) -> None:
+    """They are those that a cache of it has, so a state goes from one to the other."""
+    dataset = open_dataset(packed(images, tmp_path / "out", format_name, shard_bytes=shard_bytes(images, 4)))
+    store, bounds = dataset._samples.store, dataset._samples.chunk_bounds().tolist()
+    assert isinstance(store, RecordStore)
+    assert bounds == ChunkTable.of(store.manifest, store.index).bounds.tolist()
+    assert len(bounds) > 1 + len(store.manifest.shards)
+
+
+def test_chunks_of_subsets_and_concatenations(images: Path, tmp_path: Path, small_chunks: None) -> None:
+    dataset = open_dataset(packed(images, tmp_path / "out", "tar", shard_bytes=shard_bytes(images, 4)))
+    bounds = dataset._samples.chunk_bounds()
+    both = concat([dataset, dataset])
+    assert both._samples.chunk_bounds().tolist() == [*bounds[:-1], *(bounds + 12)]
+    chosen = [7, -1, 3, 7, 0]
+    subset = dataset.subset(chosen)
+    places = np.sort(dataset._samples.places_of(np.array(chosen) % 12))
+    chunks = np.searchsorted(bounds, places, side="right")
+    borders = [place for place in range(1, 5) if chunks[place] != chunks[place - 1]]
+    assert subset._samples.chunk_bounds().tolist() == [0, *borders, 5]
+    assert dataset.subset([])._samples.chunk_bounds().tolist() == [0]
+    assert len(ChunkShuffled(dataset.subset([]))) == 0
+
+
+def test_an_epoch_of_a_packed_dataset_resumes(images: Path, tmp_path: Path, small_chunks: None) -> None:
+    dataset = open_dataset(packed(images, tmp_path / "out", "tar"), transform=Resize((8, 8)))
+
+    def loader(batch: int) -> Loader:
+        return Loader(dataset, batch, sampler=ChunkShuffled(dataset), seed=0, num_workers=0, fields=("row",))
+
+    first = loader(3)
+    begun = next(iter(first))[2].tolist()
+    second = loader(5)
+    second.load_state_dict(through_json(first.state_dict()))
+    rest = [row for batch in second for row in batch[2].tolist()]
+    assert begun + rest == [row for batch in loader(3) for row in batch[2].tolist()]
+    assert sorted(begun + rest) == list(range(12))

@@ -1,0 +1,425 @@
+"""Laws of a loader over a dataset in an object store: each sample of a local copy once per epoch, whatever happens.
+
+The fetching process is real, and so are its death and that of workers; the store is a folder in which faults are asked
+for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.batching import through_json
+from helpers.ranks import in_ranks
+from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, content, epoch_of, streamed_in
+from helpers.streaming import fetcher_pid, kill_fetcher, wait_until
+from helpers.support import START_METHODS, flip, soon
+from torch.utils.data import DataLoader, SequentialSampler
+
+from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
+from packtrain._core.errors import LoaderError, RemoteError, UsageError
+from packtrain._readers.dataset.image_dataset import ImageDataset
+from packtrain._streams import cutting
+
+BATCH = 12
+
+
+@pytest.fixture
+def streamed(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streamed]:
+    """A dataset of many small chunks in a store."""
+    with streamed_in(memory_path, monkeypatch) as found:
+        yield found
+
+
+def loader_of(dataset: ImageDataset, **options: Any) -> Loader:
+    """A loader that shuffles."""
+    options = {"shuffle": "sampler" not in options, "seed": 5, "num_workers": 2, "fields": ("row",), **options}
+    return Loader(dataset, BATCH, **options)
+
+
+class TestEpochs:
+    @pytest.mark.parametrize(
+        ("share", "workers"), [(0.3, 2), (0.6, 0), pytest.param(1.0, 2, marks=pytest.mark.complete)]
+    )
+    def test_each_sample_comes_once_and_is_that_of_a_local_copy(
+        self, streamed: Streamed, share: float, workers: int
+    ) -> None:
+        expected = content(streamed.local())
+        with loader_of(streamed.open(streamed.part(share)), num_workers=workers) as loader:
+            first = epoch_of(loader)
+            assert sorted(first) == expected and first != expected
+            assert [sorted(epoch_of(loader)) for _ in range(2)] == [expected] * 2
+
+    @pytest.mark.parametrize(
+        "fault",
+        ["wrong", *(pytest.param(name, marks=pytest.mark.complete) for name in ("slow", "shifted", "zeros", "kill"))],
+    )
+    def test_faults_change_nothing(self, streamed: Streamed, fault: str) -> None:
+        expected = content(streamed.local())
+        dataset = streamed.open(streamed.part(0.4))
+        with loader_of(dataset) as loader:
+            for _ in range(2):
+                found: list[Any] = []
+                for number, (images, labels, rows) in enumerate(loader):
+                    found += zip(rows.tolist(), images, labels.tolist(), strict=True)
+                    # One at a time: a chunk that arrives damaged twice is an error.
+                    if number % 4 == 0 and not streamed.store.waiting():
+                        streamed.store.fault(fault)
+                assert sorted((row, image.numpy().tobytes(), label) for row, image, label in found) == expected
+        streamed.store.sound()
+
+    def test_ranks_that_are_given_go_through_one_order_or_are_refused(self, streamed: Streamed) -> None:
+        budget = streamed.part(0.8)
+        dataset, orders = streamed.open(budget), []
+        loaders = [loader_of(dataset, rank=rank, world_size=2, num_workers=0) for rank in range(2)]
+        for loader in loaders:
+            with suppress(UsageError):
+                next(iter(loader))
+            orders.append(loader.state_dict()["parameters"])
+        for loader in loaders:
+            loader.close()
+        assert orders[0] == orders[1]
+
+    def test_what_fits_is_fetched_once(self, streamed: Streamed) -> None:
+        dataset = streamed.open()
+        with loader_of(dataset) as loader:
+            epoch_of(loader)
+            reads = len(streamed.store.reads())
+            assert cache_of(dataset).state()["fetched"] == len(cache_of(dataset).table)
+            epoch_of(loader)
+            epoch_of(loader)
+        assert len(streamed.store.reads()) == reads
+
+    @pytest.mark.parametrize("share", [0.4, pytest.param(0.75, marks=pytest.mark.complete)])
+    def test_a_steady_state_fetches_little_more_than_what_is_not_cached(self, streamed: Streamed, share: float) -> None:
+        dataset = streamed.open(streamed.part(share))
+        cache = cache_of(dataset)
+        # One lane with a window of one chunk is as little as can be worked on at a time.
+        order = ChunkShuffled(dataset, lanes=2, window=1)
+        with loader_of(dataset, sampler=order) as loader:
+            counts = []
+            for _ in range(5):
+                before = cache.state()["fetched"]
+                epoch_of(loader)
+                counts.append(cache.state()["fetched"] - before)
+        assert np.mean(counts[2:]) <= (1 - share + 0.1) * len(cache.table), counts
+
+    def test_the_order_is_that_of_a_local_copy(self, streamed: Streamed) -> None:
+        dataset, local = streamed.open(), streamed.local()
+        with loader_of(dataset) as one, loader_of(local, shuffle=False, sampler=ChunkShuffled(local)) as other:
+            assert epoch_of(one) == epoch_of(other)
+            for loader in (one, other):
+                next(iter(loader))
+            assert one.state_dict() == other.state_dict()
+
+    def test_the_order_has_as_many_chunks_at_once_as_there_is_room_for(self, streamed: Streamed) -> None:
+        sizes = []
+        for share in (0.3, 0.6, 1.0):
+            with loader_of(streamed.open(streamed.part(share)), num_workers=0) as loader:
+                next(iter(loader))
+                parameters = loader.state_dict()["parameters"]
+                sizes.append(parameters["lanes"] * parameters["window"])
+            del loader
+        assert sizes == sorted(sizes) and sizes[0] < sizes[-1] == 64
+
+    def test_a_sample_by_position_is_that_of_the_pass(self, streamed: Streamed) -> None:
+        with loader_of(streamed.open(streamed.part(0.4)), fields=("row", "position")) as loader:
+            image, _, row, position = loader.sample(17)
+            found = {
+                number: (rows[at].item(), images[at].numpy().tobytes())
+                for images, _, rows, positions in loader
+                for at, number in enumerate(positions.tolist())
+            }
+        assert position == 17 and found[17] == (row, image.numpy().tobytes())
+
+
+class TestOtherOrders:
+    def test_everything_that_fits_may_be_read_in_any_order(self, streamed: Streamed) -> None:
+        dataset, local = streamed.open(), streamed.local()
+        orders: list[Callable[[Any], dict[str, Any]]] = [
+            lambda data: {"shuffle": False},
+            lambda data: {"sampler": Shuffled(ROWS)},
+            lambda data: {"sampler": Sequential(ROWS)},
+            lambda data: {"sampler": Weighted(np.arange(ROWS))},
+            lambda data: {"sampler": BlockShuffled(data, block=4, window=3)},
+            lambda data: {"sampler": SequentialSampler(data)},
+        ]
+        for order in orders:
+            with loader_of(dataset, **order(dataset)) as one, loader_of(local, **order(local)) as other:
+                assert epoch_of(one) == epoch_of(other)
+
+    def test_parts_and_concatenations_of_what_fits(self, streamed: Streamed) -> None:
+        dataset, local = streamed.open(), streamed.local()
+        pairs = [(data.subset(range(5, 100, 3)), concat([data, data.subset([1, 2])])) for data in (dataset, local)]
+        for one, other in zip(*pairs, strict=True):
+            with loader_of(one) as first, loader_of(other) as second:
+                assert epoch_of(first) == epoch_of(second)
+
+    def test_everything_is_fetched_in_the_background(self, streamed: Streamed) -> None:
+        dataset = streamed.open()
+        with loader_of(dataset, shuffle=False, num_workers=0) as loader:
+            next(iter(loader))
+            wait_until(lambda: all(cache_of(dataset).present))
+
+    def test_a_part_is_refused_with_the_budget_that_would_do(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.5))
+        refused: list[tuple[ImageDataset, dict[str, Any]]] = [
+            (dataset, {"shuffle": False}),
+            (dataset, {"sampler": Shuffled(ROWS)}),
+            (dataset, {"sampler": Weighted(np.ones(ROWS))}),
+            (dataset, {"sampler": SequentialSampler(dataset)}),
+            (dataset.subset(range(20)), {}),
+            (concat([dataset, dataset]), {}),
+        ]
+        for part, options in refused:
+            with pytest.raises(UsageError, match=r"s3://bucket/set .* budget=\"\d+MiB\" or more; .* ChunkShuffled"):
+                loader_of(part, **options)
+        assert len(epoch_of(loader_of(dataset))) == ROWS
+
+    def test_an_order_of_other_chunks_is_refused(self, streamed: Streamed, monkeypatch: pytest.MonkeyPatch) -> None:
+        dataset, local = streamed.open(streamed.part(0.5)), streamed.local()
+        with loader_of(dataset, sampler=ChunkShuffled(local)):
+            pass
+        monkeypatch.setattr(cutting, "ENOUGH", 2 * cutting.ENOUGH)
+        monkeypatch.setattr(cutting, "MOST", 2 * cutting.MOST)
+        with pytest.raises(UsageError, match="ChunkShuffled of another dataset"):
+            loader_of(dataset, sampler=ChunkShuffled(streamed.local()))
+
+    def test_for_a_concatenation_with_others_one_dataset_is_advised(self, streamed: Streamed) -> None:
+        parts = concat([streamed.open(streamed.part(0.5)), streamed.local()])
+        with pytest.raises(UsageError, match="pack all that belongs together as one dataset"):
+            loader_of(parts, sampler=ChunkShuffled(parts))
+
+    def test_the_budget_that_is_named_would_do(self, streamed: Streamed) -> None:
+        with pytest.raises(UsageError) as caught:
+            loader_of(streamed.open(streamed.part(0.5)), shuffle=False)
+        named = str(caught.value).split('budget="')[1].split('"')[0]
+        assert len(epoch_of(loader_of(streamed.open(named), shuffle=False))) == ROWS
+
+    def test_a_budget_for_less_than_two_windows_is_refused(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.1))
+        with (
+            pytest.raises(UsageError, match="raise the budget"),
+            loader_of(dataset, sampler=ChunkShuffled(dataset, lanes=32, window=4)) as loader,
+        ):
+            next(iter(loader))
+
+
+class TestResume:
+    @pytest.mark.parametrize("taken", [0, pytest.param(3, marks=pytest.mark.complete), 19])
+    def test_the_rest_of_an_epoch_with_another_budget_and_batch_size(self, streamed: Streamed, taken: int) -> None:
+        expected = content(streamed.local())
+        with loader_of(streamed.open(streamed.part(0.3))) as loader:
+            found = [
+                (row, image.numpy().tobytes(), label)
+                for images, labels, rows in islice(loader, taken)
+                for row, image, label in zip(rows.tolist(), images, labels.tolist(), strict=True)
+            ]
+            state = through_json(loader.state_dict())
+        other = Loader(streamed.open(), 7, shuffle=True, num_workers=0, seed=1, fields=("row",))
+        other.load_state_dict(state)
+        found += epoch_of(other)
+        assert sorted(found) == expected
+        if taken:
+            assert other._progress.order.parameters == state["parameters"]
+
+    def test_a_local_copy_goes_on_where_a_cache_was_left_and_back(self, streamed: Streamed) -> None:
+        local, dataset = streamed.local(), streamed.open(streamed.part(0.4))
+        found, state = list[int](), None
+        with loader_of(dataset) as one, loader_of(local, sampler=ChunkShuffled(local)) as other:
+            for loader, count in ((one, 3), (other, 5), (one, None)):
+                if state is not None:
+                    loader.load_state_dict(state)
+                found += [row for _, _, rows in islice(loader, count) for row in rows.tolist()]
+                state = loader.state_dict()
+        assert sorted(found) == list(range(ROWS))
+
+    def test_a_cache_with_too_little_room_for_the_state_says_so(self, streamed: Streamed) -> None:
+        with loader_of(streamed.open(), num_workers=0) as loader:
+            next(iter(loader))
+            state = loader.state_dict()
+        streamed.remote.place = streamed.remote.place.parent / "elsewhere"
+        streamed.remote.place.mkdir()
+        with loader_of(streamed.open(streamed.part(0.3)), num_workers=0) as other:
+            other.load_state_dict(state)
+            with pytest.raises(UsageError, match="raise the budget"):
+                next(iter(other))
+
+
+def one_epoch(rank: int, world: int, state: Any, steps: int | None) -> tuple[list[int], Any]:
+    dataset = open_dataset(URL, TRANSFORM, stage=os.environ["PLACE"], budget=int(os.environ["BUDGET"]))
+    with loader_of(dataset) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        return [row for _, _, rows in islice(loader, steps) for row in rows.tolist()], loader.state_dict()
+
+
+class TestRanks:
+    def test_ranks_share_an_epoch_and_go_on_as_others(
+        self, streamed: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLACE", os.fspath(streamed.remote.place))
+        monkeypatch.setenv("BUDGET", str(streamed.part(0.5)))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        before = in_ranks(2, one_epoch, None, 4, group=tmp_path / "first")
+        assert before[0][1] == before[1][1] and before[0][1]["consumed"] == 4 * 2 * BATCH
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+        after = in_ranks(3, one_epoch, through_json(before[0][1]), None, group=tmp_path / "second")
+        rows = [row for rows, _ in (*before, *after) for row in rows]
+        assert set(rows) == set(range(ROWS)) and len(rows) - ROWS < 3
+
+
+class TestDeaths:
+    def test_the_fetcher_may_die_at_any_time(self, streamed: Streamed, complete: bool) -> None:
+        expected = content(streamed.local())
+        dataset = streamed.open(streamed.part(0.4))
+        with loader_of(dataset) as loader:
+            for _ in range(2 if complete else 1):
+                found: list[Any] = []
+                for number, (images, labels, rows) in enumerate(loader):
+                    found += zip(
+                        rows.tolist(), [image.numpy().tobytes() for image in images], labels.tolist(), strict=True
+                    )
+                    if number % (6 if complete else 12) == 1:
+                        kill_fetcher(cache_of(dataset))
+                assert sorted(found) == expected
+
+    def test_a_dead_worker_is_an_error_and_the_epoch_can_be_resumed(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.4))
+        loader, rows = loader_of(dataset), list[int]()
+        with pytest.raises(LoaderError):  # noqa: PT012
+            for _, _, found in loader:
+                rows += found.tolist()
+                if len(rows) == 5 * BATCH:
+                    for process in torch.multiprocessing.active_children():
+                        process.kill()
+        with loader_of(dataset) as other:
+            other.load_state_dict(loader.state_dict())
+            rows += [row for row, _, _ in epoch_of(other)]
+        assert sorted(rows) == list(range(ROWS))
+
+    def test_a_hanging_fetcher_does_not_hold_up_who_has_its_chunks(self, streamed: Streamed) -> None:
+        dataset = streamed.open()
+        with loader_of(dataset) as loader:
+            epoch_of(loader)
+            pid = fetcher_pid(cache_of(dataset))
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                with soon(20):
+                    assert len(epoch_of(loader)) == ROWS
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    def test_a_loader_that_is_dropped_is_forgotten(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.5))
+        cache, before = cache_of(dataset), threading.active_count()
+        loader = loader_of(dataset, num_workers=0)
+        next(iter(loader))
+        assert cache.state()["readers"] == 1
+        del loader
+        wait_until(lambda: cache.state()["readers"] == 0 and threading.active_count() == before)
+
+    def test_a_loader_may_be_used_on_both_sides_of_a_fork(self, streamed: Streamed) -> None:
+        loader = loader_of(streamed.open(streamed.part(0.5)), num_workers=0)
+        first = next(iter(loader))[2].tolist()
+        found = in_ranks(1, lambda rank, world: sorted(row for _, _, rows in loader for row in rows.tolist()))
+        assert found == [list(range(ROWS))]
+        assert len(epoch_of(loader)) == ROWS and len(first) == BATCH
+
+
+class TestErrors:
+    def test_a_store_that_has_gone_is_an_error_that_names_it(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.4))
+        for path in streamed.remote.dataset.glob("*.tar"):
+            path.unlink()
+        with soon(30), loader_of(dataset) as loader, pytest.raises(RemoteError, match=r"s3://bucket/set.* row \d+ "):
+            epoch_of(loader)
+
+    def test_a_record_that_is_damaged_in_the_store_is_an_error_or_left_out(self, streamed: Streamed) -> None:
+        shard = sorted(streamed.remote.dataset.glob("*.tar"))[0]
+        local = streamed.local()
+        row = int(local.store.rows_at(np.array([3]))[0])
+        offset = int(local.store.index["offset"][row])
+        flip(shard, offset + 40)
+        dataset = streamed.open()
+        with loader_of(dataset) as loader, pytest.raises(Exception, match=rf"row {row}\b"):
+            epoch_of(loader)
+        with loader_of(dataset, on_error="skip") as loader:
+            with pytest.warns(RuntimeWarning, match="left out"):
+                rows = [found for found, _, _ in epoch_of(loader)]
+            assert loader.skipped == ROWS - len(rows) > 0 and row not in rows
+
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            ({"path": URL}, r'open_dataset\("s3://bucket/set", stage="/nvme", budget="200GiB"\)'),
+            ({"path": URL, "stage": "/tmp", "budget": "much"}, "expected a number with a unit"),
+            ({"path": URL, "stage": "/tmp", "budget": 0.5}, "a number of bytes, or a text"),
+            ({"path": URL, "stage": 5}, "a folder for staged copies"),
+            ({"path": "/somewhere", "budget": "1GiB"}, "only the cache of a dataset in an object"),
+            ({"path": "ftp://host/set", "stage": "/tmp"}, "a kind that packtrain does not read"),
+        ],
+    )
+    def test_arguments_that_make_no_sense(self, arguments: dict[str, Any], expected: str) -> None:
+        with pytest.raises(UsageError, match=expected):
+            open_dataset(**arguments)
+
+
+class TestDatasets:
+    def test_rows_are_fetched_on_demand(self, streamed: Streamed) -> None:
+        local, dataset = streamed.local(), streamed.open(streamed.part(0.2))
+        for row in (0, 100, ROWS - 1, 5):
+            assert bytes(dataset.record(row)) == bytes(local.record(row))
+            assert np.array_equal(dataset[row][0], local[row][0])
+        assert dataset.targets.tolist() == local.targets.tolist() and dataset.classes == local.classes
+        assert repr(dataset).startswith("PackedDataset('s3://bucket/set'")
+        assert dataset.describe(3).startswith("s3://bucket/set: row 3")
+        assert cache_of(dataset).state()["fetched"] <= 8
+
+    def test_without_a_budget_everything_is_kept(self, streamed: Streamed) -> None:
+        dataset = streamed.open(None)
+        with loader_of(dataset, shuffle=False, num_workers=0) as loader:
+            assert len(epoch_of(loader)) == ROWS
+            wait_until(lambda: all(cache_of(dataset).present))
+
+    def test_a_pickle_reads_the_same(self, streamed: Streamed) -> None:
+        dataset = pickle.loads(pickle.dumps(streamed.open(streamed.part(0.3))))
+        assert np.array_equal(dataset[7][0], streamed.local()[7][0])
+
+    @START_METHODS
+    def test_workers_of_every_kind(self, streamed: Streamed, method: str) -> None:
+        dataset = streamed.open(streamed.part(0.5))
+        with loader_of(dataset, multiprocessing_context=method) as loader:
+            assert sorted(epoch_of(loader)) == content(streamed.local())
+
+    @START_METHODS
+    def test_torchs_loader(self, streamed: Streamed, method: str) -> None:
+        dataset = streamed.open(streamed.part(0.5))
+        loader = DataLoader(dataset, BATCH, num_workers=2, multiprocessing_context=method)
+        labels = [label for _, found in loader for label in found.tolist()]
+        assert labels == streamed.local().targets.tolist()
+
+
+class TestFigures:
+    def test_waiting_for_chunks_is_counted_and_named(self, streamed: Streamed) -> None:
+        streamed.store.fault("slow", 100)
+        dataset = streamed.open(PLENTY)
+        with loader_of(dataset, num_workers=1) as loader:
+            for batches, _ in enumerate(loader):
+                if batches == 5:
+                    time.sleep(2.5)
+            figures = loader.stats.present
+            assert figures.chunk_seconds > 0.2 and figures.fetched_bytes > 0 and figures.setup.streamed
+            assert "waiting for chunks" in figures.report() and "fetched" in figures.report()
+        streamed.store.sound()
