@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from benchmarks.memory import touch_memory
 from benchmarks.torchvision_import import import_torchvision
 
 SHARD_BYTES: Final = 64 << 20
@@ -107,19 +108,6 @@ def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
             yield number, f"{root}/{path}", int(label)
 
 
-def _touch_memory(path: Path, size: int) -> None:
-    """Writes and removes a file as large as the output will be.
-
-    The first write to a page of tmpfs may have to wait until the machine, or the host of a virtual machine, finds
-    memory. Without this, the packer that runs after a pause would pay for the others.
-    """
-    with path.open("wb", buffering=0) as file:
-        piece = bytes(1 << 20)
-        for _ in range(size // len(piece) + 1):
-            file.write(piece)
-    path.unlink()
-
-
 def _processor_seconds() -> float:
     """Processor time of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -142,7 +130,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         print(json.dumps({"missing": error.name}))
         return
-    _touch_memory(Path(out).with_name("touch"), int(size))
+    touch_memory(Path(out).with_name("touch"), int(size))
     started, used = time.perf_counter(), _processor_seconds()
     pack(Path(images), Path(root), Path(out))
     print(json.dumps({"seconds": time.perf_counter() - started, "cpu_seconds": _processor_seconds() - used}))

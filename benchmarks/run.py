@@ -21,6 +21,7 @@ from benchmarks.plot import draw
 
 BENCHMARKS: Final = (
     "pack",
+    "cluster",
     "open",
     "loading",
     "recipes",
@@ -31,7 +32,12 @@ BENCHMARKS: Final = (
     "webdataset",
     "indexing",
     "staging",
+    "staging-store",
     "growing",
+    "objects",
+    "from-store",
+    "streams-peers",
+    "fetching",
     "dali",
     "backends",
     "largest-batch",
@@ -40,12 +46,19 @@ BENCHMARKS: Final = (
     "train-val-memory",
     "floors",
     "peers-open",
+    "scale-eviction",
+    "scale-randomness",
+    "scale-size",
+    "scale-paper",
 )
-"""Each is a module of this folder."""
+"""Each is a module of this folder, or of scale/."""
 COMPARISONS: Final = {
     f"peers-{workload}": workload for workload in ("jpeg", "jpeg500", "raw256-rrc", "raw-crop", "cold")
 }
-GROUPS: Final = {"peers": (*COMPARISONS, "pack", "open", "peers-open")}
+GROUPS: Final = {
+    "peers": (*COMPARISONS, "pack", "open", "peers-open"),
+    "streams": ("streams-peers", "fetching"),
+}
 BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "effects", "views", "masks", "photographs")
 OUT: Final = RESULTS.with_name("out")
 """Where figures go that do not replace the kept ones."""
@@ -123,7 +136,8 @@ def _show_saved(name: str) -> None:
 def _benchmark(name: str, contestants: Collection[str] = ()) -> Benchmark:
     if name in COMPARISONS:
         return Comparison(COMPARISONS[name], contestants)
-    return cast(Benchmark, import_module(f"benchmarks.{name.replace('-', '_')}"))
+    module = name.replace("scale-", "scale.").replace("-", "_")
+    return cast(Benchmark, import_module(f"benchmarks.{module}"))
 
 
 def _print(benchmark: Benchmark, name: str, result: dict[str, Any]) -> None:

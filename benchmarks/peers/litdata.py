@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from litdata import ParallelStreamingDataset, StreamingDataLoader, StreamingDataset, optimize
+from litdata.streaming import downloader
 from PIL import Image
 
 from .common import BATCH, SEED, WORKERS, Batch, Pixels, arrays, files, random_crop
@@ -40,9 +42,7 @@ def write_raw(folder: Path) -> None:
 
 
 def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
-    transform = train_transform()
-    load: Load = lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))  # noqa: E731
-    return _batches(folder / "litdata-jpeg", load, once=once)
+    return _batches(folder / "litdata-jpeg", _decoded(), once=once)
 
 
 def raw(folder: Path) -> Iterator[Batch]:
@@ -67,9 +67,21 @@ def _write(out: Path, read: Callable[[Any], dict[str, Any]], inputs: list[Any]) 
     optimize(fn=read, inputs=inputs, output_dir=str(out), chunk_bytes="64MB", num_workers=WORKERS)
 
 
+def remote(stream: str, address: str, folder: Path, limit: int | None) -> Callable[[], Iterator[Batch]]:
+    load = _decoded() if stream == "jpeg" else array_transform()
+    # It has no option for a store that is reached by plain HTTP. And 0.2.76 cuts off the end of a chunk that it fetches
+    # in parallel ranges, since its index says how long the records are, without the table in front of them.
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+    downloader._PARALLEL_GET_MIN_BYTES = sys.maxsize
+    # Without a limit it leaves 50 GB of the disk free, and in /dev/shm there may be less.
+    images = Images(address, load, cache_dir=str(folder), max_cache_size=limit or "100GB")
+    loader = StreamingDataLoader(images, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True)
+    return lambda: iter(loader)
+
+
 class Images(StreamingDataset):  # type: ignore[misc]
-    def __init__(self, path: Path, load: Load) -> None:
-        super().__init__(str(path), shuffle=True, seed=SEED, batch_decode="item")
+    def __init__(self, source: str, load: Load, **options: Any) -> None:
+        super().__init__(source, shuffle=True, seed=SEED, batch_decode="item", **options)
         self.load = load
 
     def __getitem__(self, row: Any) -> tuple[torch.Tensor, int]:
@@ -77,8 +89,13 @@ class Images(StreamingDataset):  # type: ignore[misc]
         return self.load(sample["image"]), sample["label"]
 
 
+def _decoded() -> Load:
+    transform = train_transform()
+    return lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
 def _batches(path: Path, load: Load, *, once: bool = False) -> Iterator[Batch]:
-    images = Images(path, load)
+    images = Images(str(path), load)
     dataset = images if once else ParallelStreamingDataset([images], length=math.inf, transform=_alone)
     return iter(StreamingDataLoader(dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain import ChunkShuffled, ImageDataset, Loader, concat, open_dataset
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 from .common import BATCH, EPOCH, PACKED, SEED, SHORT, SIDE, WORKERS, Batch
@@ -26,6 +26,21 @@ def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: 
 
 def raw(folder: Path, *, check: bool = True, **options: Any) -> Iterator[Batch]:
     return batches(repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
+
+
+def remote(stream: str, address: str, folder: Path, limit: int | None) -> Callable[[], Iterator[Batch]]:
+    """Also over a dataset on this machine, which needs no folder."""
+    transform = [RandomResizedCrop(SIDE), RandomHorizontalFlip()]
+    if "://" in address:
+        dataset = open_dataset(address, transform, stage=folder, budget=limit)
+    else:
+        dataset = open_dataset(address, transform)
+    order: dict[str, Any] = {"shuffle": True}
+    if limit is not None:
+        # By default a machine works on 64 chunks at once; in half of a gigabyte there are no more than 40.
+        order = {"sampler": ChunkShuffled(dataset, lanes=4, window=1)}
+    loader = Loader(dataset, batch_size=BATCH, num_workers=WORKERS, seed=SEED, **order)
+    return lambda: iter(loader)
 
 
 def evaluation(folder: Path, **options: Any) -> Iterator[Batch]:

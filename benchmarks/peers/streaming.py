@@ -17,6 +17,8 @@ from .vision import array_transform, train_transform
 # After vision, which lets it import torchvision.
 from streaming import MDSWriter, StreamingDataset  # isort: skip
 
+SHUFFLE_BLOCK: Final = 512
+"""Samples that are shuffled together if the cache is limited: those of two shards of raw images."""
 Load = Callable[[Any], torch.Tensor]
 OPTIONS: Final = {
     "num_workers": WORKERS,
@@ -43,9 +45,7 @@ def write_raw(folder: Path) -> None:
 
 
 def jpeg(folder: Path, *, once: bool = False) -> Iterator[Batch]:
-    transform = train_transform()
-    load: Load = lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))  # noqa: E731
-    return _batches(folder / "streaming-jpeg", load, once=once)
+    return _batches(folder / "streaming-jpeg", _decoded(), once=once)
 
 
 def raw(folder: Path) -> Iterator[Batch]:
@@ -56,9 +56,18 @@ def raw_rrc(folder: Path) -> Iterator[Batch]:
     return _batches(folder / "streaming-raw", array_transform())
 
 
+def remote(stream: str, address: str, folder: Path, limit: int | None) -> Callable[[], Iterator[Batch]]:
+    load = _decoded() if stream == "jpeg" else array_transform()
+    # By default it shuffles all of a gigabyte at once, and fetches most shards anew for each few samples.
+    block = None if limit is None else SHUFFLE_BLOCK
+    dataset = Images(load, remote=address, local=str(folder), cache_limit=limit, shuffle_block_size=block)
+    loader: DataLoader[Any] = DataLoader(dataset, BATCH, num_workers=WORKERS, persistent_workers=True)
+    return lambda: iter(loader)
+
+
 class Images(StreamingDataset):  # type: ignore[misc]
-    def __init__(self, path: Path, load: Load, epoch: int | None) -> None:
-        super().__init__(local=str(path), batch_size=BATCH, shuffle=True, epoch_size=epoch)
+    def __init__(self, load: Load, **options: Any) -> None:
+        super().__init__(batch_size=BATCH, shuffle=True, **options)
         self.load = load
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
@@ -66,6 +75,11 @@ class Images(StreamingDataset):  # type: ignore[misc]
         return self.load(sample["image"]), sample["label"]
 
 
+def _decoded() -> Load:
+    transform = train_transform()
+    return lambda data: transform(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
 def _batches(path: Path, load: Load, *, once: bool = False) -> Iterator[Batch]:
-    dataset = Images(path, load, None if once else EPOCH)
+    dataset = Images(load, local=str(path), epoch_size=None if once else EPOCH)
     return iter(DataLoader(dataset, BATCH, num_workers=WORKERS, persistent_workers=True))

@@ -1,0 +1,176 @@
+"""Training from an object store through a bounded cache: fetched in each epoch, speed when all is there, cold start.
+
+    python -m benchmarks.from_store epochs URL PLACE BUDGET EPOCHS CHUNK
+    python -m benchmarks.from_store local FOLDER - - EPOCHS -
+
+each go through epochs in a process of their own; CHUNK is where a chunk ends, in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.measure import child, print_table, ratio, real_list, repeated_list, scratch, target
+from benchmarks.servers import Proxy, proxy, website
+
+ROWS: Final = 22_000
+QUICK_ROWS: Final = 900
+BATCH: Final = 64
+WORKERS: Final = 2
+EPOCHS: Final = 4
+WARM_EPOCHS: Final = 10
+SETTLED: Final = 2
+"""Epochs before the cache is in a steady state."""
+SHARES: Final = (0.25, 0.5, 0.75)
+CHUNK: Final = 12 << 20
+SMALL_CHUNK: Final = 2 << 20
+"""For the shares: a dataset of a few gigabytes then has as many chunks as one of ten times the size."""
+LIMIT: Final = 500e6
+REPETITIONS: Final = 2
+
+
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """All figures."""
+    rows, repetitions = (QUICK_ROWS, 1) if quick else (ROWS, REPETITIONS)
+    with scratch() as folder, website(folder) as server, proxy(server.port) as between:
+        dataset = server.folder / "set"
+        _pack(folder, dataset, rows)
+        url = f"{server.through(between.port).url}/set"
+        total = sum(path.stat().st_size for path in dataset.glob("*.tar"))
+        steady = [_steady(folder, url, between, share, total) for share in SHARES]
+        warm, local, cold = [], [], []
+        for _ in range(repetitions):
+            between.limit(LIMIT)
+            found = _epochs(folder, url, "none", 1)
+            cold.append(found["first_batch"])
+            between.limit(None)
+            found = _epochs(folder, url, "none", WARM_EPOCHS)
+            between.forget()
+            warm += found["seconds"][2:]
+            assert not any(found["fetched"][1:]), found["fetched"]
+            local += child("from_store", "local", dataset, "-", "-", WARM_EPOCHS, "-")["seconds"][2:]
+    return {
+        "input": {"records": rows, "bytes": total, "store": "raw, 256x256", "batch_size": BATCH, "workers": WORKERS},
+        "settings": {"repetitions": repetitions, "server": "nginx", "limit_of_cold_start": LIMIT, "chunk_bytes": CHUNK},
+        "steady": steady,
+        "cold_start_seconds": cold,
+        "warm_epoch_seconds": warm,
+        "local_epoch_seconds": local,
+        "targets": [
+            *(
+                target(f"datasets fetched per epoch, {each['share']:g} cached", each["fetched"], most=each["most"])
+                for each in steady
+            ),
+            target("second epoch: speed over a local copy's", ratio(local, warm), least=0.97),
+            target("cold start at 500 MB/s: s to the first batch", statistics.median(cold), most=3.0),
+        ],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints the medians."""
+    rows = [
+        [f"datasets fetched per epoch, {each['share']:g} cached", f"{each['fetched']:.2f}"] for each in result["steady"]
+    ]
+    names = ("cold_start_seconds", "warm_epoch_seconds", "local_epoch_seconds")
+    rows += [[name.replace("_", " "), f"{statistics.median(result[name]):.2f}"] for name in names]
+    print_table(["", ""], rows)
+
+
+def _pack(folder: Path, dataset: Path, rows: int) -> None:
+    from packtrain import PackOptions, pack
+    from packtrain._core.options import StoreOptions
+
+    images = real_list()
+    text, _, _ = repeated_list(images, rows)
+    (folder / "train.txt").write_text(text)
+    store = StoreOptions("raw", resize="256x256")
+    options = PackOptions("tar", store, root=images.parent, shard_bytes=200 << 20)
+    pack(folder / "train.txt", dataset, options, workers=2)
+
+
+def _steady(folder: Path, url: str, between: Proxy, share: float, total: int) -> dict[str, Any]:
+    """Datasets fetched in each epoch through a cache of a share of the dataset, as the proxy counts bytes."""
+    between.forget()
+    found = _epochs(folder, url, share, EPOCHS, SMALL_CHUNK)
+    through = between.traffic().bytes
+    counted = sum(found["fetched"])
+    assert counted <= through <= 1.05 * counted + (16 << 20), (counted, through)
+    per_epoch = [each / total for each in found["fetched"]]
+    return {
+        "share": share,
+        "per_epoch": per_epoch,
+        "lanes": found["lanes"],
+        "window": found["window"],
+        "chunks": found["chunks"],
+        "fetched": statistics.fmean(per_epoch[SETTLED:]),
+        "most": 1 - share + 0.05,
+    }
+
+
+def _epochs(folder: Path, url: str, share: float | str, epochs: int, chunk: int = CHUNK) -> dict[str, Any]:
+    # Never the same place again: the fetching process of the run before lives on for some seconds.
+    place = Path(tempfile.mkdtemp(dir=folder))
+    found: dict[str, Any] = child("from_store", "epochs", url, place, share, epochs, chunk)
+    shutil.rmtree(place)
+    return found
+
+
+def _main() -> None:
+    what, address, place, share, epochs, chunk = sys.argv[1:]
+    from packtrain import ChunkShuffled, Loader, open_dataset
+    from packtrain._streams import cutting
+    from packtrain.transforms import RandomCrop, RandomHorizontalFlip
+
+    transform = [RandomCrop(224), RandomHorizontalFlip()]
+    started = time.perf_counter()
+    if what == "local":
+        dataset = open_dataset(address, transform)
+        loader = Loader(dataset, BATCH, sampler=ChunkShuffled(dataset), seed=1, num_workers=WORKERS)
+        cache = None
+    else:
+        cutting.ENOUGH, cutting.MOST = int(chunk), int(chunk) * 4 // 3  # type: ignore[misc]
+        dataset = open_dataset(address, transform, stage=place)
+        if share != "none":
+            assert dataset.store.chunks is not None
+            sizes = -(-dataset.store.chunks.table.bytes // 4096) * 4096
+            overhead = dataset.store.chunks.state()["overhead"]
+            place = os.path.join(place, "again")
+            os.mkdir(place)
+            dataset = open_dataset(
+                address, transform, stage=place, budget=int(overhead + float(share) * int(sizes.sum()))
+            )
+        cache = dataset.store.chunks
+        loader = Loader(dataset, BATCH, shuffle=True, seed=1, num_workers=WORKERS)
+    seconds, fetched, first = list[float](), list[int](), 0.0
+    with loader:
+        for _ in range(int(epochs)):
+            before = 0 if cache is None else cache.state()["fetched_bytes"]
+            begun = time.perf_counter()
+            for _ in loader:
+                first = first or time.perf_counter() - started
+            seconds.append(time.perf_counter() - begun)
+            fetched.append(0 if cache is None else cache.state()["fetched_bytes"] - before)
+        parameters = loader.state_dict()["parameters"]
+    found = {
+        "seconds": seconds,
+        "fetched": fetched,
+        "first_batch": first,
+        "lanes": parameters["lanes"],
+        "window": parameters["window"],
+        "chunks": 0 if cache is None else len(cache.table),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _main()
