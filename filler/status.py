@@ -18,7 +18,7 @@ from packtrain._core.generations import STATUS
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import Count, Time
 from packtrain._core.reader_reports import reports
-from packtrain._core.sizes import size
+from packtrain._core.sizes import duration, size
 from packtrain._core.typed import OneOf
 
 from .figures import FillFigures
@@ -343,11 +343,3 @@ def wear(status: FillStatus) -> str:
     """What is written per day, for people."""
     text = f"{size(status.bytes_per_day)} a day"
     return text if status.drive_writes_per_day is None else f"{text} (DWPD {status.drive_writes_per_day:.2f})"
-
-
-def duration(seconds: float) -> str:
-    """A time for people, as in ``"12 min"``."""
-    for unit, length, least in (("days", 86400, 2 * 86400), ("h", 3600, 2 * 3600), ("min", 60, 120)):
-        if seconds >= least:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:,.0f} s"

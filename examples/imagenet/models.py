@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,7 +37,8 @@ def network(arch: str, classes: int, size: int) -> nn.Module:
             return ResNet18(classes)
         raise MissingDependency(
             f"--arch {arch} needs torchvision, which cannot be imported: {error}. "
-            "Install the torchvision of your torch, or train --arch resnet18"
+            f"Install the one that fits your torch: `pip install torchvision torch=={torch.__version__}`; "
+            "or train --arch resnet18"
         ) from error
     if arch == "vit_s_16":
         if size % 16:

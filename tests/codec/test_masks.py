@@ -208,7 +208,7 @@ def assume_torch_can(operations: list[Operation], width: int, height: int) -> No
 @given(CHAINS, SIDES, SIDES, DTYPES, SEEDS)
 @example([Pad(3, 0, 0, 0, 7), Crop(Box(-2, -2, 30, 30)), Flip(True), Pad(0, 4, 0, 1, 9)], 20, 10, "u1", 1)
 @example([Pad(3, 2, 0, 0, 7), Pad(3, 4, 5, 6, 0, "symmetric"), Pad(0, 4, 2, 1, 9)], 20, 10, "u1", 1)
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_chains_are_torchvisions(
     torchvision: Any, operations: list[Operation], width: int, height: int, dtype: str, seed: int
 ) -> None:
@@ -221,7 +221,7 @@ def test_chains_are_torchvisions(
 
 
 @given(st.integers(1, 4000), st.integers(1, 4000))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @example(500, 224)
 @example(2048, 2047)
 @example(4000, 3999)

@@ -77,12 +77,6 @@ def test_doctor_says_so() -> None:
     assert "it could not be built when packtrain was installed" in done.stdout
 
 
-def test_doctor_names_the_libjpeg_that_is_loaded() -> None:
-    assert native.extension is not None
-    done = packtrain("doctor", without=())
-    assert f"\nlibjpeg    {native.extension.LOADED}\n" in done.stdout
-
-
 def test_the_default_store_mode_names_two_ways_out(images: Path, tmp_path: Path) -> None:
     done = packtrain("pack", images, tmp_path / "out", "--format=tar")
     assert (done.returncode, done.stdout) == (1, "")

@@ -29,4 +29,4 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{number}.jpg").write_bytes(encoded(Image.fromarray(pixels.clip(0, 255).astype(np.uint8))))
         lines.append(f"{number}.jpg {label}\n")
     (folder / "train.txt").write_text("".join(lines))
-    return pack(folder / "train.txt", folder / "packed").dataset
+    return Path(pack(folder / "train.txt", folder / "packed").dataset)

@@ -43,7 +43,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pixels = random.integers(0, 256, (6, 7, 3)).repeat(7, 0).repeat(7, 1).astype(np.uint8)
         (folder / f"{number}.jpg").write_bytes(encoded(Image.fromarray(pixels)))
     (folder / "train.txt").write_text("".join(f"{number}.jpg {number}\n" for number in range(IMAGES)))
-    return pack(folder / "train.txt", folder / "packed").dataset
+    return Path(pack(folder / "train.txt", folder / "packed").dataset)
 
 
 def run(*arguments: object, world: int = 0, notes: Path | None = None, kill_at: int = 0) -> tuple[int, str, str]:

@@ -91,8 +91,10 @@ def test_without_torchvision_there_is_only_a_resnet_18(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert isinstance(network("resnet18", 10, 224), ResNet18)
     for arch in ARCHS[1:]:
-        with pytest.raises(MissingDependency, match="Install the torchvision of your torch"):
+        with pytest.raises(MissingDependency, match=f"--arch {arch} needs torchvision") as caught:
             network(arch, 10, 224)
+        # pip keeps the torch that is there, and takes the torchvision that fits it.
+        assert f"`pip install torchvision torch=={torch.__version__}`" in str(caught.value)
 
 
 # --- learning rate, optimizer, average ---

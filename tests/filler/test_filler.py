@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.filling import SIZES, Scales, assert_sound, newest_store, numbered_sample
+from helpers.fillers import SIZES, numbered_sample
+from helpers.filling import Scales, assert_sound, newest_store
 
 from packtrain._core.errors import CorruptFile, OutputConflict, PackError, UsageError
 from packtrain._core.generations import GENERATIONS, SHARDS, TEMPORARY, generation_numbers, generation_path, promise

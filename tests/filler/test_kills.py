@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 from helpers.faults.harness import Action, FaultServer
-from helpers.filling import assert_sound, blocks, drop, newest_store, numbered_sample
+from helpers.fillers import numbered_sample
+from helpers.filling import assert_sound, blocks, drop, newest_store
+from helpers.support import ONE_FORMAT
 
 from packtrain import GrowingCache, Loader
 from packtrain._core.errors import GenerationGone, LoaderError
@@ -31,7 +33,7 @@ from pathlib import Path
 from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
 
-from helpers.filling import numbered_sample
+from helpers.fillers import numbered_sample
 
 options = FillOptions(budget={BUDGET}, headroom=0.5, shard_size=args["shard_size"], format=args["format"])
 samples = (numbered_sample(who) for who in range(args["first"], args["first"] + args["count"]))
@@ -59,6 +61,7 @@ def _again(root: Path, first: int, count: int, format: str) -> None:
     fill(root, lambda: (numbered_sample(who) for who in range(first, first + count)), options)
 
 
+@ONE_FORMAT
 def test_a_kill_at_any_change_loses_nothing_that_was_published(
     format_name: str, memory_path: Path, server: FaultServer, complete: bool
 ) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.filling import Scales, assert_sound, blocks, newest_store, numbered_sample
+from helpers.fillers import numbered_sample
+from helpers.filling import Scales, assert_sound, blocks, newest_store
 from helpers.support import FORMATS
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -112,11 +114,17 @@ def test_the_folder_never_exceeds_its_budget(
     root = memory_path / "cache"
     budget = 6 << 20
     options = FillOptions(budget=budget, headroom=0.4, shard_size=500_000, format=format_name)
+
+    def weighed() -> Iterator[dict[str, Any]]:
+        for who, sample in enumerate(_many(count, sizes)()):
+            if who % (count // 60) == 0:
+                scales.weigh()
+            yield sample
+
     with Scales(root) as scales:
-        figures = fill(root, _many(count, sizes), options)
+        figures = fill(root, weighed, options)
     assert figures.evicted_shards
     assert figures.samples == count
-    assert scales.looks > 20
     assert scales.most <= budget
     assert_sound(newest_store(root), sizes=sizes)
 

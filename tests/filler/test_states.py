@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.filling import SIZES, assert_same_sample, blocks, drop, numbered_sample, stored_sample
-from helpers.support import FORMATS
+from helpers.fillers import SIZES, numbered_sample
+from helpers.filling import assert_same_sample, blocks, drop, stored_sample
+from helpers.support import ONE_FORMAT
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -198,13 +199,13 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.root.parent)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@ONE_FORMAT
 def test_laws_hold_in_any_order(
-    format: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+    format_name: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
 ) -> None:
     for name in ("_LOOK", "_PROGRESS", "_REPORTS"):
         monkeypatch.setattr(filler_module, name, 0.0)
-    machine = type(f"Machine_{format}", (Machine,), {"format": format, "folder": memory_path})
+    machine = type(f"Machine_{format_name}", (Machine,), {"format": format_name, "folder": memory_path})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=100 if complete else 6, stateful_step_count=25, deadline=None)
     )

@@ -19,6 +19,7 @@ from packtrain._packer.foreign.fields import Rules
 from packtrain._packer.foreign.headers import BLOCK, BadArchive, members
 from packtrain._packer.foreign.samples import split_name
 from packtrain._packer.foreign.scan import ScanTask, scan_shard
+from packtrain._remote.client import ObjectStore
 
 MOST_BYTES = 16 << 20
 """More than a walk through a small archive may ever allocate."""
@@ -101,7 +102,7 @@ def _scanned(path: Path, data: bytes) -> list[Record] | None:
     """Key, extension and place of all members of samples; None if the shard is refused."""
     path.write_bytes(data)
     try:
-        scan = scan_shard(ScanTask(0, path, Rules()), lambda _: None)
+        scan = scan_shard(ScanTask(0, path, Rules()), lambda _: None, ObjectStore())
     except PackError:
         return None
     assert scan.crc32c == crc32c(data)

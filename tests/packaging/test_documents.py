@@ -11,7 +11,21 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("api", "benchmarks", "cli", "codec", "core", "docs", "examples", "packer", "readers", "staging", "tests")
+FOLDERS = (
+    "api",
+    "benchmarks",
+    "cli",
+    "codec",
+    "core",
+    "docs",
+    "examples",
+    "packer",
+    "readers",
+    "remote",
+    "staging",
+    "streams",
+    "tests",
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 
@@ -130,7 +144,7 @@ def test_the_index_of_documents_is_complete() -> None:
         assert {path.name for path in folder.glob("*.md")} - linked == {"README.md"}
 
 
-@pytest.mark.parametrize("name", ["filler", "readers/backends", "readers/dali", "readers/loader", "staging"])
+@pytest.mark.parametrize("name", ["filler", "readers/backends", "readers/dali", "readers/loader", "remote", "staging"])
 def test_the_design_names_each_module(name: str) -> None:
     text = (ROOT / "docs/design.md").read_text()
     cells = {module for line in text.splitlines() if line.startswith("| `") for module in line.split("|")[1].split("`")}
