@@ -182,7 +182,9 @@ class _Worker:
         self.pipe.close()
         self._start()
         if code >= 0:
-            return f"its worker ended with exit code {code}"
+            # What a spawned process ends with if the script that it imports starts workers, too.
+            hint = '; does the calling script have `if __name__ == "__main__":`?' if code == 1 else ""
+            return f"its worker ended with exit code {code}{hint}"
         hint = "; out of memory?" if code == -signal.SIGKILL else ""
         return f"its worker was killed by {signal_name(-code)}{hint}"
 

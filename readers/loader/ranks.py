@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
@@ -13,9 +12,9 @@ from crc32c import crc32c
 
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.processes import boot_id
 
 _MASK64: Final = (1 << 64) - 1
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Place(NamedTuple):
@@ -169,7 +168,7 @@ class Seed:
 
 def _machine() -> int:
     """A number that stands for this machine. Some machines have the same name, others the same image."""
-    return crc32c(_BOOT.read_bytes() if _BOOT.exists() else b"", crc32c(socket.gethostname().encode()))
+    return crc32c(boot_id().encode(), crc32c(socket.gethostname().encode()))
 
 
 def _of_rank_0(seed: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,3 +117,13 @@ def children() -> set[str]:
     tasks = Path("/proc/self/task").glob("*/children")
     numbers = {number for task in tasks for number in task.read_text().split()}
     return {number for number in numbers if b"resource_tracker" not in Path(f"/proc/{number}/cmdline").read_bytes()}
+
+
+def test_a_script_that_starts_workers_while_it_is_imported_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from packtrain._packer.engine import run_tasks\nlist(run_tasks(print, ['a'], workers=2, on_progress=print))\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    last = ended.stderr.splitlines()[-1]
+    assert last.endswith('ended with exit code 1; does the calling script have `if __name__ == "__main__":`?')
