@@ -174,29 +174,36 @@ def index_shards(
     with closing(object_store()) as objects:
         run = _Run(workers, max_rejects, on_progress, objects)
         places = find_places(sources, objects) if sources or not update else []
+        if update:
+            return _update(run, places, out, rules, base)
         if isinstance(out, Url):
-            if update:
-                raise UsageError(
-                    f"{out} cannot be updated: nothing replaces the files of a dataset in a store at once. Index all "
-                    "shards again, to another address"
-                )
             require_free(out, objects)
             return run.index(places, out, rules, None)
         folder = Path(os.path.realpath(out))
         with file_errors(folder):
-            if not update:
-                _require_free(folder)
-                return run.index(places, folder, rules, None)
-            if rules != Rules():
-                raise UsageError(
-                    "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode "
-                    "(--field, --mask, --label, --mode)"
-                )
-            moved = None if base is None else place_of("base", base)
-            if isinstance(moved, Path):
-                moved = Path(os.path.abspath(moved))
-            with only_updater(folder):
-                return run.update(places, folder, moved)
+            _require_free(folder)
+            return run.index(places, folder, rules, None)
+
+
+def _update(
+    run: _Run, places: Sequence[Location], out: Location, rules: Rules, base: str | os.PathLike[str] | None
+) -> IndexReport:
+    if isinstance(out, Url):
+        raise UsageError(
+            f"{out} cannot be updated: nothing replaces the files of a dataset in a store at once. Index all shards "
+            "again, to another address"
+        )
+    if rules != Rules():
+        raise UsageError(
+            "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode (--field, "
+            "--mask, --label, --mode)"
+        )
+    moved = None if base is None else place_of("base", base)
+    if isinstance(moved, Path):
+        moved = Path(os.path.abspath(moved))
+    folder = Path(os.path.realpath(out))
+    with file_errors(folder), only_updater(folder):
+        return run.update(places, folder, moved)
 
 
 @dataclass(frozen=True)
