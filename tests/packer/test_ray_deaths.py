@@ -157,6 +157,7 @@ def test_a_driver_that_ends_leaves_no_task_and_the_next_one_continues(
     assert tree(tmp_path) == local
 
 
+@a_driver
 def test_a_driver_that_is_killed_takes_the_cluster_that_it_started_with_it(
     listing: Path, local: dict[str, bytes], tmp_path: Path
 ) -> None:
