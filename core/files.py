@@ -105,6 +105,14 @@ def write_all(descriptor: int, buffers: Sequence[bytes | memoryview]) -> int:
     return total
 
 
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Writes all of `data` to a file from `offset` on: a single `os.pwrite` may write less."""
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+
+
 def write_file(
     path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False, dir_fd: int | None = None
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from packtrain._core.errors import Denied, MissingDependency, RemoteError
+from packtrain._core.files import write_at
 
 from .objects import MISSING, Found, Head, Objects
 from .refusals import Busy, Expired, Passing, Unreached, refusal
@@ -124,11 +124,25 @@ class Bucket(Objects):
 
     @override
     def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
-        data = self.read_range(url, offset, size)
-        found = crc32c(data)
-        while data:
-            count = os.pwrite(descriptor, data, offset)
-            data, offset = data[count:], offset + count
+        def part(store: Any) -> int | OSError:
+            answer = obstore.get(store, url.key, options={"range": (offset, offset + size)})
+            found = length = 0
+            # As it arrives: what is still in the processor's cache is checksummed and written faster.
+            for piece in answer.stream(_PIECE):
+                if length + len(piece) > size:
+                    raise Passing(f"{url}: more than the {size} bytes that were asked for arrived")
+                found = crc32c(piece, found)
+                try:
+                    write_at(descriptor, piece, offset + length)
+                except OSError as error:
+                    return error
+                length += len(piece)
+            _require(url, length, size)
+            return found
+
+        found = self._tried(url, "read", part) if size else 0
+        if isinstance(found, OSError):
+            raise found  # here, where it is not taken for one of the store's
         return found
 
     @override

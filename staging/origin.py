@@ -15,7 +15,7 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile, SourceChanged, StagingError
-from packtrain._core.files import file_errors
+from packtrain._core.files import file_errors, write_at
 from packtrain._core.manifest import PLAN, Manifest
 from packtrain._core.opening import open_regular, read_regular
 
@@ -279,7 +279,5 @@ class _LocalRange:
         count = self.read(view, offset)
         view = view[:count]
         checksum = crc32c(view, checksum)
-        while view:
-            written = os.pwrite(target, view, offset)
-            view, offset = view[written:], offset + written
+        write_at(target, view, offset)
         return count, checksum

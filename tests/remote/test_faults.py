@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 from crc32c import crc32c
@@ -40,6 +41,8 @@ from packtrain._core.errors import MissingDependency, RemoteError
 from packtrain._remote.client import ObjectStore
 from packtrain._remote.objects import Objects
 from packtrain._remote.urls import Url
+
+Fetch: TypeAlias = Callable[[Objects, Url], bytes]
 
 DATA = random.Random(1).randbytes(300_000)
 LASTING = [
@@ -77,37 +80,72 @@ def read(objects: Objects, url: Url, start: int = 1000, stop: int = 251_000) -> 
     return bytes(found)
 
 
+@pytest.fixture(params=["read_into", "copy_into"])
+def fetch(request: pytest.FixtureRequest, tmp_path: Path) -> Fetch:
+    """Gets bytes of an object: into memory, or into the middle of a file, whose other bytes stay what they are."""
+    if request.param == "read_into":
+        return read
+    path, start, stop = tmp_path / "copy", 1000, 251_000
+
+    def copy(objects: Objects, url: Url) -> bytes:
+        path.write_bytes(b"." * len(DATA))
+        try:
+            with path.open("r+b") as file:
+                checksum = objects.copy_into(url, start, stop - start, file.fileno())
+        finally:
+            found = path.read_bytes()
+            assert found[:start] + found[stop:] == b"." * (len(DATA) - stop + start)
+        assert checksum == crc32c(found[start:stop])
+        return found[start:stop]
+
+    return copy
+
+
 @pytest.mark.parametrize("fault", [*LASTING[:-1], Reset(100), Stall(0.1), Stall(0.1, 0.5)], ids=str)
-def test_what_passes_is_not_noticed(objects: Objects, url: Url, between: Proxy, fault: Fault) -> None:
+def test_what_passes_is_not_noticed(objects: Objects, url: Url, between: Proxy, fetch: Fetch, fault: Fault) -> None:
     between.script(Rule(fault))
-    assert read(objects, url) == DATA[1000:251_000]
+    assert fetch(objects, url) == DATA[1000:251_000]
     assert between.traffic().of(url.key).faults == 1
     assert between.traffic().of(url.key).requests == (1 if isinstance(fault, Stall) else 2)
 
 
 @pytest.mark.parametrize("fault", [*LASTING, Whole()], ids=str)
 def test_what_lasts_is_an_error_after_a_bounded_number_of_requests(
-    hasty: Objects, url: Url, between: Proxy, fault: Fault
+    hasty: Objects, url: Url, between: Proxy, fetch: Fetch, fault: Fault
 ) -> None:
     between.script(Rule(fault, times=None))
     with pytest.raises(RemoteError) as caught:
-        read(hasty, url)
+        fetch(hasty, url)
     assert type(caught.value) is RemoteError
     assert str(url) in str(caught.value)
     assert 1 <= between.traffic().of(url.key).requests <= 27
 
 
-def test_a_server_without_ranges_is_told_at_once(hasty: Objects, url: Url, between: Proxy) -> None:
+def test_a_server_without_ranges_is_told_at_once(hasty: Objects, url: Url, between: Proxy, fetch: Fetch) -> None:
     between.script(Rule(Whole(), times=None))
     with pytest.raises(RemoteError, match="the server sends whole files, not ranges of them"):
-        read(hasty, url)
+        fetch(hasty, url)
     assert between.traffic().of(url.key).requests == 1
 
 
-def test_a_server_that_says_nothing_is_given_up(hasty: Objects, url: Url, between: Proxy) -> None:
+def test_a_server_that_says_nothing_is_given_up(hasty: Objects, url: Url, between: Proxy, fetch: Fetch) -> None:
     for fault in (Stall(600), Stall(600, 0.5)):
         between.script(Rule(fault, times=2))
-        assert read(hasty, url) == DATA[1000:251_000]
+        assert fetch(hasty, url) == DATA[1000:251_000]
+
+
+def test_nothing_is_written_behind_a_range(hasty: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if more arrives than was asked for: a neighbouring range may have been checked already."""
+    import obstore
+
+    answer = SimpleNamespace(stream=lambda _: iter([b"x" * 6, b"x" * 6]))
+    monkeypatch.setattr(obstore, "get", lambda *_, **__: answer)
+    path = tmp_path / "file"
+    path.write_bytes(b"." * 20)
+    with path.open("r+b") as file, pytest.raises(RemoteError, match="more than the 10 bytes that were asked for"):
+        hasty.copy_into(Url("https", "example.org", "object"), 5, 10, file.fileno())
+    found = path.read_bytes()
+    assert found[:5] + found[15:] == b"." * 10
 
 
 def test_a_busy_store_is_waited_for_about_half_a_minute() -> None:
@@ -167,9 +205,11 @@ def test_every_request_is_made_again(
 
 
 @pytest.mark.parametrize("fault", [Corrupt(), Shift(5)], ids=str)
-def test_wrong_bytes_are_for_the_caller_to_find(objects: Objects, url: Url, between: Proxy, fault: Fault) -> None:
+def test_wrong_bytes_are_for_the_caller_to_find(
+    objects: Objects, url: Url, between: Proxy, fetch: Fetch, fault: Fault
+) -> None:
     between.script(Rule(fault, times=None))
-    assert read(objects, url) != DATA[1000:251_000]
+    assert fetch(objects, url) != DATA[1000:251_000]
     assert objects.checksum(url) != crc32c(DATA)
 
 
