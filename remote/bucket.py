@@ -57,7 +57,8 @@ _SETTLED: Final = 60.0
 """Seconds after which the time of a file on a web server tells its contents apart, also if clocks differ a little."""
 _PART: Final = 16 << 20
 """Bytes of an object that are sent as one request."""
-_PIECE: Final = 1 << 20
+_PIECE: Final = 256 << 10
+"""Bytes, at least, of an object that are looked at in one go as they arrive. They stay in the processor's cache."""
 _LISTED: Final = 1000
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -111,7 +112,12 @@ class Bucket(Objects):
 
     @override
     def read_into(self, url: Url, offset: int, view: memoryview) -> None:
-        view[:] = self.read_range(url, offset, len(view))
+        def part(store: Any) -> None:
+            for start, piece in _arriving(store, url, offset, len(view)):
+                view[start : start + len(piece)] = piece
+
+        if view:
+            self._tried(url, "read", part)
 
     @override
     def read_range(self, url: Url, offset: int, size: int) -> memoryview:
@@ -125,19 +131,13 @@ class Bucket(Objects):
     @override
     def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
         def part(store: Any) -> int | OSError:
-            answer = obstore.get(store, url.key, options={"range": (offset, offset + size)})
-            found = length = 0
-            # As it arrives: what is still in the processor's cache is checksummed and written faster.
-            for piece in answer.stream(_PIECE):
-                if length + len(piece) > size:
-                    raise Passing(f"{url}: more than the {size} bytes that were asked for arrived")
+            found = 0
+            for start, piece in _arriving(store, url, offset, size):
                 found = crc32c(piece, found)
                 try:
-                    write_at(descriptor, piece, offset + length)
+                    write_at(descriptor, piece, offset + start)
                 except OSError as error:
                     return error
-                length += len(piece)
-            _require(url, length, size)
             return found
 
         found = self._tried(url, "read", part) if size else 0
@@ -271,6 +271,18 @@ class Bucket(Objects):
 def patient_bucket() -> Bucket:
     """A bucket for a process that is started when a store has answered."""
     return Bucket(patient=True)
+
+
+def _arriving(store: Any, url: Url, offset: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """The pieces of a range, and where in it each begins: what is done with one finds it in the processor's cache."""
+    answer = obstore.get(store, url.key, options={"range": (offset, offset + size)})
+    length = 0
+    for piece in answer.stream(_PIECE):
+        if length + len(piece) > size:
+            raise Passing(f"{url}: more than the {size} bytes that were asked for arrived")
+        yield length, piece
+        length += len(piece)
+    _require(url, length, size)
 
 
 def _require(url: Url, found: int, expected: int) -> None:
