@@ -200,6 +200,34 @@ class ChunkTable:
                 return chunk[max(found, first)], 0
         raise CorruptFile(f"no chunk holds bytes {offset} to {offset + size} of shard {shard}", file=INDEX)
 
+    def find_all(
+        self, shards: npt.NDArray[np.integer[Any]], offsets: npt.NDArray[np.integer[Any]]
+    ) -> tuple[Integers, Integers]:
+        """Finds where records begin, as `find` does one by one for no bytes.
+
+        Args:
+            shards: Number of the shard of each record, [records].
+            offsets: Where each begins in its shard, int64 [records].
+
+        Returns:
+            The chunk of each record, and where it begins in the chunk's file; both int64 [records].
+
+        Raises:
+            CorruptFile: One of them is in no chunk.
+        """
+        if len(shards) and not len(self.start):
+            # There are no chunks, which `find` says better than numpy.
+            self.find(int(shards[0]), int(offsets[0]), 0)
+        begins, starts = self._line
+        found = np.searchsorted(starts, begins.take(shards, mode="clip") + offsets, side="right") - 1
+        chunks, start = self.chunk[found], self.start[found]
+        inside = (self.shard[chunks] == shards) & (start <= offsets) & (offsets <= self.stop[found])
+        positions = self.position[found] + offsets - start
+        # What the index has wrong may have been found in another shard, or nowhere.
+        for which in np.flatnonzero(~inside).tolist():
+            chunks[which], positions[which] = self.find(int(shards[which]), int(offsets[which]), 0)
+        return chunks, positions
+
     def extents(self, number: int) -> list[Extent]:
         """The extents of a chunk, in the order of its file."""
         first, last = self.firsts[self.shard[number]], self.firsts[self.shard[number] + 1]
@@ -235,6 +263,16 @@ class ChunkTable:
     def allocated(self) -> Integers:
         """Bytes that the file of each chunk takes on the disk, int64 [chunks]."""
         return -(-self.bytes // BLOCK) * BLOCK
+
+    @cached_property
+    def _line(self) -> tuple[Integers, Integers]:
+        """All shards in a line, so that one search does for them: where each shard begins, and where each extent does.
+
+        A shard without extents takes as much of it as another one.
+        """
+        lengths = np.append(self.stop, 0)[self.firsts[1:] - 1]
+        begins = np.cumsum(lengths) - lengths
+        return begins, self.start + np.repeat(begins, np.diff(self.firsts))
 
     @cached_property
     def _views(self) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,7 +64,7 @@ class ChunkedShards(Shards):
     def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
         if self.io != "mmap":
             return None
-        chunks, positions = self._located(numbers, offsets)
+        chunks, positions = self._chunks.table.find_all(numbers, offsets)
         found, which = np.unique(chunks, return_inverse=True)
         if not np.frombuffer(self._chunks.present, np.uint8)[found].all():
             # Whoever waits for one of them must not keep the others.
@@ -74,17 +75,10 @@ class ChunkedShards(Shards):
     @override
     def expect(self, numbers: Integers, offsets: Integers) -> None:
         self._files.drop_gone(_LOOKS)
-        chunks = np.unique(self._located(numbers, offsets)[0])
+        chunks = np.unique(self._chunks.table.find_all(numbers, offsets)[0])
         missing = chunks[np.frombuffer(self._chunks.present, np.uint8)[chunks] == 0]
         if len(missing):
             self._chunks.ahead(missing.tolist())
-
-    def _located(self, numbers: Integers, offsets: Integers) -> tuple[Integers, Integers]:
-        """The chunk of each record, and where it begins in the chunk's file."""
-        find = self._chunks.table.find
-        places = [find(number, offset, 0) for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True)]
-        chunks, positions = np.array(places, np.int64).reshape(-1, 2).T
-        return chunks, positions
 
     @override
     def mend(self, number: int, offset: int, size: int) -> bool:
@@ -140,7 +134,7 @@ class _Files(Shards):
     def drop_gone(self, looks: int) -> None:
         """Closes files that the cache does not have any more, among the next `looks` that are looked at."""
         opened, present = self.opened, self._chunks.present
-        for number in [*opened][:looks]:
+        for number in list(islice(opened, looks)):
             # Another thread may close it, too.
             file = opened.pop(number, None)
             if file is not None and present[number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,52 @@ def test_bytes_that_are_in_no_chunk_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CorruptFile, match="no chunk"):
             table.find(shard, offset, size)
     assert table.find(0, 512, 0) == (0, 0)
+
+
+EXTENTS = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=6), max_size=4)
+"""For each shard, the gap before each extent and its length."""
+WILD = st.sampled_from([-(1 << 63), -1, 1 << 40, (1 << 63) - 1])
+
+
+def table_with(shards: list[list[tuple[int, int]]]) -> ChunkTable:
+    """A table of shards of which every chunk has two extents, but the last of an odd number."""
+    firsts = np.cumsum([0, *((len(extents) + 1) // 2 for extents in shards)])
+    rows = []
+    for extents, first in zip(shards, firsts.tolist(), strict=False):
+        end = length = 0
+        for number, (gap, size) in enumerate(extents):
+            # The second extent of a chunk lies in its file behind the first one.
+            rows.append((end + gap, end + gap + size, first + number // 2, length if number % 2 else 0))
+            end, length = end + gap + size, size
+    start, stop, chunk, position = np.array(rows, np.int64).reshape(-1, 4).T
+    return ChunkTable(
+        bounds=np.arange(firsts[-1] + 1),
+        shard=np.repeat(np.arange(len(shards)), np.diff(firsts)),
+        bytes=np.bincount(chunk, stop - start, int(firsts[-1])).astype(np.int64),
+        firsts=np.cumsum([0, *map(len, shards)]),
+        start=start,
+        stop=stop,
+        chunk=chunk,
+        position=position,
+    )
+
+
+@given(shards=EXTENTS, data=st.data())
+def test_many_records_are_found_as_one_by_one(shards: list[list[tuple[int, int]]], data: st.DataObject) -> None:
+    """Whatever the index says of them: between extents, behind a shard, in the shard that follows, or in none."""
+    table = table_with(shards)
+    wanted = st.tuples(st.integers(0, len(shards)), st.integers(-2, 40) | WILD)
+    records = data.draw(st.lists(wanted, max_size=8))
+    numbers = np.array([number for number, _ in records], np.uint32)
+    offsets = np.array([offset for _, offset in records], np.int64)
+    try:
+        expected = [table.find(*record, 0) for record in records]
+    except CorruptFile as error:
+        with pytest.raises(CorruptFile, match=f"^{re.escape(str(error))}$"):
+            table.find_all(numbers, offsets)
+    else:
+        chunks, positions = table.find_all(numbers, offsets)
+        assert list(zip(chunks.tolist(), positions.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize(
