@@ -64,6 +64,7 @@ class ChunkedShards(Shards):
     def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
         if self.io != "mmap":
             return None
+        self._files.drop_gone(_LOOKS)
         chunks, positions = self._chunks.table.find_all(numbers, offsets)
         found, which = np.unique(chunks, return_inverse=True)
         if not np.frombuffer(self._chunks.present, np.uint8)[found].all():

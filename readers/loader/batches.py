@@ -274,7 +274,6 @@ class BatchMaker:
     ) -> Made:
         """A batch whose images are still to be finished."""
         positions, rows = arrays["position"][:count].tolist(), arrays["row"][:count].tolist()
-        self.samples.expect(arrays["row"][:count])
         skipped: list[str] = []
         random = self.samples.random(key, positions)
         if self.collate_fn is not None:
@@ -354,6 +353,7 @@ class BatchMaker:
         target: Callable[[], Target] = lambda: None,
     ) -> Iterator[tuple[int, int, Any]]:
         """Position, row and content of each sample that is not left out, until the batch is cancelled."""
+        self.samples.expect(np.array(rows, np.int64))
         current = observer.current
         each = zip(
             positions, self.samples.ahead(rows), random.tolist(), observer.callbacks(len(positions)), strict=False

@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from helpers.chunking import CutChunks
 from helpers.datasets import make_dataset
@@ -238,27 +239,44 @@ def test_no_descriptor_is_open_for_a_shard(dataset: Path, tmp_path: Path) -> Non
     assert len(open_files(tmp_path)) == before + 1
 
 
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A dataset of pixels, in several shards."""
+    store = StoreOptions("raw", resize="24x24")
+    return packed(image_set(tmp_path / "images", ROWS), tmp_path / "out", "tar", store=store, shard_bytes=30_000)
+
+
+def copied(store: RecordStore, rows: npt.NDArray[np.int64]) -> tuple[bytes, bytes] | None:
+    """Images and labels of some rows, copied in one go; None if that cannot be."""
+    samples = PackedSamples(store, [RandomHorizontalFlip()])
+    images, labels = np.zeros((len(rows), 24, 24, 3), np.uint8), np.zeros(len(rows), np.int64)
+    random = np.random.default_rng(2).random((len(rows), samples.draws))
+    into = Destination(images, labels, rows, random, np.arange(len(rows)), memoryview(bytearray(8)).cast("q"))
+    return (images.tobytes(), labels.tobytes()) if samples.copy_rows(rows, into) else None
+
+
 @pytest.mark.parametrize("check", [True, False])
-def test_raw_records_are_copied_from_chunks_in_one_go(tmp_path: Path, check: bool) -> None:
-    raw = StoreOptions("raw", resize="24x24")
-    packed(image_set(tmp_path / "images", ROWS), tmp_path / "out", "tar", store=raw, shard_bytes=30_000)
-    cache = CutChunks(tmp_path / "out", tmp_path / "cache")
+def test_raw_records_are_copied_from_chunks_in_one_go(raw: Path, tmp_path: Path, check: bool) -> None:
+    cache = CutChunks(raw, tmp_path / "cache")
     rows = np.random.default_rng(1).permutation(ROWS)
-    made = []
-
-    def copied(store: RecordStore) -> bool:
-        samples = PackedSamples(store, [RandomHorizontalFlip()])
-        images, labels = np.zeros((ROWS, 24, 24, 3), np.uint8), np.zeros(ROWS, np.int64)
-        random = np.random.default_rng(2).random((ROWS, samples.draws))
-        into = Destination(images, labels, rows, random, np.arange(ROWS), memoryview(bytearray(8)).cast("q"))
-        made.append((images.tobytes, labels.tobytes, store))
-        return samples.copy_rows(rows, into)
-
     # Nobody waits for one chunk with others in his hands.
-    assert not copied(cache.store(check=check)) and cache.fetched == []
+    assert copied(cache.store(check=check), rows) is None and cache.fetched == []
     for chunk in range(len(cache.table)):
         os.close(cache.open(chunk))
-    assert copied(cache.store(check=check)) and copied(RecordStore(tmp_path / "out", check=check))
-    (images, labels, one), (others, other_labels, other) = made[1:]
-    assert images() == others() and any(images()) and labels() == other_labels()
+    one, other = cache.store(check=check), RecordStore(raw, check=check)
+    found = copied(one, rows)
+    assert found is not None and any(found[0]) and found == copied(other, rows)
     assert one.read_bytes == other.read_bytes
+
+
+def test_who_copies_in_one_go_lets_go_of_what_has_gone(raw: Path, tmp_path: Path) -> None:
+    """Also if all that it reads is open already."""
+    cache = CutChunks(raw, tmp_path / "cache")
+    for chunk in range(len(cache.table)):
+        os.close(cache.open(chunk))
+    store = cache.store()
+    assert copied(store, np.arange(ROWS))
+    for chunk in range(len(cache.table) - 1):
+        cache.evict(chunk)
+    assert copied(store, store.rows_at(cache.table.bounds[-2:-1]))
+    assert len(open_files(tmp_path / "cache" / "chunks")) == 1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.batching import half
+from helpers.chunking import CutChunks
 from helpers.hazards import quiet
 from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, soon
 
@@ -20,8 +21,12 @@ from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.dataset.combined import SubsetSamples
+from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples
+from packtrain._readers.loader.batches import BatchMaker, Probe
+from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.transforms.batched import Destination
+from packtrain._streams import cutting
 from packtrain.errors import CorruptFile, CorruptRecord, LoaderError
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
@@ -302,3 +307,23 @@ def test_records_that_have_to_be_read_are_asked_for_ahead(
     monkeypatch.setattr("packtrain._readers.dataset.readahead._blocks_read", lambda: next(counts))
     assert sum(len(batch[1]) for batch in batches(open_dataset(raw(), CROP))) == COUNT
     assert copies == []
+
+
+def test_a_batch_asks_ahead_for_the_chunks_that_are_missing(
+    raw: Callable[..., Path], copies: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them before it waits for the first; once they are there, it is copied and asks for nothing."""
+    monkeypatch.setattr(cutting, "ENOUGH", 10_000)
+    monkeypatch.setattr(cutting, "MOST", 15_000)
+    cache = CutChunks(raw(), tmp_path / "cache")
+    maker = BatchMaker(SampleMaker(PackedDataset(PackedSamples(cache.store(), CROP)), ()))
+    layout = maker.layout(Probe(COUNT, 0, [0], [0]))
+    arrays = layout.new()
+    arrays["position"][:] = arrays["row"][:] = range(COUNT)
+    missing = set(range(len(cache.table))) - set(cache.fetched)
+    cache.asked.clear()
+    assert len(missing) > 2
+    for asked, copied in ((sorted(missing), False), ([], True)):
+        assert maker.make(0, COUNT, layout, arrays).size == COUNT
+        assert (sorted(cache.asked), copies.pop()) == (asked, copied)
+        cache.asked.clear()
