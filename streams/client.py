@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,6 @@ from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect
 from .starting import BUCKET, digest_of_access
 
-_PROGRESS_SECONDS: Final = 0.05
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
 
@@ -216,12 +214,11 @@ class Job:
         self._connections = connections
         self._id = job_id
         self._reading = reading
-        self._said = 0.0
         self._line: Line | None = None
         self._say_first()
 
     def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
-        """Says where the rank is. Call it after each step; it takes microseconds.
+        """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.
 
         Args:
             keys: Keys of this epoch and, if there is one, of the next.
@@ -231,13 +228,10 @@ class Job:
         Raises:
             RemoteError: The fetcher has died, and no other can be started.
         """
-        before, now = self._reading, time.monotonic()
+        before = self._reading
         self._reading = Reading(
             before.rank, before.world_size, before.batch_size, before.lanes, before.window, keys, consumed, in_flight
         )
-        if keys == before.keys and consumed >= before.consumed and now - self._said < _PROGRESS_SECONDS:
-            return
-        self._said = now
         if self._line is not None and not self._line.closed:
             try:
                 self._line.send(self._message())

@@ -35,6 +35,8 @@ from .state import LoaderState
 
 # Seconds between two looks at what was fetched.
 _LOOKS: Final = 1.0
+# Seconds between two messages. To wake a thread for every batch takes more time of the consumer's than all else here.
+_PAUSE: Final = 0.05
 _MIB: Final = 1 << 20
 NO_LIMIT: Final = 1 << 62
 """Stands for room for everything."""
@@ -212,7 +214,7 @@ class Telling:
         self._fetched = [cache.state()["fetched_bytes"] for cache in caches]
         self._latest: tuple[tuple[int, int], int, int] | None = None
         self._news = threading.Event()
-        self._ended = False
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="packtrain-progress", daemon=True)
         self._thread.start()
 
@@ -223,7 +225,7 @@ class Telling:
 
     def close(self) -> None:
         """The rank has ended."""
-        self._ended = True
+        self._ended.set()
         self._news.set()
         self._thread.join(_LOOKS)
         if self._reader is not None:
@@ -233,20 +235,21 @@ class Telling:
 
     def _run(self) -> None:
         looked = time.monotonic()
-        while not self._ended:
+        while not self._ended.is_set():
             self._news.wait(_LOOKS)
             self._news.clear()
             latest, self._latest = self._latest, None
             try:
                 if latest is not None and self._reader is not None:
                     self._reader.progress(*latest)
-                if time.monotonic() - looked >= _LOOKS and not self._ended:
+                if time.monotonic() - looked >= _LOOKS and not self._ended.is_set():
                     looked = time.monotonic()
                     self._look()
             except (PacktrainError, OSError):
                 # Whoever waits for a chunk gets the same error. Until then, this is tried again.
                 if self._latest is None:
                     self._latest = latest
+            self._ended.wait(_PAUSE)
 
     def _look(self) -> None:
         """Counts what was fetched, renews the wish for everything, and lets go of chunks that have gone."""

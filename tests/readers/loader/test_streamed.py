@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,7 +30,10 @@ from torch.utils.data import DataLoader, SequentialSampler
 from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
 from packtrain._core.errors import LoaderError, RemoteError, UsageError
 from packtrain._readers.dataset.image_dataset import ImageDataset
+from packtrain._readers.loader.streamed import Telling
+from packtrain._readers.monitoring.stats import Meter
 from packtrain._streams import cutting
+from packtrain._streams.client import Job as Reader
 
 BATCH = 12
 
@@ -423,3 +426,28 @@ class TestFigures:
             assert figures.chunk_seconds > 0.2 and figures.fetched_bytes > 0 and figures.setup.streamed
             assert "waiting for chunks" in figures.report() and "fetched" in figures.report()
         streamed.store.sound()
+
+
+class Heard:
+    """A reader that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[tuple[int, int], int, int]] = []
+
+    def progress(self, keys: tuple[int, int], consumed: int, in_flight: int) -> None:
+        self.told.append((keys, consumed, in_flight))
+
+    def close(self) -> None:
+        pass
+
+
+def test_progress_is_told_now_and_then_and_always_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packtrain._readers.loader.streamed._PAUSE", 0.1)
+    heard, began = Heard(), time.monotonic()
+    telling = Telling(cast(Reader, heard), (), (), cast(Meter, None))
+    for consumed in range(200):
+        telling.tell((1, 2), consumed, 5)
+        time.sleep(0.001)
+    wait_until(lambda: heard.told[-1:] == [((1, 2), 199, 5)])
+    assert len(heard.told) <= 1 + (time.monotonic() - began) / 0.1
+    telling.close()
