@@ -18,11 +18,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import pytest
 from helpers.faults.cases import assert_same, finished_shards, renewed, written
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
+from helpers.waiting import wait_until
 
 from packtrain import PackOptions, PackProgress, pack
 from packtrain._core.files import is_temporary
@@ -32,18 +33,6 @@ from packtrain.errors import TooManyRejects
 SHARDS, LINES_PER_SHARD = 4, 6
 DEADLINE = 60.0
 """Seconds after which a test gives up waiting; what is waited for takes a second or two."""
-
-Found = TypeVar("Found")
-
-
-def wait_until(look: Callable[[], Found | None], what: str) -> Found:
-    """Looks again and again until there is something to see."""
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}")
 
 
 @pytest.fixture(scope="module")

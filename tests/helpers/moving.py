@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -119,11 +118,3 @@ def mapped(process: int, root: Path) -> set[int]:
 def has_left(process: int, dataset: GrowingDataset) -> bool:
     """True if a process has nothing open that is older than a dataset's generation."""
     return min(mapped(process, dataset.store.path), default=1 << 62) >= dataset.store.generation.first_shard
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Waits until something is true, which it must become without any help."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)

@@ -6,8 +6,7 @@ import hashlib
 import mmap
 import os
 import signal
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 from helpers.local_objects import SPEC, STORE, LocalObjects, Store
+from helpers.waiting import wait_until
 
 from packtrain._core.index import IndexWriter
 from packtrain._core.locks import lock_holders
@@ -157,7 +157,7 @@ def kill_fetcher(cache: ChunkCache) -> int:
     pid = fetcher_pid(cache)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid))
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), "the fetcher is gone")
     return pid
 
 
@@ -165,14 +165,6 @@ def _zombie(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Waits for something to become true."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it has not come true"
-        time.sleep(0.01)
 
 
 def assert_whole(remote: Remote, cache: ChunkCache) -> None:

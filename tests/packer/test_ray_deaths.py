@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from helpers.fates import work
 from helpers.ray_cluster import RayCluster, a_driver, children, descendants, ray_cluster, title
 from helpers.ray_packing import pack_slowly
 from helpers.support import image_set, tree
+from helpers.waiting import wait_until
 
 from packtrain import PackOptions, PackProgress, RayEngine, pack
 from packtrain._core.options import StoreOptions
@@ -75,14 +75,6 @@ def pack_and(cluster: RayCluster, listing: Path, out: Path, *, at: list[int], do
     assert report.records == COUNT
 
 
-def until(happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Waits until `happened()` is true; after `seconds` the test fails."""
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.05)
-
-
 @a_driver
 def test_workers_are_killed(cluster: RayCluster, listing: Path, local: dict[str, bytes], tmp_path: Path) -> None:
     chance = random.Random(0)
@@ -132,7 +124,9 @@ def test_a_node_that_comes_back_from_the_dead_changes_nothing(
     for process in stopped:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
-    until(lambda: not any(title(process).startswith("ray::packtrain") for process in stopped), "the end of its tasks")
+    wait_until(
+        lambda: not any(title(process).startswith("ray::packtrain") for process in stopped), "its tasks have ended"
+    )
     assert tree(tmp_path) == local
 
 
@@ -145,11 +139,11 @@ def test_a_driver_that_ends_leaves_no_task_and_the_next_one_continues(
     command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, *options)
     for wanted in (2, 5):
         driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= wanted, "finished shards")  # noqa: B023
+        wait_until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= wanted, "shards are finished")  # noqa: B023
         driver.send_signal(number)
         said = driver.communicate(timeout=60)
         assert driver.returncode == code if code is not None else driver.returncode, said
-        until(lambda: cluster.workers() == [], "the end of all tasks")
+        wait_until(lambda: cluster.workers() == [], "all tasks have ended")
         assert not (tmp_path / "manifest.json").exists()
     assert [bool(title(node)) for node in cluster.nodes] == [True] * 3
     report = pack(listing, tmp_path, OPTIONS, engine=RayEngine(cluster.address))
@@ -163,13 +157,13 @@ def test_a_driver_that_is_killed_takes_the_cluster_that_it_started_with_it(
 ) -> None:
     command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, "--engine", "ray", *ARGUMENTS)
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 2, "finished shards")
+    wait_until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 2, "shards are finished")
     # Ray's agents of a node find out for themselves, after a minute.
     started = [process for process in descendants(driver.pid) if "Agent" not in title(process)]
     assert any(title(process).startswith("ray::packtrain") for process in started)
     driver.kill()
     driver.wait(60)
-    until(lambda: not any(map(title, started)), f"the end of {started}")
+    wait_until(lambda: not any(map(title, started)), f"these have ended: {started}")
     pack(listing, tmp_path, OPTIONS)
     assert tree(tmp_path) == local
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from helpers.staging.children import Child, until
+from helpers.staging.children import Child
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, packed_pictures, root_of, until_pieces_are_noted
+from helpers.waiting import wait_until
 
 from packtrain import StageOptions, stage
 from packtrain._readers.dataset.store import RecordStore
@@ -250,7 +251,7 @@ class TestByName:
     def test_what_is_copied(self, place: Path, tmp_path: Path, start: Callable[[], Child]) -> None:
         child = start()
         child.send("stage", dataset=big_dataset(tmp_path / "big", [60 << 20] * 4), to=place, name="staged")
-        until(lambda: any(root_of(place).glob(".tmp/*/journal")))
+        wait_until(lambda: any(root_of(place).glob(".tmp/*/journal")), "it has begun to copy")
         (copy,) = entries(place)
         with pytest.raises(Leased, match=f"being (copied|read) by process {child.pid}"):
             evict(place, [copy.key])

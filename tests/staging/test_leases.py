@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.staging.children import Child, Children, until
+from helpers.staging.children import Child, Children
 from helpers.staging.laws import root_of
+from helpers.waiting import wait_until
 
 import packtrain._core
 import packtrain._staging
@@ -233,7 +234,8 @@ class TestForks:
             with subprocess.Popen(wait, stdin=subprocess.PIPE, pass_fds=descriptors, close_fds=inherited) as program:
                 staged.lease.close()
                 lease.close()
-                until(lambda program=program: "python" in Path(f"/proc/{program.pid}/cmdline").read_text())  # type: ignore[misc]
+                command = Path(f"/proc/{program.pid}/cmdline")
+                wait_until(lambda command=command: "python" in command.read_text(), "it has begun")  # type: ignore[misc]
                 assert the_entry(place).leased is inherited
                 program.communicate()
             assert not the_entry(place).leased

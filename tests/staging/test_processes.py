@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.staging.children import Child, Refused, until
+from helpers.staging.children import Child, Refused
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, digests, root_of, taken, until_pieces_are_noted
 from helpers.support import tree
+from helpers.waiting import wait_until
 
 from packtrain import StageOptions, StageProgress, stage
 from packtrain.errors import NoRoom, NoSpace
@@ -57,7 +58,7 @@ def test_who_waits_is_told_for_whom(tmp_path: Path, place: Path, start: Callable
     source = big_dataset(tmp_path / "big", [40 << 20] * 4)
     copier = start()
     copier.send("stage", dataset=source, to=place)
-    until(lambda: any(root_of(place).glob(".tmp/*/journal")))
+    wait_until(lambda: any(root_of(place).glob(".tmp/*/journal")), "it has begun to copy")
     seen: list[StageProgress] = []
     stage(source, StageOptions(to=place), on_progress=seen.append)
     copier.answer()
@@ -104,7 +105,7 @@ def test_copies_under_way_count(tmp_path: Path, place: Path, start: Callable[[],
     sources = [big_dataset(tmp_path / str(bytes), [bytes << 20] * 4) for bytes in (40, 41)]
     children = [start(), start()]
     children[0].send("stage", dataset=sources[0], to=place, budget=200 << 20, name="staged")
-    until(lambda: any(root_of(place).glob(".tmp/*/reservation.json")))
+    wait_until(lambda: any(root_of(place).glob(".tmp/*/reservation.json")), "it has reserved its room")
     children[1].send("stage", dataset=sources[1], to=place, budget=200 << 20)
     with pytest.raises(Refused, match=r"NoRoom.*budget") as refused:
         children[1].answer()

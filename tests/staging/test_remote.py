@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.staging.children import until
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, root_of
 from helpers.staging.remote import BUCKET, FolderObjects, installed
 from helpers.support import flip
+from helpers.waiting import wait_until
 
 from packtrain import StageOptions, index_shards, stage, verify
 from packtrain._core.manifest import Manifest
@@ -339,7 +339,7 @@ def test_nobody_continues_while_something_still_writes_for_a_killed_process(
         waiting = threading.Thread(target=staged, args=(url, place))
         waiting.start()
         waits = re.compile(rf"-> FLOCK .*:{os.fstat(late.fileno()).st_ino} ")
-        until(lambda: waits.search(Path("/proc/locks").read_text()) is not None)
+        wait_until(lambda: waits.search(Path("/proc/locks").read_text()), "the copy waits for the lock")
         assert objects.asked("read_into") == []
     waiting.join()
     (entry,) = entries(place)

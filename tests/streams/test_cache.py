@@ -23,10 +23,10 @@ from helpers.streaming import (
     fetcher_pid,
     kill_fetcher,
     read,
-    wait_until,
     with_plan,
     write_plain,
 )
+from helpers.waiting import wait_until
 
 from packtrain._core.locks import lock_holders
 from packtrain._core.manifest import Manifest
@@ -192,7 +192,7 @@ class TestWrongBytes:
         remote.store.fault("stall")
         waiting = threading.Thread(target=lambda: cache.path(0, 60))
         waiting.start()
-        wait_until(lambda: len(remote.store.reads()) > INDEX_FILES)
+        wait_until(lambda: len(remote.store.reads()) > INDEX_FILES, "a chunk is being read")
         for chunk in range(1, len(cache.table)):
             assert read(cache, chunk) == remote.expected(cache, chunk)
         (remote.store.folder / "go").touch()
@@ -287,10 +287,10 @@ class TestKills:
                 cache.open(3)
             finally:
                 os._exit(1)
-        wait_until(lambda: cache.state()["readers"] == 1)
+        wait_until(lambda: cache.state()["readers"] == 1, "the reader is known")
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        wait_until(lambda: cache.state()["readers"] == 0)
+        wait_until(lambda: cache.state()["readers"] == 0, "the reader is forgotten")
         (remote.store.folder / "go").touch()
         assert cache.state()["clients"] == 1
 
@@ -319,7 +319,7 @@ class TestKills:
         cache = remote.open(4 * MiB)
         pid = fetcher_pid(cache)
         cache.close()
-        wait_until(lambda: not Path(f"/proc/{pid}").exists())
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the fetcher has ended")
         assert not (cache.entry / "fetcher.sock").exists()
         assert "Traceback" not in (cache.entry / "fetcher.log").read_text()
         assert read(cache, 2) == remote.expected(cache, 2)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from helpers.local_objects import SPEC, LocalObjects
-from helpers.streaming import MiB, Remote, fetcher_pid, read, wait_until, write_plain
+from helpers.streaming import MiB, Remote, fetcher_pid, read, write_plain
+from helpers.waiting import wait_until
 
 from packtrain._core.processes import boot_id
 from packtrain._streams import cutting, server
@@ -132,7 +133,7 @@ def fetch(keeper: Keeper, chunk: int) -> None:
     """Has a chunk fetched, as a client would."""
     assert not keeper.ask(chunk)
     keeper.decide()
-    wait_until(lambda: any(outcome[:2] == (chunk, None) for outcome in keeper.results()))
+    wait_until(lambda: any(outcome[:2] == (chunk, None) for outcome in keeper.results()), "it is fetched")
 
 
 class TestPowerCuts:
@@ -195,7 +196,7 @@ class TestPowerCuts:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fails)
             fetch(keeper, 0)
-            wait_until(lambda: bool(keeper._workers._lost))
+            wait_until(lambda: keeper._workers._lost, "a worker is lost")
         keeper.results()
         assert not cache.present[0]
         fetch(keeper, 0)
@@ -211,7 +212,7 @@ class TestEntries:
         new = remote.open(4 * MiB)
         assert new.entry == cache.entry
         pid = fetcher_pid(new)
-        wait_until(lambda: not Path(f"/proc/{old}").exists())
+        wait_until(lambda: not Path(f"/proc/{old}").exists(), "the old fetcher has ended")
         assert (new.entry / SOCKET).exists() and fetcher_pid(new) == pid != old
         with pytest.raises(StagingError, match="open the dataset again"):
             read(cache, 1)
@@ -238,7 +239,7 @@ class TestEntries:
         """There are not two fetchers for longer than it takes to notice."""
         old = fetcher_pid(cache)
         (cache.entry / "fetcher.lock").unlink()
-        wait_until(lambda: not Path(f"/proc/{old}").exists())
+        wait_until(lambda: not Path(f"/proc/{old}").exists(), "the old fetcher has ended")
         assert read(cache, 1) == remote.expected(cache, 1)
 
     def test_what_lies_in_the_place_of_the_socket(self, remote: Remote, cache: ChunkCache) -> None:
@@ -261,7 +262,7 @@ class TestEntries:
                 finally:
                     os._exit(1)
             children.append(child)
-        wait_until(lambda: cache.state()["readers"] == 2)
+        wait_until(lambda: cache.state()["readers"] == 2, "both readers are known")
         cache.close()
         for pid in (fetcher, *children):
             os.kill(pid, signal.SIGKILL)

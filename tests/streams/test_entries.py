@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from helpers.staging.laws import packed_pictures
-from helpers.streaming import URL, MiB, Remote, fetcher_pid, read, taken, wait_until, write_plain
+from helpers.streaming import URL, MiB, Remote, fetcher_pid, read, taken, write_plain
+from helpers.waiting import wait_until
 
 from packtrain import StageOptions, open_dataset, stage
 from packtrain._streams.client import ChunkCache
@@ -25,7 +26,7 @@ def released(cache: ChunkCache) -> None:
     cache.close()
     cache._lease.close()
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(entry.leased for entry in entries(cache.entry.parents[1])))
+    wait_until(lambda: not any(entry.leased for entry in entries(cache.entry.parents[1])), "nobody leases them")
 
 
 class TestListed:

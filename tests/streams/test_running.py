@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from helpers.local_objects import STORE
-from helpers.streaming import MiB, Remote, assert_whole, consume, kill_fetcher, read, taken, wait_until, write_plain
+from helpers.streaming import MiB, Remote, assert_whole, consume, kill_fetcher, read, taken, write_plain
+from helpers.waiting import wait_until
 
 from packtrain._streams import cutting
 from packtrain._streams.client import ChunkCache
@@ -108,7 +109,7 @@ class TestBudget:
         other = remote.open(small)
         assert other.state()["present"] == 40, "the largest budget counts"
         cache.close()
-        wait_until(lambda: other.state()["present"] == 5)
+        wait_until(lambda: other.state()["present"] == 5, "the others are gone")
         assert taken(other.entry) <= small
 
     def test_a_chunk_larger_than_the_budget(self, remote: Remote) -> None:
@@ -125,7 +126,7 @@ class TestBudget:
     def test_everything_that_fits_is_fetched_in_the_background(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, CHUNKS))
         filling = cache.fill()
-        wait_until(lambda: cache.state()["present"] == CHUNKS)
+        wait_until(lambda: cache.state()["present"] == CHUNKS, "every chunk is there")
         kill_fetcher(cache)
         filling.renew()
         filling.close()
@@ -149,7 +150,7 @@ class TestBudget:
         reserve.unlink()
         for chunk in range(30, 60):
             assert read(cache, chunk) == remote.expected(cache, chunk)
-        wait_until(lambda: cache.state()["present"] >= 30)
+        wait_until(lambda: cache.state()["present"] >= 30, "chunks stay again")
 
     def test_a_disk_without_room_for_one_chunk(self, remote: Remote, mounted: Callable[[str], Path]) -> None:
         remote.place = mounted("size=40m")
@@ -223,11 +224,11 @@ class TestJobs:
                 signal.pause()
             finally:
                 os._exit(1)
-        wait_until(lambda: cache.state()["readers"] == 1)
+        wait_until(lambda: cache.state()["readers"] == 1, "the reader is known")
         needed = cache.state()["needed"]
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        wait_until(lambda: cache.state()["readers"] == 0)
+        wait_until(lambda: cache.state()["readers"] == 0, "the reader is forgotten")
         assert needed > 0 == cache.state()["needed"]
         for chunk, data in consume(cache, "next", range(1)):
             assert data == remote.expected(cache, chunk)

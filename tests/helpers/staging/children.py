@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from helpers.waiting import wait_until
 
 PATIENCE = 60
 """Seconds after which a process that does not answer is considered hung."""
@@ -94,7 +94,7 @@ class Child:
         with suppress(OSError):
             self._stream.close()
         self._connection.close()
-        until(lambda: ended(self.pid))
+        wait_until(lambda: ended(self.pid), f"process {self.pid} has ended")
 
 
 class Children:
@@ -148,11 +148,3 @@ def ended(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return ended(pid)
     return all(line.rpartition(")")[2].split()[0] in "ZX" for line in lines)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition that another process or the kernel will soon make true."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.001)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from crc32c import crc32c
-from helpers.staging.children import until
 from helpers.support import encoded, packed, picture, shard_bytes, tree
+from helpers.waiting import wait_until
 
 from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -95,7 +95,8 @@ def blocks(path: Path) -> int:
 
 def until_pieces_are_noted(place: Path) -> None:
     """Waits until the journal of a copy of a `big_dataset` names pieces of shards."""
-    until(lambda: any("tar" in path.read_text() for path in root_of(place).glob(".tmp/*/journal")))
+    journals = ".tmp/*/journal"
+    wait_until(lambda: any("tar" in path.read_text() for path in root_of(place).glob(journals)), "pieces are noted")
 
 
 def big_dataset(out: Path, sizes: Sequence[int]) -> Path:

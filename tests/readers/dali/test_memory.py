@@ -15,8 +15,8 @@ import pytest
 import torch
 from helpers.dali import require_dali
 from helpers.lazily import consumed, lazy
-from helpers.moving import eventually
 from helpers.support import encoded, packed, picture
+from helpers.waiting import wait_until
 
 from packtrain import open_dataset
 from packtrain.dali import DaliLoader
@@ -98,7 +98,7 @@ def test_an_engine_that_is_dropped_is_gone(out: Path) -> None:
     finally:
         gc.enable()
     assert torch.equal(images, copy)
-    eventually(lambda: len(os.listdir("/proc/self/task")) <= threads + 1)
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1, "its threads have ended")
 
 
 @pytest.mark.complete

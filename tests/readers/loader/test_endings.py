@@ -13,33 +13,22 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pytest
 from helpers.support import START_METHODS
+from helpers.waiting import wait_until
 
 TESTS = Path(__file__).parents[2]
 SHARED = Path("/dev/shm")
-START, DEADLINE = 60.0, 5.0
+START, DEADLINE = 60.0, 20.0
 """Seconds allowed until a program has its first batch, and from a fault until everything has ended."""
 KILLS = 200
 # Few enough in one test that it stays within the time limit of a test.
 KILLS_AT_A_TIME = 10
-
-Found = TypeVar("Found")
-
-
-def wait_until(look: Callable[[], Found | None], what: str, seconds: float = DEADLINE) -> Found:
-    """Calls a function again and again until it returns something true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {seconds:.0f} s in vain until {what}")
 
 
 class Consumer:
@@ -109,9 +98,10 @@ class Consumer:
 
     def end(self) -> tuple[int, str]:
         """Waits until no process of it is left. Returns exit status and stderr."""
-        wait_until(lambda: self.process.poll() is not None, "it has ended")
-        wait_until(lambda: not self.processes(), f"no process is left of {self.processes()}")
-        wait_until(lambda: not shared_files() - self._before, f"nothing is left of {shared_files() - self._before}")
+        wait_until(lambda: self.process.poll() is not None, "it has ended", DEADLINE)
+        wait_until(lambda: not self.processes(), f"no process is left of {self.processes()}", DEADLINE)
+        left = f"nothing is left of {shared_files() - self._before}"
+        wait_until(lambda: not shared_files() - self._before, left, DEADLINE)
         return self.process.wait(), text(self._stderr)
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.moving import BYTES, VALUES, Cache, check, eventually, has_left, mapped, workers
+from helpers.moving import BYTES, VALUES, Cache, check, has_left, mapped, workers
 from helpers.support import START_METHODS, soon
+from helpers.waiting import wait_until
 from torch.utils.data import default_collate
 
 from packtrain import Loader
@@ -60,6 +61,10 @@ def everybody_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> bo
     return acknowledged and cache.older_are_free() and all(has_left(process, dataset) for process in workers())
 
 
+def wait_until_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> None:
+    wait_until(lambda: everybody_moved(cache, dataset, loader), "everybody has moved on")
+
+
 @START_METHODS
 @pytest.mark.parametrize(
     "count", [pytest.param(1, marks=pytest.mark.complete), 3, pytest.param(16, marks=pytest.mark.complete)]
@@ -73,7 +78,7 @@ def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: in
             for batch in loader:
                 assert len(check(batch, dataset)) == len(dataset)
             started |= set(workers())
-            eventually(lambda: everybody_moved(cache, dataset, loader))
+            wait_until_moved(cache, dataset, loader)
             cache.grow(8)
         assert len(started) == count
 
@@ -85,7 +90,7 @@ def test_workers_read_all_of_each_generation(cache: Cache) -> None:
             seen = [number for batch in loader for number in check(batch, dataset)]
             generation = dataset.store.generation
             assert sorted(seen) == list(range(generation.first_sample, generation.end_sample))
-            eventually(lambda: everybody_moved(cache, dataset, loader))
+            wait_until_moved(cache, dataset, loader)
             cache.grow(7)
 
 
@@ -100,10 +105,10 @@ def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
             for batch in loader:
                 check(batch, dataset)
             others = set(workers()) - {stopped}
-            eventually(lambda: all(has_left(process, dataset) for process in others))
+            wait_until(lambda: all(has_left(process, dataset) for process in others), "the others have moved on")
         finally:
             os.kill(stopped, signal.SIGCONT)
-        eventually(lambda: everybody_moved(cache, dataset, loader))
+        wait_until_moved(cache, dataset, loader)
 
 
 def go_through(loader: Loader, passes: int) -> None:
@@ -122,7 +127,7 @@ def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
             go_through(loader, 1000)
         for batch in loader:
             check(batch, dataset)
-        eventually(lambda: everybody_moved(cache, dataset, loader))
+        wait_until_moved(cache, dataset, loader)
 
 
 class Slow:
@@ -153,7 +158,7 @@ def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
             seen = [number for batch in loader for number in batch]
             assert len(seen) == len(dataset)
             assert min(seen) == dataset.store.generation.first_sample >= first
-            eventually(lambda: everybody_moved(cache, dataset, loader))
+            wait_until_moved(cache, dataset, loader)
 
 
 def test_a_loader_can_be_closed_at_any_time(cache: Cache) -> None:
@@ -184,7 +189,7 @@ def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> No
             check(next(run), dataset)
             kept.append(run)
             if count:
-                eventually(lambda: everybody_moved(cache, dataset, loader))
+                wait_until_moved(cache, dataset, loader)
             assert cache.older_are_free()
             assert has_left(os.getpid(), dataset)
             cache.grow(8)
@@ -201,7 +206,7 @@ def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int, per
                 check(batch, dataset)
                 del batch
             assert has_left(os.getpid(), dataset)
-            eventually(cache.older_are_free)
+            wait_until(cache.older_are_free, "nobody holds an older generation")
             cache.grow(8)
 
 
@@ -223,7 +228,7 @@ def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
         for batch in loader:
             check(batch, dataset)
         assert workers() == [worker]
-        eventually(lambda: everybody_moved(cache, dataset, loader))
+        wait_until_moved(cache, dataset, loader)
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -242,8 +247,9 @@ def test_an_error_that_is_kept_keeps_no_generation(cache: Cache, count: int, kin
         for batch in loader:
             check(batch, dataset)
             del batch
-        eventually(
-            lambda: cache.older_are_free() and all(has_left(each, dataset) for each in (os.getpid(), *workers()))
+        wait_until(
+            lambda: cache.older_are_free() and all(has_left(each, dataset) for each in (os.getpid(), *workers())),
+            "no process holds an older generation",
         )
         assert kept.value.__traceback__ is not None
 
@@ -264,7 +270,7 @@ def test_an_epoch_whose_first_batch_fails_chooses_anew(cache: Cache, count: int,
         (batch,) = loader
         assert len(check(batch, dataset)) == len(dataset) and dataset.generation == cache.last().number
         del batch
-        eventually(cache.older_are_free)
+        wait_until(cache.older_are_free, "nobody holds an older generation")
         assert kept.value.__traceback__ is not None
 
 

@@ -23,8 +23,9 @@ import torch
 from helpers.batching import through_json
 from helpers.ranks import in_ranks
 from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, content, epoch_of, streamed_in
-from helpers.streaming import fetcher_pid, kill_fetcher, wait_until
+from helpers.streaming import fetcher_pid, kill_fetcher
 from helpers.support import START_METHODS, flip, soon
+from helpers.waiting import wait_until
 from torch.utils.data import DataLoader, SequentialSampler
 
 from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
@@ -173,7 +174,7 @@ class TestOtherOrders:
         dataset = streamed.open()
         with loader_of(dataset, shuffle=False, num_workers=0) as loader:
             next(iter(loader))
-            wait_until(lambda: all(cache_of(dataset).present))
+            wait_until(lambda: all(cache_of(dataset).present), "every chunk is there")
 
     def test_a_part_is_refused_with_the_budget_that_would_do(self, streamed: Streamed) -> None:
         dataset = streamed.open(streamed.part(0.5))
@@ -331,7 +332,9 @@ class TestDeaths:
         next(iter(loader))
         assert cache.state()["readers"] == 1
         del loader
-        wait_until(lambda: cache.state()["readers"] == 0 and threading.active_count() == before)
+        wait_until(
+            lambda: cache.state()["readers"] == 0 and threading.active_count() == before, "nothing is left of it"
+        )
 
     def test_a_loader_may_be_used_on_both_sides_of_a_fork(self, streamed: Streamed) -> None:
         loader = loader_of(streamed.open(streamed.part(0.5)), num_workers=0)
@@ -394,7 +397,7 @@ class TestDatasets:
         dataset = streamed.open(None)
         with loader_of(dataset, shuffle=False, num_workers=0) as loader:
             assert len(epoch_of(loader)) == ROWS
-            wait_until(lambda: all(cache_of(dataset).present))
+            wait_until(lambda: all(cache_of(dataset).present), "every chunk is there")
 
     def test_a_pickle_reads_the_same(self, streamed: Streamed) -> None:
         dataset = pickle.loads(pickle.dumps(streamed.open(streamed.part(0.3))))
