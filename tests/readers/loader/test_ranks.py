@@ -13,7 +13,6 @@ import torch.distributed as dist
 from helpers.batching import Numbers, through_json
 from helpers.ranks import in_ranks
 from helpers.resuming import ROWS
-from torch.distributed import checkpoint
 from torch.utils.data import DistributedSampler
 
 from packtrain import Loader
@@ -263,12 +262,12 @@ class TestStatesWithoutASeed:
         assert "seed is None" in refused(lambda: loader.load_state_dict({**state, "consumed": 3}))
 
     @pytest.mark.filterwarnings("ignore")
-    def test_of_a_distributed_checkpoint(self, tmp_path: Path) -> None:
+    def test_of_a_distributed_checkpoint(self, tmp_path: Path, checkpoint: Any) -> None:
         torch.manual_seed(21)
         saved = loader_of(shuffle=True)
         found = [row for _, batch in zip(range(3), saved, strict=False) for row in batch[3].tolist()]
-        checkpoint.save({"loader": saved}, checkpoint_id=tmp_path, no_dist=True)  # type: ignore[attr-defined]
+        checkpoint.save({"loader": saved}, checkpoint_id=tmp_path, no_dist=True)
         torch.manual_seed(22)
         loaded = loader_of(shuffle=True)
-        checkpoint.load({"loader": loaded}, checkpoint_id=tmp_path, no_dist=True)  # type: ignore[attr-defined]
+        checkpoint.load({"loader": loaded}, checkpoint_id=tmp_path, no_dist=True)
         assert sorted(found + rows(loaded)) == list(range(ROWS))

@@ -15,8 +15,6 @@ from helpers.resuming import FIELDS, ORDERS, SEED, Run, Topology, numbers
 from helpers.support import FORMATS, image_set, packed, param_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DistributedSampler, RandomSampler, Sampler, WeightedRandomSampler
 
 from packtrain import BlockShuffled, Loader, Weighted, concat, open_dataset
@@ -506,11 +504,11 @@ class TestStateful:
         next(iter(loader))
         return loader
 
-    def test_it_is_torchs_protocol(self) -> None:
-        assert isinstance(loader_of(), Stateful)
+    def test_it_is_torchs_protocol(self, checkpoint: Any) -> None:
+        assert isinstance(loader_of(), checkpoint.stateful.Stateful)
 
     @pytest.mark.parametrize("sampler", [None, Weighted([1] * 20), "own state"], ids=param_id)
-    def test_a_distributed_checkpoint_of_one_process(self, tmp_path: Path, sampler: Any) -> None:
+    def test_a_distributed_checkpoint_of_one_process(self, tmp_path: Path, checkpoint: Any, sampler: Any) -> None:
         def sampler_of() -> Any:
             return SAMPLERS[sampler](0, 1) if isinstance(sampler, str) else sampler
 
@@ -520,8 +518,8 @@ class TestStateful:
         with warnings.catch_warnings():
             # About missing processes, and about how torch uses its own storages.
             warnings.simplefilter("ignore")
-            checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
-            checkpoint.load({"loader": again}, checkpoint_id=tmp_path / "saved")  # type: ignore[attr-defined]
+            checkpoint.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
+            checkpoint.load({"loader": again}, checkpoint_id=tmp_path / "saved")
         assert again.state_dict() == state
         assert positions(again) == list(range(4, 20))
 
