@@ -281,6 +281,7 @@ def test_torn_writes_of_lmdb_and_hdf5_lie_between_none_and_all(faults: FaultServ
         assert np.count_nonzero(half != none) <= calls[at - 1].bytes // 2
 
 
+@pytest.mark.complete
 def test_lmdb_killed_anywhere_keeps_whole_commits(faults: FaultServer, tmp_path: Path) -> None:
     calls = faults.run(LMDB, {"path": str(tmp_path / "whole")}, tmp_path).calls
     found = []

@@ -275,6 +275,7 @@ def test_nor_does_one_that_is_stopped(listing: Path, memory_path: Path) -> None:
         run.assert_nothing_left()
 
 
+@pytest.mark.complete
 def test_ctrl_c_also_ends_a_worker_that_is_stopped(listing: Path, memory_path: Path) -> None:
     with Run(listing, memory_path / "out") as run:
         wait_until(run.at_work, "a worker has begun a shard")

@@ -47,6 +47,7 @@ def objects_of(server: Server, url: str) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if data is not None}
 
 
+@pytest.mark.complete
 def test_parts_of_changing_numbers_give_the_bytes_of_one_local_run(
     server: Server, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

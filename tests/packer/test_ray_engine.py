@@ -297,6 +297,7 @@ def test_ray_must_be_there_in_the_version_that_was_tried(monkeypatch: pytest.Mon
         tried_ray()
 
 
+@pytest.mark.complete
 @a_driver
 def test_a_cluster_packs_into_a_store_and_leaves_no_spool(
     cluster: RayCluster, moto_server: Server, tmp_path: Path

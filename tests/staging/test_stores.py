@@ -114,6 +114,7 @@ def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
     assert traffic.of(".tar", "GET").bytes == sum(BIG)
 
 
+@pytest.mark.complete
 def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> None:
     url = uploaded(nginx_server, big)
     kills = random.Random(5)
@@ -205,6 +206,7 @@ def test_repair(moto_server: Server, dataset: Path, place: Path) -> None:
     result.lease.close()
 
 
+@pytest.mark.complete
 def test_the_commands(moto_server: Server, dataset: Path, place: Path) -> None:
     url = uploaded(moto_server, dataset)
     with moto_server.in_environment():

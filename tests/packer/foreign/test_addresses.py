@@ -284,6 +284,7 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
         index_shards((), out, update=True)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "name",
     ["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("nginx", "azurite", "fake_gcs", "xml_gcs"))],

@@ -195,9 +195,11 @@ def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
 @pytest.mark.parametrize(
     ("end", "status", "deed"),
     [
-        ("return", 0, "sleep"),
-        ("raise", 1, ""),
-        *(pytest.param(*end, marks=pytest.mark.complete) for end in (("return", 0, ""), ("sys.exit", 3, ""))),
+        ("raise", 1, "sleep"),
+        *(
+            pytest.param(*end, marks=pytest.mark.complete)
+            for end in (("return", 0, "sleep"), ("return", 0, ""), ("raise", 1, ""), ("sys.exit", 3, ""))
+        ),
     ],
 )
 def test_an_exit_without_close_ends_the_workers(end: str, status: int, deed: str) -> None:

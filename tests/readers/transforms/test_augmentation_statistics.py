@@ -81,7 +81,7 @@ def test_colour_jitter(torchvision: Any) -> None:
         assert_same_numbers(first, values, name)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("p", [0.1, *(pytest.param(p, marks=pytest.mark.complete) for p in (0.5, 0.8))])
 def test_what_happens_with_a_probability(torchvision: Any, p: float, complete: bool) -> None:
     count = 2000 if complete else 600
     image, package = noise(1, 7, 6), torchvision.transforms
@@ -259,7 +259,9 @@ def test_rand_augment(decisions: Callable[..., tuple[Decisions, Decisions]]) -> 
     assert_same_categories(signs[0], signs[1])
 
 
-@pytest.mark.parametrize("policy", ["imagenet", "cifar10", "svhn"])
+@pytest.mark.parametrize(
+    "policy", ["imagenet", *(pytest.param(name, marks=pytest.mark.complete) for name in ("cifar10", "svhn"))]
+)
 def test_auto_augment(decisions: Callable[..., tuple[Decisions, Decisions]], policy: str) -> None:
     ours, theirs = decisions("AutoAugment", policy=policy)
     assert_same_categories(names_of(ours), names_of(theirs))
