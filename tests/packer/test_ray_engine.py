@@ -81,6 +81,7 @@ def test_every_task_is_done_once_and_every_report_arrives(cluster: RayCluster, t
     assert attempts(tmp_path) == {str(number): 1 for number in range(7)}
 
 
+@pytest.mark.complete
 @a_driver
 def test_what_fails_once_is_done_again(cluster: RayCluster, tmp_path: Path) -> None:
     fates = ["", "fails once", "memory once", "exits once", "killed once"]
