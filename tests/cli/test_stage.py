@@ -8,12 +8,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.support import flip, packed, shard_bytes, soon, tree
+from helpers.waiting import wait_until
 
 from packtrain import StageProgress, open_dataset
 from packtrain._cli.stage_cmd import parse_seconds, stage_progress
@@ -217,7 +217,7 @@ class TestCommand:
             assert len(open_dataset(entry.path)) == 12
         finally:
             os.kill(process, signal.SIGKILL)
-        wait_for(lambda: not entries(place)[0].leased)
+        wait_until(lambda: not entries(place)[0].leased, "the lease is gone")
         # There is no grace period after that.
         assert [gone.id for gone in evict(place)] == [entry.id]
 
@@ -257,12 +257,6 @@ class TestCommand:
 def leasefile(place: Path) -> str:
     (path,) = place.glob("packtrain-*/.locks/*.lease")
     return str(path.relative_to(place))
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    with soon(20):
-        while not true():
-            time.sleep(0.01)
 
 
 class TestProgress:

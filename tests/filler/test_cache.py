@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from helpers import fillers
 from helpers.fillers import BUDGET, SHARD, cleared, wait_until_unfilled
+from helpers.waiting import wait_until
 
 from packtrain import FillStatus, GrowingCache
 from packtrain._core.generations import TEMPORARY
@@ -47,9 +47,7 @@ def filled(root: Path, samples: Any = fillers.few) -> None:
 
 def kill(cache: GrowingCache) -> None:
     """Kills the filler, once it has said who it is."""
-    while not (process := cache.status().process):
-        time.sleep(0.02)
-    os.kill(process, signal.SIGKILL)
+    os.kill(wait_until(lambda: cache.status().process, "the filler has said who it is"), signal.SIGKILL)
     wait_until_unfilled(cache.root)
 
 

@@ -19,6 +19,7 @@ from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import SECRET, Server
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pieces_are_noted
 from helpers.support import tree
+from helpers.waiting import wait_until
 
 from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.summary import summarise
@@ -145,14 +146,10 @@ def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, plac
         between.limit(MiB)
         command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, seen), "--to", str(place)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not (children := children_of(process.pid)):
-            time.sleep(0.02)
+        children = wait_until(lambda: children_of(process.pid), "it has started processes")
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 30
-        while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"these have ended: {children}")
 
 
 def children_of(pid: int) -> list[int]:
@@ -170,8 +167,7 @@ def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
         words = [*PACKTRAIN, command, seen_through(url, nginx_server, seen), *options]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         # The proxy tells only of answers; the stalled requests follow those about sizes.
-        while not between.traffic().of(".tar", "HEAD").exchanges:
-            time.sleep(0.05)
+        wait_until(lambda: between.traffic().of(".tar", "HEAD").exchanges, "sizes are asked for")
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=15)
