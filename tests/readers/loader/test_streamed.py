@@ -451,6 +451,6 @@ def test_progress_is_told_now_and_then_and_always_the_last(monkeypatch: pytest.M
     for consumed in range(200):
         telling.tell((1, 2), consumed, 5)
         time.sleep(0.001)
-    wait_until(lambda: heard.told[-1:] == [((1, 2), 199, 5)])
+    wait_until(lambda: heard.told[-1:] == [((1, 2), 199, 5)], "the last is told")
     assert len(heard.told) <= 1 + (time.monotonic() - began) / 0.1
     telling.close()
