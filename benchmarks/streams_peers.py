@@ -37,7 +37,7 @@ from benchmarks.measure import (
 from benchmarks.peers.common import BATCH, PACKED, WORKERS
 from benchmarks.rounds import Field
 from benchmarks.servers import Proxy, Server, bucket, proxy
-from benchmarks.workloads import LINES, QUICK_LINES, WORKLOADS, prepare
+from benchmarks.workloads import QUICK_LINES, WORKLOADS, prepare
 
 LOCAL: Final = "packtrain, local copy"
 PEERS: Final = (STREAMING, LITDATA)
@@ -46,6 +46,8 @@ FOLDERS: Final = {PACKTRAIN: PACKED, STREAMING: "streaming-{}", LITDATA: "litdat
 LEAST: Final = 2.0
 LEAST_OF_LOCAL: Final = 0.95
 MOST_SECONDS: Final = 3.0
+LINES: Final = {"jpeg": 2000, "raw256-rrc": 4000}
+"""Images of an epoch, by workload: it should take seconds, and fill a few shards of each writer."""
 _END_SECONDS: Final = 20.0
 _MOST_SECONDS: Final = 180.0
 """How long a process may take: litdata has been seen to stand still with a cache of only two or three of its chunks."""
@@ -78,8 +80,8 @@ SETTINGS: Final = {
     "jpeg": Setting("JPEG", "jpeg", 3, 5, local=True),
     "raw": Setting("raw, short=256", "raw256-rrc", 4, 5, local=True),
     "jpeg-500": Setting("JPEG, 500 MB/s", "jpeg", 1, 5, rate=500e6),
-    "jpeg-100": Setting("JPEG, 100 MB/s", "jpeg", 2, 3, rate=100e6),
-    "raw-half": Setting("raw, cache of half of the dataset", "raw256-rrc", 3, 2, share=0.5),
+    "jpeg-100": Setting("JPEG, 100 MB/s", "jpeg", 2, 5, rate=100e6),
+    "raw-half": Setting("raw, cache of half of the dataset", "raw256-rrc", 3, 5, share=0.5),
 }
 
 
@@ -176,8 +178,9 @@ class _Measuring:
             RuntimeError: It failed.
         """
         setting, name = self._setting, PACKTRAIN if side == LOCAL else side
-        cache = self._folder / "cache"
+        cache, temporary = self._folder / "cache", self._folder / "tmp"
         cache.mkdir()
+        temporary.mkdir()
         address = f"{self._server.url}/{setting.workload}/{FOLDERS[name].format(_kind(setting.workload))}"
         if side == LOCAL:
             address = str(self._folder / setting.workload / PACKED)
@@ -191,6 +194,7 @@ class _Measuring:
         finally:
             self._between.limit(None)
             shutil.rmtree(cache, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _epochs(self, python: str, arguments: list[str]) -> list[dict[str, float]]:
         found: list[dict[str, float]] = []
@@ -202,6 +206,8 @@ class _Measuring:
             **self._server.through(self._between.port).environment,
             "S3_ENDPOINT_URL": f"http://127.0.0.1:{self._between.port}",
             "LITDATA_DISABLE_VERSION_CHECK": "1",
+            # mosaicml-streaming leaves its locks here.
+            "TMPDIR": str(self._folder / "tmp"),
         }
         log = self._folder / "log"
         with log.open("wb") as errors:
@@ -285,7 +291,7 @@ def _targets(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _upload(workload: str, folder: Path, server: Server, field: Field, *, quick: bool) -> dict[str, Any]:
     """Has the images packed by every contestant, and uploads that. packtrain's stays here, too, for `LOCAL`."""
     place = folder / workload
-    described = prepare(WORKLOADS[workload], real_list(), place, QUICK_LINES if quick else LINES)
+    described = prepare(WORKLOADS[workload], real_list(), place, QUICK_LINES if quick else LINES[workload])
     field.write(WORKLOADS[workload], place)
     sizes = {}
     for side in field.contestants:

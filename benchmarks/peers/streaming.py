@@ -16,6 +16,7 @@ from .vision import array_transform, train_transform
 
 # After vision, which lets it import torchvision.
 from streaming import MDSWriter, StreamingDataset  # isort: skip
+from streaming.base.util import clean_stale_shared_memory  # isort: skip
 
 SHUFFLE_BLOCK: Final = 512
 """Samples that are shuffled together if the cache is limited: those of two shards of raw images."""
@@ -58,6 +59,8 @@ def raw_rrc(folder: Path) -> Iterator[Batch]:
 
 def remote(stream: str, address: str, folder: Path, limit: int | None) -> Callable[[], Iterator[Batch]]:
     load = _decoded() if stream == "jpeg" else array_transform()
+    # What a killed process has left would be taken for this one's.
+    clean_stale_shared_memory()
     # By default it shuffles all of a gigabyte at once, and fetches most shards anew for each few samples.
     block = None if limit is None else SHUFFLE_BLOCK
     dataset = Images(load, remote=address, local=str(folder), cache_limit=limit, shuffle_block_size=block)
