@@ -38,10 +38,14 @@ from benchmarks.peers.common import BATCH, PACKED, WORKERS
 from benchmarks.rounds import Field
 from benchmarks.servers import Proxy, Server, bucket, proxy
 from benchmarks.workloads import QUICK_LINES, WORKLOADS, prepare
+from packtrain import ConvertOptions, convert
 
 LOCAL: Final = "packtrain, local copy"
+HDF5: Final = "packtrain, HDF5"
+OURS: Final = (LOCAL, HDF5)
+"""What packtrain reads in addition."""
 PEERS: Final = (STREAMING, LITDATA)
-FOLDERS: Final = {PACKTRAIN: PACKED, STREAMING: "streaming-{}", LITDATA: "litdata-{}"}
+FOLDERS: Final = {PACKTRAIN: PACKED, HDF5: f"{PACKED}-hdf5", STREAMING: "streaming-{}", LITDATA: "litdata-{}"}
 """Where each writer leaves its files; {} is the kind of records."""
 LEAST: Final = 2.0
 LEAST_OF_LOCAL: Final = 0.95
@@ -65,6 +69,7 @@ class Setting:
         rate: Bytes per second of the network; None: as fast as server and proxy are.
         share: Part of the dataset that the cache may hold; None: all of it, without a limit.
         local: True if packtrain also reads a copy on this machine.
+        hdf5: True if packtrain also reads HDF5, which has nothing between the records.
     """
 
     title: str
@@ -74,10 +79,11 @@ class Setting:
     rate: float | None = None
     share: float | None = None
     local: bool = False
+    hdf5: bool = False
 
 
 SETTINGS: Final = {
-    "jpeg": Setting("JPEG", "jpeg", 3, 5, local=True),
+    "jpeg": Setting("JPEG", "jpeg", 3, 5, local=True, hdf5=True),
     "raw": Setting("raw, short=256", "raw256-rrc", 4, 5, local=True),
     "jpeg-500": Setting("JPEG, 500 MB/s", "jpeg", 1, 5, rate=500e6),
     "jpeg-100": Setting("JPEG, 100 MB/s", "jpeg", 2, 5, rate=100e6),
@@ -91,7 +97,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         folder = stack.enter_context(scratch())
         server = stack.enter_context(bucket(folder))
         between = stack.enter_context(proxy(server.port))
-        field = Field(FOLDERS, gpu=False)
+        field = Field((PACKTRAIN, *PEERS), gpu=False)
         inputs: dict[str, Any] = {}
         settings: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
@@ -100,7 +106,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
             if setting.workload not in inputs:
                 inputs[setting.workload] = _upload(setting.workload, folder, server, field, quick=quick)
             measured = _Measuring(folder, server, between, setting, inputs[setting.workload]["bytes"])
-            sides = [*field.contestants, *([LOCAL] if setting.local else [])]
+            sides = [*field.contestants, *([HDF5] if setting.hdf5 else []), *([LOCAL] if setting.local else [])]
             repetitions = 1 if quick else setting.repetitions
             cases = {side: partial(_tried, field, side, measured) for side in sides}
             figures = alternate(cases, repetitions, warm_up=0)
@@ -150,7 +156,7 @@ def show(result: dict[str, Any]) -> None:
 
 def _tried(field: Field, side: str, measured: _Measuring) -> list[dict[str, float]]:
     """All epochs of one process. A peer that fails is out; packtrain must not fail."""
-    if side == LOCAL:
+    if side in OURS:
         return measured.run(side)
     found: list[dict[str, float]] | None = field.tried(side, partial(measured.run, side))
     if found is None:
@@ -177,11 +183,11 @@ class _Measuring:
             NotInstalled: It is not installed.
             RuntimeError: It failed.
         """
-        setting, name = self._setting, PACKTRAIN if side == LOCAL else side
+        setting, name = self._setting, PACKTRAIN if side in OURS else side
         cache, temporary = self._folder / "cache", self._folder / "tmp"
         cache.mkdir()
         temporary.mkdir()
-        address = f"{self._server.url}/{setting.workload}/{FOLDERS[name].format(_kind(setting.workload))}"
+        address = f"{self._server.url}/{setting.workload}/{FOLDERS.get(side, PACKED).format(_kind(setting.workload))}"
         if side == LOCAL:
             address = str(self._folder / setting.workload / PACKED)
         limit = int(self._sizes[name] * setting.share) if setting.share else 0
@@ -277,9 +283,11 @@ def _targets(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             if SETTINGS[name].rate is None:
                 faster = ratio([*map(_rate, later[PACKTRAIN])], [*map(_rate, later[side])])
                 yield target(f"{title}: images/s of later epochs over {side}'s", faster, least=LEAST)
-            all_bytes = {each: [_fetched(epochs) for epochs in rounds[each]] for each in (PACKTRAIN, side)}
-            more = ratio(all_bytes[PACKTRAIN], all_bytes[side])
-            yield target(f"{title}: bytes fetched over {side}'s", more, most=1.0)
+            fetched = {each: [*map(_fetched, found)] for each, found in rounds.items()}
+            for mine in (PACKTRAIN, HDF5):
+                if mine in rounds:
+                    more = ratio(fetched[mine], fetched[side])
+                    yield target(f"{title}: bytes that {mine} fetched over {side}'s", more, most=1.0)
         if LOCAL in rounds:
             speed = ratio([*map(_rate, later[PACKTRAIN])], [*map(_rate, later[LOCAL])])
             yield target(f"{title}: images/s of later epochs over a local copy's", speed, least=LEAST_OF_LOCAL)
@@ -293,8 +301,11 @@ def _upload(workload: str, folder: Path, server: Server, field: Field, *, quick:
     place = folder / workload
     described = prepare(WORKLOADS[workload], real_list(), place, QUICK_LINES if quick else LINES[workload])
     field.write(WORKLOADS[workload], place)
+    hdf5 = any(setting.hdf5 for setting in SETTINGS.values() if setting.workload == workload)
+    if hdf5:
+        convert(place / PACKED, place / FOLDERS[HDF5], ConvertOptions("hdf5", seed=None))
     sizes = {}
-    for side in field.contestants:
+    for side in [*field.contestants, *([HDF5] if hdf5 else [])]:
         packed = place / FOLDERS[side].format(_kind(workload))
         files = [path for path in packed.rglob("*") if path.is_file()]
         for path in files:
