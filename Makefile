@@ -52,10 +52,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # One process more than there are cores, because some tests wait for disks and for other processes.
 TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-# Threads that wait must not spin: they would take the cores from the other processes. Memory lies in huge pages, because
-# tests fork thousands of times from large processes: a fork of 350 MB takes 32 ms of processor time, so it takes 8.
-TEST_ENVIRONMENT := OMP_WAIT_POLICY=passive PYTHONMALLOC=malloc GLIBC_TUNABLES=glibc.malloc.hugetlb=1
-PYTEST := $(TEST_ENVIRONMENT) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+# Threads that wait must not spin: they would take the cores from the other processes.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
