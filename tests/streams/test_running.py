@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -264,6 +265,8 @@ def disturbed(remote: Remote, seconds: float, seed: int) -> None:
             except RemoteError:
                 # Of a fault that came twice.
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(4)
         children.add(child)
