@@ -39,6 +39,7 @@ Integers = npt.NDArray[np.int64]
 
 _CHECKSUMS: Final = "table.json"
 _VERSION: Final = 1
+_NOWHERE: Final = -(1 << 62)
 _COLUMNS: Final = ("bounds", "shard", "bytes", "firsts", "start", "stop", "chunk", "position")
 
 
@@ -215,17 +216,21 @@ class ChunkTable:
         Raises:
             CorruptFile: One of them is in no chunk.
         """
-        if len(shards) and not len(self.start):
+        if not len(self.start):
             # There are no chunks, which `find` says better than numpy.
-            self.find(int(shards[0]), int(offsets[0]), 0)
-        begins, starts = self._line
-        found = np.searchsorted(starts, begins.take(shards, mode="clip") + offsets, side="right") - 1
-        chunks, start = self.chunk[found], self.start[found]
-        inside = (self.shard[chunks] == shards) & (start <= offsets) & (offsets <= self.stop[found])
-        positions = self.position[found] + offsets - start
-        # What the index has wrong may have been found in another shard, or nowhere.
-        for which in np.flatnonzero(~inside).tolist():
-            chunks[which], positions[which] = self.find(int(shards[which]), int(offsets[which]), 0)
+            for shard, offset in zip(shards.tolist(), offsets.tolist(), strict=True):
+                self.find(shard, offset, 0)
+        line = self._line
+        place = line.begins.take(shards, mode="clip") + offsets
+        found = np.searchsorted(line.starts, place, side="right")
+        chunks, positions = line.chunk.take(found), line.shift.take(found) + place
+        # As unsigned numbers, offsets below zero are above all lengths.
+        inside = offsets.view(np.uint64) <= line.lengths.take(shards, mode="clip")
+        inside &= place <= line.stops.take(found)
+        if not inside.all():
+            # What the index has wrong may have been found in another shard, or nowhere.
+            for which in range(len(shards)):
+                chunks[which], positions[which] = self.find(int(shards[which]), int(offsets[which]), 0)
         return chunks, positions
 
     def extents(self, number: int) -> list[Extent]:
@@ -265,19 +270,46 @@ class ChunkTable:
         return -(-self.bytes // BLOCK) * BLOCK
 
     @cached_property
-    def _line(self) -> tuple[Integers, Integers]:
-        """All shards in a line, so that one search does for them: where each shard begins, and where each extent does.
-
-        A shard without extents takes as much of it as another one.
-        """
+    def _line(self) -> _Line:
         lengths = np.append(self.stop, 0)[self.firsts[1:] - 1]
         begins = np.cumsum(lengths) - lengths
-        return begins, self.start + np.repeat(begins, np.diff(self.firsts))
+        shift = np.repeat(begins, np.diff(self.firsts))
+        return _Line(
+            begins=np.append(begins, _NOWHERE),
+            lengths=np.append(lengths, 0).astype(np.uint64),
+            starts=self.start + shift,
+            stops=np.append(2 * _NOWHERE, self.stop + shift),
+            chunk=np.append(0, self.chunk),
+            shift=np.append(0, self.position - self.start - shift),
+        )
 
     @cached_property
     def _views(self) -> tuple[Any, ...]:
         # A memoryview yields a Python int in a third of the time that a numpy scalar takes.
         return tuple(getattr(self, name).data for name in ("firsts", "start", "stop", "chunk", "position"))
+
+
+class _Line(NamedTuple):
+    """All shards in a line, so that one search finds records of all of them.
+
+    A shard without extents takes as much of it as another one. The first two columns end with an entry for shards that
+    are not there, which lie before the line. The last three begin with one for what lies before all extents.
+
+    Attributes:
+        begins: Where each shard begins, int64 [shards + 1].
+        lengths: Where its last extent ends in it, uint64 [shards + 1].
+        starts: Where each extent begins, int64 [extents].
+        stops: Where it ends, int64 [extents + 1].
+        chunk: Its chunk, int64 [extents + 1].
+        shift: From the line to the file of its chunk, int64 [extents + 1].
+    """
+
+    begins: Integers
+    lengths: npt.NDArray[np.uint64]
+    starts: Integers
+    stops: Integers
+    chunk: Integers
+    shift: Integers
 
 
 class _Cut(NamedTuple):

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from packtrain._streams.chunks import ChunkTable
     from packtrain._streams.client import ChunkCache
 
-# Open files that are looked at whenever another one is opened.
+# Open files that are looked at whenever another one is opened, and by each batch that only copies.
 _LOOKS: Final = 64
+_FEW_LOOKS: Final = 2
 
 
 class ChunkedShards(Shards):
@@ -64,14 +65,15 @@ class ChunkedShards(Shards):
     def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
         if self.io != "mmap":
             return None
-        self._files.drop_gone(_LOOKS)
+        self._files.drop_gone(_FEW_LOOKS)
         chunks, positions = self._chunks.table.find_all(numbers, offsets)
-        found, which = np.unique(chunks, return_inverse=True)
-        if not np.frombuffer(self._chunks.present, np.uint8)[found].all():
+        found = dict[int, int]()
+        which = np.array([found.setdefault(chunk, len(found)) for chunk in chunks.tolist()], np.int64)
+        opened, present = self._files.opened, self._chunks.present
+        if not all(number in opened or present[number] for number in found):
             # Whoever waits for one of them must not keep the others.
             return None
-        files = [self._files.opened.get(number) or self._files.open(number) for number in found.tolist()]
-        return Mapped([file.read(0, file.bytes) for file in files], which, positions)
+        return Mapped(self._files.views(found), which, positions)
 
     @override
     def expect(self, numbers: Integers, offsets: Integers) -> None:

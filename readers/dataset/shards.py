@@ -8,7 +8,7 @@ import resource
 import shlex
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -128,8 +128,7 @@ class Shards(ABC):
         if self.io != "mmap":
             return None
         found, which = np.unique(numbers, return_inverse=True)
-        files = [self.opened.get(number) or self.open(number) for number in found.tolist()]
-        return Mapped([file.read(0, file.bytes) for file in files], which, offsets)
+        return Mapped(self.views(found.tolist()), which, offsets)
 
     def expect(self, numbers: Integers, offsets: Integers) -> None:  # noqa: B027  # most shards are at hand
         """Says which records are read soon, where they have to be fetched from far away. Does not wait for them.
@@ -157,6 +156,11 @@ class Shards(ABC):
             PacktrainError: They should have been, but could not be.
         """
         return False
+
+    def views(self, numbers: Iterable[int]) -> list[memoryview]:
+        """The bytes of some mapped files, which are opened if need be."""
+        opened = self.opened
+        return [(opened.get(number) or self.open(number)).view for number in numbers]  # type: ignore[attr-defined]
 
     def let_go(self) -> None:  # noqa: B027  # most files stay
         """Closes files that have been removed, so that their space is free."""
@@ -225,20 +229,26 @@ class MappedShard(ShardFile):
 
     Args:
         descriptor: The file; what is mapped keeps a copy of the descriptor, and with it the locks that it has.
+
+    Attributes:
+        view: All of it.
     """
+
+    # A batch may look at a hundred of them, after its pixels have driven all else from the processor's cache.
+    __slots__ = ("_map", "bytes", "modified_ns", "view")
 
     def __init__(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             # An empty file cannot be mapped.
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else None
-        self._view = memoryview(self._map or b"")
-        self.bytes = len(self._view)
+        self.view: Final = memoryview(self._map or b"")
+        self.bytes = len(self.view)
         self.modified_ns = status.st_mtime_ns
 
     @override
     def read(self, offset: int, size: int) -> memoryview:
-        return self._view[offset : offset + size]
+        return self.view[offset : offset + size]
 
     @override
     def will_need(self, offset: int, size: int) -> None:
