@@ -1,4 +1,4 @@
-"""Staging from an S3 server on this machine, against a plain loop of obstore's that keeps nothing of what it gets."""
+"""Staging from an S3 server on this machine, against loops of obstore's that drop what they get, or write it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ RANGE: Final = 8 << 20
 THREADS: Final = 16
 REPETITIONS: Final = 5
 PLAIN: Final = "obstore, nothing kept"
+WRITTEN: Final = "obstore, written to files"
 OURS: Final = "stage()"
 LEAST: Final = 0.8
 
@@ -41,20 +43,20 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         url = _upload(server, shards)
         place = folder / "place"
         cases = {
-            PLAIN: partial(child, "staging_store", "plain", url, shards, shards * SHARD_BYTES),
-            OURS: partial(child, "staging_store", "stage", url, place, shards * SHARD_BYTES),
+            side: partial(child, "staging_store", what, url, place, shards, shards * SHARD_BYTES)
+            for side, what in ((PLAIN, "plain"), (WRITTEN, "written"), (OURS, "stage"))
         }
         figures = alternate(cases, repetitions)
     speeds = {side: [each["mb_per_second"] for each in rounds] for side, rounds in figures.items()}
     cpu = {side: [each["cpu_seconds_per_gb"] for each in rounds] for side, rounds in figures.items()}
-    found = ratio(speeds[OURS], speeds[PLAIN])
+    found = {side: ratio(speeds[OURS], speeds[side]) for side in (PLAIN, WRITTEN)}
     return {
         "input": {"shards": shards, "shard_bytes": SHARD_BYTES, "range_bytes": RANGE, "threads": THREADS},
         "settings": {"repetitions": repetitions, "warm_up": 1, "order": "alternating", "server": "SeaweedFS"},
         "mb_per_second": speeds,
         "cpu_seconds_per_gb": cpu,
         "ratio": found,
-        "targets": [target("speed over a plain loop of obstore's", found, least=LEAST)],
+        "targets": [target("speed over a plain loop of obstore's", found[PLAIN], least=LEAST)],
     }
 
 
@@ -98,36 +100,41 @@ def _name(number: int) -> str:
     return f"big-{number:06d}.tar"
 
 
-def _plain(url: str, shards: int) -> int:
-    """Fetches all ranges and drops them. Returns how many bytes there were."""
+def _plain(url: str, shards: int, place: Path | None) -> int:
+    """Fetches all ranges, and drops them or writes them to files. Returns how many bytes there were."""
     import obstore
 
     base, _, folder = url.rpartition("/")
     store = obstore.store.from_url(base, client_options={"allow_http": True})
+    files = [(place / _name(number)).open("xb") for number in range(shards)] if place else []
 
     def fetch(each: tuple[int, int]) -> int:
         number, start = each
-        return len(obstore.get_range(store, f"{folder}/{_name(number)}", start=start, length=RANGE))
+        data = obstore.get_range(store, f"{folder}/{_name(number)}", start=start, length=RANGE)
+        return os.pwrite(files[number].fileno(), data, start) if files else len(data)
 
-    with ThreadPoolExecutor(THREADS) as threads:
+    with ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(THREADS))
+        for file in files:
+            stack.enter_context(file)
         return sum(threads.map(fetch, [(n, start) for n in range(shards) for start in range(0, SHARD_BYTES, RANGE)]))
 
 
 def _stage(url: str, place: Path) -> int:
-    place.mkdir()
     with stage(url, StageOptions(place, reserve=0, threads=THREADS)).lease:
         return sum(path.stat().st_size for path in place.rglob("*.tar"))
 
 
 def _main() -> None:
-    side, url, argument, size = sys.argv[1:]
+    side, url, folder, shards, size = sys.argv[1:]
     touch_memory(Path("/dev/shm", f"touch-{os.getpid()}"), int(size))
+    place = Path(folder)
+    place.mkdir()
     started, before = time.perf_counter(), _processor_seconds()
-    count = _plain(url, int(argument)) if side == "plain" else _stage(url, Path(argument))
+    count = _stage(url, place) if side == "stage" else _plain(url, int(shards), place if side == "written" else None)
     seconds = time.perf_counter() - started
     spent = _processor_seconds() - before
-    if side == "stage":
-        shutil.rmtree(argument)
+    shutil.rmtree(place)
     print(json.dumps({"mb_per_second": count / seconds / 1e6, "cpu_seconds_per_gb": spent / count * 1e9}))
 
 
