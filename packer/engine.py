@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -39,7 +39,7 @@ class Engine(Protocol):
         *,
         workers: int,
         on_progress: Callable[[Report], None],
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Runs `function` on every task, on at most `workers` at the same time; see `run_tasks`."""
 
 
@@ -49,10 +49,11 @@ def run_tasks(
     *,
     workers: int,
     on_progress: Callable[[Report], None],
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Runs `function` on every task and yields the results in the order in which they arrive.
 
-    A task is tried a second time if it raises `ShardFailed` or MemoryError, or if its worker dies.
+    A task is tried a second time if it raises `ShardFailed` or MemoryError, or if its worker dies. Whoever cleans up
+    after workers closes the generator first: until then they may be at work.
 
     Args:
         function: Takes a task and a callable to which it passes its reports. Workers import it by name.

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -63,7 +63,7 @@ class RayEngine:
         *,
         workers: int,
         on_progress: Callable[[Report], None],
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """See `Engine`. At most two tasks per processor of the cluster wait or run at the same time.
 
         Raises:

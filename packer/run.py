@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -92,9 +93,10 @@ class Run:
         run, function = (run_tasks, pack_shard) if self.engine is None else (self.engine, pack_elsewhere)
         workers = min(self.workers, len(missing))
         try:
-            for result in run(function, self._tasks(missing), workers=workers, on_progress=advance):
-                advance(result)
-                remarks.update(result.remarks)
+            with closing(run(function, self._tasks(missing), workers=workers, on_progress=advance)) as results:
+                for result in results:
+                    advance(result)
+                    remarks.update(result.remarks)
             if self.engine is not None:
                 self.output.gather([self.plan.shards[number].name for number in missing])
         except ShardFailed as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,9 @@ def test_a_shard_size_that_is_not_asked_for_is_that_of_the_plan(tmp_path: Path) 
 
 
 def test_a_machine_of_a_cluster_that_comes_late_changes_nothing(listing: Path, tmp_path: Path) -> None:
-    def twice(function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any) -> Iterator[Any]:
+    def twice(
+        function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
+    ) -> Generator[Any, None, None]:
         for task in tasks:
             yield function(task, on_progress)
             path = tmp_path / "out" / task.name
@@ -124,7 +126,9 @@ def test_a_machine_of_a_cluster_that_comes_late_changes_nothing(listing: Path, t
 def test_a_part_whose_worker_was_killed_leaves_word_of_it(
     listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any) -> Iterator[Any]:
+    def killed(
+        function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
+    ) -> Generator[Any, None, None]:
         yield function(next(iter(tasks)), on_progress)
         raise failure(next(iter(tasks)), ShardFailed("its worker was killed by signal 9"))
 
@@ -145,7 +149,7 @@ def test_no_more_workers_are_started_than_shards_are_missing(
 
     def run_here(
         function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         asked.append(workers)
         return run_tasks(function, tasks, workers=1, on_progress=on_progress)
 

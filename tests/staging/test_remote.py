@@ -282,7 +282,7 @@ class TestFaults:
             stage(url, place)
 
     def test_a_dataset_that_is_replaced_meanwhile(
-        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, tmp_path: Path
     ) -> None:
         """Nothing is mixed: either it is all of the old one, or an error."""
         done = threading.Event()
@@ -290,8 +290,10 @@ class TestFaults:
         def replace(member: str, key: str) -> None:
             if member == "read_into" and key.endswith(".tar") and not done.is_set():
                 done.set()
-                shutil.rmtree(objects.path(url))
-                shutil.copytree(datasets[2], objects.path(url))
+                # Object by object, each at once: other threads are reading.
+                for path in filter(Path.is_file, datasets[2].rglob("*")):
+                    copy = shutil.copy(path, tmp_path)
+                    os.replace(copy, objects.path(url) / path.relative_to(datasets[2]))
 
         objects.fault = replace
         with pytest.raises(SourceChanged):

@@ -220,8 +220,8 @@ class TestJobs:
         child = os.fork()
         if not child:
             try:
-                _kept = next(consume(cache, "dying", range(2)))
                 _job = cache.register("dying", 0, 1, 8, 4, 1, (1, 2))
+                _kept = next(consume(cache, "dying", range(2)))
                 signal.pause()
             finally:
                 os._exit(1)

@@ -84,7 +84,8 @@ def test_colour_jitter(torchvision: Any) -> None:
 @pytest.mark.parametrize("p", [0.1, *(pytest.param(p, marks=pytest.mark.complete) for p in (0.5, 0.8))])
 def test_what_happens_with_a_probability(torchvision: Any, p: float, complete: bool) -> None:
     count = 2000 if complete else 600
-    image, package = noise(1, 7, 6), torchvision.transforms
+    # Of a small image, three corners of a perspective may lie on one line, for which torchvision finds no map.
+    image, package = noise(1, 70, 60), torchvision.transforms
     for name, arguments in {
         "RandomGrayscale": (),
         "RandomInvert": (),
