@@ -272,7 +272,7 @@ class ChunkTable:
     @cached_property
     def _line(self) -> _Line:
         lengths = np.append(self.stop, 0)[self.firsts[1:] - 1]
-        begins = np.cumsum(lengths) - lengths
+        begins = np.cumsum(lengths + 1) - lengths - 1
         shift = np.repeat(begins, np.diff(self.firsts))
         return _Line(
             begins=np.append(begins, _NOWHERE),
@@ -292,7 +292,8 @@ class ChunkTable:
 class _Line(NamedTuple):
     """All shards in a line, so that one search finds records of all of them.
 
-    A shard without extents takes as much of it as another one. The first two columns end with an entry for shards that
+    Between two shards there is one place that belongs to neither, so that the end of the one is not the beginning of the
+    other. A shard without extents takes as much of the line as another one. The first two columns end with an entry for shards that
     are not there, which lie before the line. The last three begin with one for what lies before all extents.
 
     Attributes:
