@@ -292,9 +292,10 @@ class ChunkTable:
 class _Line(NamedTuple):
     """All shards in a line, so that one search finds records of all of them.
 
-    Between two shards there is one place that belongs to neither, so that the end of the one is not the beginning of the
-    other. A shard without extents takes as much of the line as another one. The first two columns end with an entry for shards that
-    are not there, which lie before the line. The last three begin with one for what lies before all extents.
+    Between two shards there is one place that belongs to neither, so that the end of the one is not the beginning of
+    the other. A shard without extents takes as much of the line as another one. The first two columns end with an entry
+    for shards that are not there, which lie before the line. The last three begin with one for what lies before all
+    extents.
 
     Attributes:
         begins: Where each shard begins, int64 [shards + 1].
