@@ -91,6 +91,15 @@ class Counters:
         self._words = words
         self._clock = clock
 
+    @property
+    def phase(self) -> int:
+        """The present phase: a plain number.
+
+        NumPy drops whatever error comes up when it compares a number of its own with a member of an enumeration. In
+        Python 3.11 that runs code of the enumeration's, so Ctrl-C may be lost there.
+        """
+        return int(self._words[0])
+
     def enter(self, phase: Count) -> int:
         """Begins a phase, which ends the one before it.
 

@@ -17,7 +17,6 @@ from .counters import (
     COLLECTING,
     CONSUMING,
     PAUSE,
-    PHASE,
     SAMPLES,
     SKIPPED,
     STARTUP,
@@ -217,7 +216,7 @@ class Meter:
             except StopIteration:
                 return
             finally:
-                if self._own[PHASE] == WAITING:
+                if counters.phase == WAITING:
                     counters.add(COLLECTING, clock() - before)
             yield found.pop()
 

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -80,6 +81,55 @@ def test_wherever_it_comes_every_batch_is_handed_out_once(step: int) -> None:
             assert rest == list(range(at, ROWS)), lines
             lines += step
     assert lines > 100
+
+
+Profile = Callable[[FrameType, str, Any], None]
+
+
+def read_on(loader: Loader, profile: Profile) -> None:
+    """An epoch whose first batch is not watched: with it come the workers, and what is imported late."""
+    batches = iter(loader)
+    next(batches)
+    sys.setprofile(profile)
+    try:
+        for _ in batches:
+            pass
+    finally:
+        sys.setprofile(None)
+
+
+def functions_of(workers: int) -> list[CodeType]:
+    """Every function that is called in this process while an epoch is read, also those that C code calls."""
+    called: dict[CodeType, None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called[frame.f_code] = None
+
+    with loader_of(workers) as loader:
+        read_on(loader, note)
+    return [*called]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.complete)])
+def test_it_is_not_lost_in_any_function(workers: int) -> None:
+    """C code may drop the error: NumPy does when it asks a foreign object for attributes."""
+    lost = []
+    functions = functions_of(workers)
+    for function in functions:
+
+        def interrupt(frame: FrameType, event: str, _: object, function: CodeType = function) -> None:
+            if event == "call" and frame.f_code is function:
+                raise KeyboardInterrupt
+
+        with loader_of(workers) as loader:
+            try:
+                read_on(loader, interrupt)
+            except KeyboardInterrupt:
+                continue
+        lost.append(f"{function.co_filename}:{function.co_firstlineno} {function.co_qualname}")
+    assert not lost
+    assert len(functions) > 10
 
 
 @pytest.mark.parametrize("workers", [0, 2])
