@@ -55,9 +55,10 @@ LINES: Final = {"jpeg": 2000, "raw256-rrc": 4000}
 _END_SECONDS: Final = 20.0
 _MOST_SECONDS: Final = 90.0
 """How long a process may take."""
-_ATTEMPTS: Final = 3
-"""How often a peer is tried: now and then mosaicml-streaming stands still before its first batch, and litdata with a
-cache of two or three chunks. Such an attempt does not count; the results say how many there were."""
+_ATTEMPTS: Final = 4
+"""How often a peer is tried in a round before a setting is measured without it: now and then mosaicml-streaming stands
+still before its first batch, and litdata with a cache of two or three chunks. The results say how many attempts
+failed."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
             measured = _Measuring(folder, server, between, setting, inputs[setting.workload]["bytes"])
             sides = [*field.contestants, *([HDF5] if setting.hdf5 else []), *([LOCAL] if setting.local else [])]
             repetitions = 1 if quick else setting.repetitions
-            cases = {side: partial(_tried, field, side, measured) for side in sides}
+            cases = {side: partial(measured.attempted, side) for side in sides}
             figures = alternate(cases, repetitions, warm_up=0)
             settings[name] = {
                 "title": setting.title,
@@ -120,6 +121,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
                 "cache_share": setting.share,
                 "repetitions": repetitions,
                 "rounds": figures,
+                "left_out": {side: measured.failed.get(side, "not installed") for side in sides if side not in figures},
                 "medians": {side: _medians(rounds) for side, rounds in figures.items()},
             }
         return {
@@ -153,18 +155,10 @@ def show(result: dict[str, Any]) -> None:
         ]
         header = ["", "s to the first batch", "images/s, first epoch", "MB fetched", "images/s, later", "MB per epoch"]
         print_table(header, rows)
+        for side, reason in setting["left_out"].items():
+            print(f"\n{side}: left out, {reason}")
     for name, reason in result["missing"].items():
         print(f"\n{name}: not measured, {reason}")
-
-
-def _tried(field: Field, side: str, measured: _Measuring) -> list[dict[str, float]]:
-    """All epochs of one process. A peer that fails is out; packtrain must not fail."""
-    if side in OURS:
-        return measured.run(side)
-    found: list[dict[str, float]] | None = field.tried(side, partial(measured.attempted, side))
-    if found is None:
-        raise NotInstalled(side)
-    return found
 
 
 class _Measuring:
@@ -178,21 +172,24 @@ class _Measuring:
         self._between = between
         self._setting = setting
         self._sizes = sizes
+        self.failed: dict[str, str] = {}
+        """How the last attempt that failed ended, by peer."""
 
     def attempted(self, side: str) -> list[dict[str, float]]:
         """The same as `run`, tried a few times. Each epoch has the number of attempts that failed before.
 
         Raises:
-            NotInstalled: It is not installed.
-            RuntimeError: It failed each time; packtrain may not fail once.
+            NotInstalled: It failed each time, which `failed` says.
+            RuntimeError: packtrain failed once.
         """
         for failed in range(_ATTEMPTS):
             try:
                 return [{**epoch, "failed_before": failed} for epoch in self.run(side)]
-            except RuntimeError:
-                if side == PACKTRAIN or failed == _ATTEMPTS - 1:
+            except RuntimeError as error:
+                if side not in PEERS:
                     raise
-        raise AssertionError
+                self.failed[side] = str(error).strip().splitlines()[-1]
+        raise NotInstalled(side)
 
     def run(self, side: str) -> list[dict[str, float]]:
         """All epochs of one process.
@@ -298,7 +295,7 @@ def _targets(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for side in PEERS:
             if side not in rounds:
                 continue
-            if SETTINGS[name].rate is None:
+            if setting["cache_share"] is None and SETTINGS[name].epochs > 1:
                 faster = ratio([*map(_rate, later[PACKTRAIN])], [*map(_rate, later[side])])
                 yield target(f"{title}: images/s of later epochs over {side}'s", faster, least=LEAST)
             fetched = {each: [*map(_fetched, found)] for each, found in rounds.items()}
