@@ -79,6 +79,7 @@ def test_raw_records_are_made_into_batches_in_one_stage(listed: Path, tmp_path: 
     assert set(floors.stage_times(tmp_path / "data", LINES)) - {"handoff"} == {"copy", floors.REST}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_makes_images_of_the_type_that_it_names(name: str, torchvision: Any) -> None:
     if name == "timm":
@@ -108,6 +109,7 @@ def test_a_recipe_of_a_library_that_is_missing_is_left_out(
         child("recipes", "one_core", PACKTRAIN, "timm", jpegs, 0.05)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("name", effects.CASES)
 def test_both_sides_of_an_effect_give_the_same_pixels(name: str, torchvision: Any) -> None:
     case = effects.CASES[name]
@@ -120,6 +122,7 @@ def test_every_effect_is_measured() -> None:
     assert {type(case.effect) for case in effects.CASES.values()} == set(EFFECTS)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
     "name",

@@ -301,6 +301,7 @@ def run_with(modules: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, env=with_modules(modules))
 
 
+@pytest.mark.complete
 def test_without_either_pillow(tmp_path: Path) -> None:
     (tmp_path / "PIL").mkdir()
     (tmp_path / "PIL" / "__init__.py").write_text("raise ImportError(\"No module named 'PIL'\")\n")

@@ -72,6 +72,7 @@ class TestFilling:
         assert not is_filled(root)
         assert read_status(root).doing == f"ended: {why}"
 
+    @pytest.mark.complete
     def test_a_terminal_has_a_line_that_changes(self, root: Path) -> None:
         ours, theirs = pty.openpty()
         words = [*WORDS, "helpers.fillers:steady", str(root), *SIZES]

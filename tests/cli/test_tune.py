@@ -131,6 +131,7 @@ class TestInterrupted:
         outcome = run("tune", "/data/train", *words)
         assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped before anything was found\n")
 
+    @pytest.mark.complete
     def test_no_process_is_left(self, folder: Path) -> None:
         """Ctrl-C in a terminal reaches all processes of the group."""
         command = [sys.executable, "-m", "packtrain", "tune", str(folder), "--transform", "rrc20"]

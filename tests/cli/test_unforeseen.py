@@ -14,6 +14,7 @@ from packtrain._readers.dataset import summary
 from .conftest import Run
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("arguments", [["info"], ["info", "--json"]], ids=" ".join)
 def test_a_full_standard_output_is_told_on_standard_error(images: Path, tmp_path: Path, arguments: list[str]) -> None:
     packed = tmp_path / "data"

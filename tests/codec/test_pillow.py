@@ -27,6 +27,7 @@ def without_pillow(tmp_path: Path) -> Path:
     return stub.parent
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("store", ["--store=raw", "--store=jpeg", "--check"])
 def test_without_either_the_error_names_both_commands(
     images: Path, tmp_path: Path, without_pillow: Path, store: str

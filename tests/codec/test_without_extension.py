@@ -50,6 +50,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [pack_sources(folder / str(number), store, files) for number, store in enumerate(stores)]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("without", "name"),
     [
@@ -69,6 +70,7 @@ def test_every_pixel_is_the_same(folders: list[Path], without: tuple[str, ...], 
     assert found["digests"] == digests(*folders)
 
 
+@pytest.mark.complete
 def test_doctor_says_so() -> None:
     done = packtrain("doctor", without=(EXTENSION, SIMPLEJPEG))
     assert (done.returncode, done.stderr) == (0, "")
@@ -87,6 +89,7 @@ def test_the_default_store_mode_names_two_ways_out(images: Path, tmp_path: Path)
     assert not list(tmp_path.glob("out/*"))
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "store", ["jpeg", *(pytest.param(store, marks=pytest.mark.complete) for store in ("verbatim", "raw"))]
 )

@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from helpers.support import ONE_FORMAT
 
 SCRIPT = """
@@ -46,6 +47,7 @@ for source in sources:
 """
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_a_kind_is_packed_verified_and_loaded(tmp_path: Path, format_name: str) -> None:
     rows = ["a,b", "c", "d,e,f", "g"]

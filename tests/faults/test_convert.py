@@ -53,6 +53,7 @@ def arguments(source: Path, out: Path, format: str) -> dict[str, Any]:
     return {"source": os.fspath(source), "out": os.fspath(out), "format": format, "shard_bytes": SHARD_BYTES}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "format_name", ["tar", *(pytest.param(name, marks=pytest.mark.stress) for name in ("hdf5", "lmdb"))]
 )

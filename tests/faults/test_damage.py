@@ -194,6 +194,7 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.complete
 def test_the_oracle_agrees_with_the_sources(dataset: Packed, io: str, store: str) -> None:
     assert dataset.read(io) == dataset.content
     assert verify(dataset.folder, decode_images=True).problems == ()
@@ -505,6 +506,7 @@ def test_an_index_that_points_elsewhere_is_refused(
         assert opened.record(row.number) == row.data
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_the_command_line_lists_damage_and_fails(plain: Packed) -> None:
     row = plain.rows[3]

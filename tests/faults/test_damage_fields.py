@@ -113,6 +113,7 @@ def assert_every_flip_is_named(dataset: Path, most: int, part: slice) -> None:
             assert_named(dataset, name, (name, offset))
 
 
+@pytest.mark.complete
 def test_a_flipped_byte_in_any_file_is_named(dataset: Path, complete: bool) -> None:
     """The sample has every ninth case."""
     assert_every_flip_is_named(dataset, 4, slice(0, None, 1 if complete else 9))
@@ -124,6 +125,7 @@ def test_many_flipped_bytes_in_any_file_are_named(dataset: Path, part: int) -> N
     assert_every_flip_is_named(dataset, 60, slice(part, None, 8))
 
 
+@pytest.mark.complete
 def test_a_cut_or_missing_column_is_named(dataset: Path) -> None:
     for path in sorted((dataset / "index").glob("field.*")):
         with changed(path, lambda data: data.pop()):

@@ -72,6 +72,7 @@ def assert_completed(job: Job, out: Path, expected: dict[str, bytes], case: obje
     assert_same(out, expected, case)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_full_from_any_call_on(packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints) -> None:
     expected, calls = undisturbed(packer, job, memory_path / "undisturbed")
@@ -164,6 +165,7 @@ def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount:
     assert full * step > 20
 
 
+@pytest.mark.complete
 def test_file_system_out_of_inodes(packer: FaultServer, small_job: Job, tmp_path: Path, mount: Mount) -> None:
     expected, _ = undisturbed(packer, small_job, tmp_path / "undisturbed")
     out = tmp_path / "disk" / "out"

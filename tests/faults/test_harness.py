@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from helpers.faults.harness import Action, Call, FaultServer, Outcome, points, sample
 
+# What the tests of packtrain stand on, and what they would show by failing.
+pytestmark = pytest.mark.complete
+
 # Each step makes exactly one call: what it does, the call's name and bytes, and what half of it does.
 STEPS = [
     ("os.mkdir(root)", "mkdir", 0, ""),

@@ -102,6 +102,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
 @pytest.mark.parametrize("name", [*CHANGES, "list_sha256"])
 def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path, name: str, finished: bool) -> None:

@@ -64,6 +64,7 @@ def finish(job: Job, out: Path, parts: int) -> None:
     merge(out, max_rejects="1")
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 @pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.complete)])
 def test_a_part_that_is_killed_anywhere_is_packed_by_others(
@@ -87,6 +88,7 @@ def test_a_part_that_is_killed_anywhere_is_packed_by_others(
         assert_same(out, expected, case)
 
 
+@pytest.mark.complete
 def test_a_part_that_is_killed_while_it_retries_refused_lines_leaves_nothing_wrong(
     packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_part_that_is_killed_while_it_retries_refused_lines_leaves_nothing_wro
         assert_sound_if_finished(out, case)
 
 
+@pytest.mark.complete
 def test_a_merge_that_is_killed_anywhere_can_be_repeated(
     packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:

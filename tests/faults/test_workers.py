@@ -267,6 +267,7 @@ def test_no_worker_outlives_its_parent(
     assert_completed(run, expected("tar"))
 
 
+@pytest.mark.complete
 def test_nor_does_one_that_is_stopped(listing: Path, memory_path: Path) -> None:
     with Run(listing, memory_path / "out") as run:
         wait_until(run.at_work, "a worker has begun a shard")

@@ -81,6 +81,7 @@ class TestDataset:
         finally:
             thread.join()
 
+    @pytest.mark.complete
     def test_after_its_time_it_says_what_the_filler_does(self, cache: GrowingCache) -> None:
         cache.fill(fillers.slow)
         with pytest.raises(FillError, match=r"no samples after 0.3 s. Its filler: \w+, .*smaller shard_size"):
@@ -100,12 +101,14 @@ class TestDataset:
         with pytest.raises(FillError, match=r"will have none\. Its filler: killed: .* was killed by SIGKILL"):
             cache.dataset()
 
+    @pytest.mark.complete
     def test_a_cache_that_nobody_fills_is_not_waited_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_ALONE", 0.2)
         for timeout in (None, 0.1):
             with pytest.raises(FillError, match=rf"nothing fills {root}: call fill\(\), or run `packtrain fill"):
                 GrowingCache(root).dataset(timeout=timeout)
 
+    @pytest.mark.complete
     def test_what_ended_before_is_not_what_one_waits_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_ALONE", 0.2)
         with GrowingCache(root, BUDGET, shard_size=SHARD) as cache:
@@ -143,6 +146,7 @@ class TestFill:
         cache.close()
         assert not is_filled(cache.root)
 
+    @pytest.mark.complete
     def test_it_can_go_on_after_close(self, cache: GrowingCache) -> None:
         cache.fill(fillers.steady)
         ever = cache.dataset(timeout=60).store.generation.end_sample

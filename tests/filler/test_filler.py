@@ -122,6 +122,7 @@ def test_a_folder_that_was_replaced_is_left_to_the_filler_of_the_new_one(root: P
     assert_sound(store, {row: 1000 + row for row in range(100)})
 
 
+@pytest.mark.complete
 def test_a_promise_is_waited_for_and_named(root: Path) -> None:
     fill(root, source(500), SMALL)
     number = generation_numbers(root)[-1]
@@ -132,6 +133,7 @@ def test_a_promise_is_waited_for_and_named(root: Path) -> None:
     assert fill(root, source(500, 4000), SMALL).samples == 500
 
 
+@pytest.mark.complete
 def test_a_shard_that_is_mapped_without_a_lease_stays_counts_and_is_named(root: Path) -> None:
     fill(root, source(500), SMALL)
     store = newest_store(root)

@@ -72,6 +72,7 @@ def test_where_there_are_no_leases_nothing_counts_as_open(
         assert not is_open(path)
 
 
+@pytest.mark.complete
 def test_a_process_that_opens_the_file_during_a_look_does_not_end_the_one_that_looks(path: Path) -> None:
     """By default the kernel sends SIGIO to the holder of a lease that somebody wants to break, which would end it."""
     code = (

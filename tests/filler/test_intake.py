@@ -354,6 +354,7 @@ with Intake(source, FillOptions(budget="64MiB"), FillFigures()) as intake:
 """
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_a_source_that_never_returns_does_not_keep_the_process_alive(ended_by: signal.Signals) -> None:
     with subprocess.Popen(

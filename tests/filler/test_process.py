@@ -144,6 +144,7 @@ class TestMainProgram:
         text = PROGRAM.replace("GUARD", "if True:")
         assert "defined in a notebook" in program(tmp_path, root, "", "-c", text).splitlines()[-1]
 
+    @pytest.mark.complete
     def test_it_is_not_imported_for_a_source_of_another_module(self, tmp_path: Path, root: Path) -> None:
         text = PROGRAM.replace("GUARD", "if True:").replace("fill(source)", "fill(fillers.steady)")
         assert program(tmp_path, root, text) == ""
@@ -191,6 +192,7 @@ class TestEnd:
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
 
+    @pytest.mark.complete
     @pytest.mark.parametrize(
         ("end", "said"),
         [
@@ -221,6 +223,7 @@ class TestEnd:
         assert not is_filled(root)
         assert read_status(root).doing == "ended: SIGTERM"
 
+    @pytest.mark.complete
     def test_ctrl_c_that_training_survives_does_not_end_it(self, tmp_path: Path, root: Path) -> None:
         body = (
             "cache.fill(fillers.steady)\n"
@@ -251,6 +254,7 @@ class TestOutlive:
         wait_until_unfilled(root)
         assert read_status(root).doing == "ended: SIGTERM"
 
+    @pytest.mark.complete
     def test_its_output_goes_to_a_log_that_stays_short(self, tmp_path: Path, root: Path) -> None:
         process = trainer(tmp_path, "cache.fill(fillers.talking, outlive=True)", root)
         process.communicate(timeout=30)

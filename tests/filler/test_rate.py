@@ -84,6 +84,7 @@ def test_without_a_rate_nothing_waits() -> None:
     assert [limit.wait_for(10**12) for _ in range(3)] == [0.0] * 3
 
 
+@pytest.mark.complete
 def test_a_filler_keeps_to_its_rate_and_reports_meanwhile(tmp_path: Path) -> None:
     def source() -> Iterator[Any]:
         for _ in range(20):

@@ -44,6 +44,7 @@ def _begun(root: Path, format: str, first: dict[str, Any]) -> tuple[CacheInfo, S
     return info, Space(root, info, 1 << 40)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("where", ["/dev/shm", None], ids=["memory", "disk"])
 @pytest.mark.parametrize("format", FORMATS)
 @given(

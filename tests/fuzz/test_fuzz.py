@@ -34,6 +34,7 @@ class _Heap(ctypes.Structure):
     _fields_ = tuple((f"field {number}", ctypes.c_size_t) for number in range(10))
 
 
+@pytest.mark.complete
 def test_nothing_leaks(complete: bool) -> None:
     """Reading a hundred more damaged files does not increase the memory in use."""
     library = ctypes.CDLL(None)

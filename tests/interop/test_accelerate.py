@@ -37,6 +37,7 @@ def epochs_of(runs: Any, epochs: int, **options: Any) -> list[list[list[int]]]:
 
 
 class TestPrepared:
+    @pytest.mark.complete
     @pytest.mark.parametrize("workers", [0, 2])
     def test_accumulated_gradients_are_applied_at_the_end_of_an_epoch(self, runs: Any, workers: int) -> None:
         with (

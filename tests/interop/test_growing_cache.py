@@ -20,6 +20,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.complete), 2])
 def test_lightning_trains_each_generation_to_its_end(root: Path, workers: int, tmp_path: Path) -> None:
     require_module("lightning")

@@ -14,6 +14,9 @@ import pytest
 from helpers.objects.programs import HOST, NotReadyError, children, find, free_ports, running
 from helpers.objects.servers import SECRET, SERVERS, Server, _sweep
 
+# What the tests of packtrain stand on, and what they would show by failing.
+pytestmark = pytest.mark.complete
+
 # Those that start at once, and those that take seconds.
 EACH = [pytest.param(name, marks=pytest.mark.complete if name in ("azurite", "seaweedfs") else ()) for name in SERVERS]
 

@@ -53,6 +53,7 @@ def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:
     assert not loaded_after(code) & set(barred)
 
 
+@pytest.mark.complete
 def test_a_dataset_loads_torch() -> None:
     """The other side of the law: the name is there, and torch comes with it rather than before."""
     assert "torch" in loaded_after("from packtrain import open_dataset")

@@ -59,6 +59,7 @@ def test_every_section_with_code_is_run() -> None:
 SLOW = ("DINO", "SimCLR and BYOL")
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "heading", [pytest.param(name, marks=pytest.mark.complete) if name in SLOW else name for name in RECIPES]
 )

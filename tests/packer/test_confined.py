@@ -76,6 +76,7 @@ def test_memory_is_limited() -> None:
     assert outcome(work) == ([32 << 20], "needed more than 64.0 MiB of memory")
 
 
+@pytest.mark.complete
 def test_processor_time_is_limited_and_waiting_is_free() -> None:
     def work(send: Send) -> None:
         time.sleep(1.5)

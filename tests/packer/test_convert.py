@@ -153,6 +153,7 @@ def test_an_orientation_is_applied_once(tmp_path: Path, before: str, after: str)
     assert set(np.load(tmp_path / "again" / "index" / "orientation.npy")) == {1}, "the pixels are upright now"
 
 
+@pytest.mark.complete
 def test_the_bytes_do_not_depend_on_the_workers(listing: Path, tmp_path: Path) -> None:
     source = packed(listing, tmp_path / "source", "hdf5", max_rejects="1", columns=COLUMNS)
     options = ConvertOptions("tar", StoreOptions("jpeg", resize="long=20"), shard_bytes=5000)

@@ -368,6 +368,7 @@ class TestDatasets:
         assert [problem.row for problem in problems] == lying and len(lying) == 2
         assert all("its table of restart intervals does not fit it" in problem.message for problem in problems)
 
+    @pytest.mark.complete
     def test_photographs_take_no_more_room(self, tmp_path: Path) -> None:
         listing = real_list()
         out = packed(listing, tmp_path / "out", "tar", store=StoreOptions(), root=listing.parent)

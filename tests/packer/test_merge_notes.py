@@ -204,6 +204,7 @@ def test_the_notes_outlive_a_merge_that_fails(folder: Path) -> None:
     assert tree(folder) == before
 
 
+@pytest.mark.complete
 def test_memory_does_not_grow_with_the_records() -> None:
     """Of 80 notes of 2,000 records, with 120 bytes for each, few are in memory at a time."""
     size, plan = 2000, plan_of(image_list(160_000), 2000)

@@ -124,6 +124,7 @@ def test_addresses_on_the_lines_of_a_list(store: Server, listing: Path, tmp_path
     assert reasons[1] == "no such object"
 
 
+@pytest.mark.complete
 def test_a_shard_that_vanished_is_packed_again(store: Server, listing: Path, tmp_path: Path) -> None:
     url = store.fresh()
     shards = pack(listing, url, OPTIONS, max_rejects=REJECTS).packed
@@ -172,6 +173,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(1, 12))])
 def test_faults_on_the_way_change_nothing(store: Server, listing: Path, tmp_path: Path, seed: int) -> None:
     pack(listing, tmp_path / "here", OPTIONS, max_rejects=REJECTS)
@@ -182,6 +184,7 @@ def test_faults_on_the_way_change_nothing(store: Server, listing: Path, tmp_path
     assert objects_of(store, url) == files_of(tmp_path / "here")
 
 
+@pytest.mark.complete
 def test_what_lies_there_is_compared_with_what_was_sent(store: Server, listing: Path, tmp_path: Path) -> None:
     url = store.fresh()
     with behind(store, Rule(Corrupt(), holds="train-000001.tar", times=1)):
@@ -204,6 +207,7 @@ def packer(listing: Path, url: str, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(1, 60))])
 def test_a_packer_that_is_killed_leaves_no_half_dataset(
     store: Server, listing: Path, tmp_path: Path, seed: int

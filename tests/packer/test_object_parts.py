@@ -117,6 +117,7 @@ def test_what_is_listed_and_never_there_is_an_error(server: Server, half: str) -
         pack_status(half)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(("name", "times"), [("train-000001.tar.packing", None), ("train-000000.tar.npz", 1)])
 def test_what_others_remove_between_a_listing_and_its_reading_is_no_error(
     server: Server, half: str, name: str, times: int | None
@@ -127,6 +128,7 @@ def test_what_others_remove_between_a_listing_and_its_reading_is_no_error(
         assert between.traffic().faults
 
 
+@pytest.mark.complete
 def test_a_shard_whose_note_did_not_arrive_is_packed_again(server: Server, half: str, listing: Path) -> None:
     note = "parts/train-000001.tar.npz"
     with behind(server, Rule(Status(403), holds=note, method="PUT", times=1)) as between:
@@ -173,6 +175,7 @@ def test_a_failure_is_not_taken_for_what_a_dead_machine_has_begun(
     assert ([one.shard for one in status.failed], status.under_way) == (["train-000001.tar"], ())
 
 
+@pytest.mark.complete
 def test_a_part_that_ends_after_the_merge_leaves_nothing(
     server: Server, half: str, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +221,7 @@ def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, li
         pack_status(f"{half}/none")
 
 
+@pytest.mark.complete
 def test_status_and_merge_of_a_finished_dataset_leave_its_index_alone(server: Server, half: str, listing: Path) -> None:
     pack(listing, half, OPTIONS, part="2/2")
     merge(half)

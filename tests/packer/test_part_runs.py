@@ -98,6 +98,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.complete
 @settings(max_examples=15)
 @given(schedule=st.lists(step, max_size=8), last=st.integers(1, 8))
 def test_any_schedule_of_parts_gives_the_bytes_of_one_run(
@@ -260,6 +261,7 @@ class TestBesideEachOther:
         assert errors == []
         assert tree(tmp_path) == expected
 
+    @pytest.mark.complete
     def test_the_first_plan_is_that_of_all(self, listing: Path, tmp_path: Path) -> None:
         """Processes that start at the same time agree on one plan, or are refused."""
         script = (

@@ -163,6 +163,7 @@ def test_a_connection_of_the_caller_is_used_and_kept(cluster: RayCluster, tmp_pa
         ray.shutdown()
 
 
+@pytest.mark.complete
 @a_driver
 def test_a_node_that_is_short_of_memory_is_said_to_be(tmp_path: Path) -> None:
     ray = tried_ray()
@@ -252,6 +253,7 @@ def test_without_an_address_a_cluster_is_started_and_ended(tmp_path: Path) -> No
     assert heard <= {"127.0.0.1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::1"}
 
 
+@pytest.mark.complete
 def test_a_cluster_that_is_started_takes_no_address_of_the_network() -> None:
     # Not by `a_driver`, which keeps Ray on 127.0.0.1 by itself.
     script = """
@@ -269,6 +271,7 @@ print(services.resolve_ip_for_localhost("127.0.0.1"), os.environ == before)
     assert done.stdout.split() == ["127.0.0.1", "0", "192.0.2.1", "True"]
 
 
+@pytest.mark.complete
 @a_driver
 def test_ctrl_c_waits_until_a_cluster_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -286,6 +289,7 @@ def test_ctrl_c_waits_until_a_cluster_has_started(monkeypatch: pytest.MonkeyPatc
     assert happened == ["started", "ended"]
 
 
+@pytest.mark.complete
 @a_driver
 def test_ray_must_be_there_in_the_version_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     real = metadata.version

@@ -58,6 +58,7 @@ def local(problems: tuple[Problem, ...], dataset: Path) -> list[Problem]:
     return [replace(problem, message=problem.message.replace(str(dataset), URL)) for problem in problems]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("decode", [False, True])
 def test_a_sound_dataset(dataset: Path, objects: FolderObjects, temporary: Path, decode: bool) -> None:
     seen: list[VerifyProgress] = []

@@ -128,6 +128,7 @@ def test_a_server_without_ranges_is_told_at_once(hasty: Objects, url: Url, betwe
     assert between.traffic().of(url.key).requests == 1
 
 
+@pytest.mark.complete
 def test_a_server_that_says_nothing_is_given_up(hasty: Objects, url: Url, between: Proxy, fetch: Fetch) -> None:
     for fault in (Stall(600), Stall(600, 0.5)):
         between.script(Rule(fault, times=2))
@@ -174,6 +175,7 @@ def test_no_default_lets_a_call_wait_for_ever() -> None:
     assert {"connect_timeout", "read_timeout", "timeout"} <= bucket._CLIENT.keys()
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("ask", ["size", "read", "checksum", "list", "write", "new", "upload", "remove"])
 @pytest.mark.parametrize("fault", [Status(500), Reset(), Reset(0), Reset(0.5)], ids=str)
 def test_every_request_is_made_again(
@@ -220,6 +222,7 @@ def test_a_half_upload_is_not_there(hasty: Objects, url: Url, between: Proxy, fi
     assert moto_server.get(f"{url.parent.key}/upload") is None
 
 
+@pytest.mark.complete
 def test_whatever_goes_wrong_by_chance_all_bytes_arrive(objects: Objects, url: Url, between: Proxy) -> None:
     faults = (Status(500), SLOW_DOWN, Reset(), Reset(0), Reset(0.5), Truncate(0.5), Truncate(0.5, admit=True))
     ranges = [(start, min(start + 7001, len(DATA))) for start in range(0, len(DATA), 7001)]
@@ -324,6 +327,7 @@ def test_a_service_that_is_killed_in_the_middle_of_a_request(
         killer.join()
 
 
+@pytest.mark.complete
 def test_a_service_that_is_killed_again_and_again_is_an_error(
     service: ObjectStore, url: Url, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +487,7 @@ def test_a_store_that_never_answered_is_given_up_at_once(
     assert 1 < sum(pauses) < 5
 
 
+@pytest.mark.complete
 def test_a_store_that_has_answered_is_waited_for(
     url: Url, moto_server: Server, between: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

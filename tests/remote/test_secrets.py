@@ -63,6 +63,7 @@ def strict_server(request: pytest.FixtureRequest, started_server: Callable[[str]
     return started_server(request.param)
 
 
+@pytest.mark.complete
 def test_wrong_credentials_are_refused_and_not_shown(
     objects: Objects,
     strict_server: Server,
@@ -96,6 +97,7 @@ def signed(azure_server: Server, through: Callable[[Server], Proxy], monkeypatch
     return between
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "fault", [TELLING, Reset(0.5), Truncate(0.5, admit=True)], ids=["telling", "reset", "truncated"]
 )

@@ -248,6 +248,7 @@ class TestByName:
             with pytest.raises(Leased, match=f"being read by process {pids}"):
                 evict(place, [path], force=force)
 
+    @pytest.mark.complete
     def test_what_is_copied(self, place: Path, tmp_path: Path, start: Callable[[], Child]) -> None:
         child = start()
         child.send("stage", dataset=big_dataset(tmp_path / "big", [60 << 20] * 4), to=place, name="staged")

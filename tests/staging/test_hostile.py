@@ -130,6 +130,7 @@ def made_root(place: Path) -> Path:
     return root
 
 
+@pytest.mark.complete
 @needs_root
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

@@ -101,6 +101,7 @@ def assert_completes(dataset: Path, place: Path, case: object) -> None:
     assert (entry.state, entry.shards) == ("complete", entry.local_shards), case
 
 
+@pytest.mark.complete
 def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
     victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
     calls = victim.calls()
@@ -141,6 +142,7 @@ def test_the_copier_of_a_partial_entry_dies_anywhere(
         assert_completes(dataset, place, case)
 
 
+@pytest.mark.complete
 def test_the_evictor_dies_anywhere(
     faulty: FaultServer, datasets: tuple[Path, ...], place: Path, fault_points: FaultPoints
 ) -> None:
@@ -198,6 +200,7 @@ def test_a_full_medium_is_a_clean_error_anywhere(
     assert len(said) > 3
 
 
+@pytest.mark.complete
 @ROUNDS
 def test_threads_die_again_and_again(faulty: FaultServer, dataset: Path, place: Path, count: int) -> None:
     chance = random.Random(count)

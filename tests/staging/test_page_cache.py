@@ -104,6 +104,7 @@ def told(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPat
     return told
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("told", [True, False], indirect=True)
 def test_copying(tmp_path: Path, files: list[SourceFile], told: bool) -> None:
     source, target = tmp_path / "source", tmp_path / "target"

@@ -45,6 +45,7 @@ def assert_readable(path: Path, source: Path) -> None:
             assert [ours.record(row) for row in range(len(ours))] == [theirs.record(row) for row in range(len(theirs))]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("left_out", range(SHARDS + 1))
 def test_leading_shards_are_local(dataset: Path, place: Path, whole: int, left_out: int) -> None:
     staged = in_part(dataset, place, whole - left_out * shard_size(dataset))

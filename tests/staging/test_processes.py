@@ -66,6 +66,7 @@ def test_who_waits_is_told_for_whom(tmp_path: Path, place: Path, start: Callable
     assert {progress.phase for progress in seen} <= {"wait"}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.stress)])
 def test_four_compete_for_room_for_two(
     datasets: tuple[Path, ...], place: Path, start: Callable[[], Child], rounds: int
@@ -158,6 +159,7 @@ class TestFullMedium:
         assert found.pop("staged.json") and found == tree(source)
         assert_tidy(place, staged.path)
 
+    @pytest.mark.complete
     def test_what_was_allocated_cannot_be_taken_away(
         self, tmp_path: Path, mounted: Callable[[str], Path], start: Callable[[], Child]
     ) -> None:

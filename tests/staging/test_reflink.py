@@ -50,6 +50,7 @@ def free(disk: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
+@pytest.mark.complete
 def test_blocks_are_shared(disk: Path) -> None:
     made(disk / "source", noise(SIZES))
     before = free(disk)
@@ -67,6 +68,7 @@ def test_needs_no_room(disk: Path) -> None:
     assert copied(disk).method == "reflink"
 
 
+@pytest.mark.complete
 def test_content_is_checked(disk: Path) -> None:
     files = made(disk / "source", noise(SIZES))
     flip(disk / "source" / files[3].name, 33 * MiB)

@@ -300,6 +300,7 @@ class TestFaults:
             stage(url, place)
         assert_same(staged(url, place), datasets[2])
 
+    @pytest.mark.complete
     def test_a_copy_that_was_stopped_goes_on(self, objects: FolderObjects, tmp_path: Path, place: Path) -> None:
         url = uploaded(objects, big_dataset(tmp_path / "big", [100 * MiB]), f"{BUCKET}/big")
 

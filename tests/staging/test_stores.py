@@ -89,6 +89,7 @@ def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Pa
     result.lease.close()
 
 
+@pytest.mark.complete
 def test_a_byte_that_is_always_wrong(nginx_server: Server, dataset: Path, place: Path) -> None:
     url = uploaded(nginx_server, dataset)
     with behind(nginx_server, Rule(Corrupt(), holds="000002.tar", times=None)) as (between, seen):
@@ -103,6 +104,7 @@ def test_a_byte_that_is_always_wrong(nginx_server: Server, dataset: Path, place:
     result.lease.close()
 
 
+@pytest.mark.complete
 def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
     url = uploaded(moto_server, big)
     with behind(moto_server) as (between, _):
@@ -140,6 +142,7 @@ def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> Non
     assert_tidy(place, Path(report["path"]))
 
 
+@pytest.mark.complete
 def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, place: Path) -> None:
     url = uploaded(nginx_server, big)
     with behind(nginx_server) as (between, seen):
@@ -157,6 +160,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("command", ["stage", "verify"])
 def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
     nginx_server: Server, big: Path, place: Path, command: str
@@ -190,6 +194,7 @@ def test_a_store_that_is_gone(nginx_server: Server, dataset: Path, datasets: tup
     assert_same(result.path, dataset)
 
 
+@pytest.mark.complete
 def test_repair(moto_server: Server, dataset: Path, place: Path) -> None:
     url = uploaded(moto_server, dataset)
     with moto_server.in_environment():

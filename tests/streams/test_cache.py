@@ -222,12 +222,14 @@ class TestKills:
         assert_whole(remote, cache)
         assert cache.state()["present"] == len(cache.table)
 
+    @pytest.mark.complete
     def test_one_that_dies_over_a_question_is_replaced(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)
         remote.store.fault("kill", 3)
         assert read(cache, 0) == remote.expected(cache, 0)
 
+    @pytest.mark.complete
     def test_one_that_dies_again_and_again_is_given_up(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)
@@ -237,12 +239,14 @@ class TestKills:
         remote.store.sound()
         assert read(cache, 0) == remote.expected(cache, 0)
 
+    @pytest.mark.complete
     def test_one_that_is_killed_before_it_begins_is_replaced(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)
         (remote.store.folder / "deaths").write_bytes(bytes(3))
         assert read(cache, 0) == remote.expected(cache, 0)
 
+    @pytest.mark.complete
     def test_one_that_never_begins_is_given_up_with_the_last_lines_of_its_log(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)
@@ -313,6 +317,7 @@ class TestKills:
             assert read(cache, number + 1) == remote.expected(cache, number + 1)
         assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 
+    @pytest.mark.complete
     def test_it_ends_when_nobody_needs_it(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         (remote.store.folder / "impatient").touch()
@@ -324,6 +329,7 @@ class TestKills:
         assert "Traceback" not in (cache.entry / "fetcher.log").read_text()
         assert read(cache, 2) == remote.expected(cache, 2)
 
+    @pytest.mark.complete
     def test_one_that_hangs_is_named(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)

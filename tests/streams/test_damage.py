@@ -204,6 +204,7 @@ class TestPowerCuts:
 
 
 class TestEntries:
+    @pytest.mark.complete
     def test_an_entry_that_is_removed_and_made_anew(self, remote: Remote, cache: ChunkCache) -> None:
         """The old fetcher ends, and takes nothing of the new one's away; the old readers are told what to do."""
         read(cache, 0)
@@ -235,6 +236,7 @@ class TestEntries:
         with pytest.raises(StagingError, match=r"removed .*: open the dataset again"):
             read(cache, 1)
 
+    @pytest.mark.complete
     def test_a_lock_that_is_removed(self, remote: Remote, cache: ChunkCache) -> None:
         """There are not two fetchers for longer than it takes to notice."""
         old = fetcher_pid(cache)

@@ -325,6 +325,7 @@ def test_a_dataset_that_fits_is_fetched_once() -> None:
     assert simulate(1, 100, 10, 8, 2, 3) == [1, 0, 0]
 
 
+@pytest.mark.complete
 def test_jobs_share_what_they_fetch() -> None:
     """Two jobs at the same pace with the same order fetch what one does; with others, less than one each would."""
     alone = simulate(0.5, 150, 10, 8, 2, 3)

@@ -82,6 +82,7 @@ class TestBudget:
         assert max(counts[1:]) <= (1 - share + 0.15) * CHUNKS
         assert_whole(remote, cache)
 
+    @pytest.mark.complete
     def test_maps_count(self, remote: Remote) -> None:
         """Bytes of chunks that went stay in the budget as long as somebody has them mapped."""
         budget = budget_for(remote, 10)

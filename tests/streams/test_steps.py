@@ -104,6 +104,7 @@ def test_a_fetcher_killed_at_any_step(
         assert_sound(remote, cache)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.complete)])
 def test_a_step_that_fails(
     code: int, remote: Remote, cache: ChunkCache, faulty: FaultServer, fault_points: FaultPoints
@@ -120,6 +121,7 @@ def test_a_step_that_fails(
         assert_sound(remote, cache)
 
 
+@pytest.mark.complete
 def test_a_cache_whose_maker_is_killed_at_any_step(
     remote: Remote, faulty: FaultServer, fault_points: FaultPoints, complete: bool
 ) -> None:

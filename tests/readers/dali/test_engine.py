@@ -108,6 +108,7 @@ def test_a_refusal_costs_once_and_is_named_once(out: Path) -> None:
     assert len(made) == first
 
 
+@pytest.mark.complete
 @pytest.mark.usefixtures("blind")
 @pytest.mark.filterwarnings("ignore:DALI refuses")
 def test_a_pass_may_end_anywhere(out: Path) -> None:

@@ -102,6 +102,7 @@ def test_formats_make_no_difference(format_name: str, photographs: Path, tmp_pat
     assert_same(open_dataset(out, transform=CASES["random crop"]))
 
 
+@pytest.mark.complete
 def test_no_kind_of_image_gives_other_pixels(tmp_path: Path) -> None:
     photograph = picture(1, 60, 50)
     random = np.random.default_rng(0)

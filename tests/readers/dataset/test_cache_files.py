@@ -224,6 +224,7 @@ print(len(store.generation.records))
 """
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("io", ["mmap", pytest.param("pread", marks=pytest.mark.complete)])
 def test_more_shards_than_descriptors_are_read(memory_path: Path, io: str) -> None:
     TinyCache(memory_path / "cache").grow(*[2] * 100)

@@ -103,6 +103,7 @@ class TestTorchs:
             ((others, _),) = loader
         assert (images.shape, others.shape) == ((2, 1), (2, 2))
 
+    @pytest.mark.complete
     def test_waiting_longer_than_the_timeout_is_an_error(self) -> None:
         with loader_of(Sleeping(), 1, num_workers=1, timeout=1) as loader, soon(20):
             # The second time, that row is the first one, which shows what a batch looks like.

@@ -68,6 +68,7 @@ def test_a_pass_ends_where_another_begins() -> None:
         assert sorted(found + labels_of(newer)) == list(range(ROWS))
 
 
+@pytest.mark.complete
 def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
     """As in a notebook, where Ctrl-C ends a cell but not the program."""
     loader = Loader(Numbered(ROWS, {16: "nap"}), 8, shuffle=False, num_workers=2, multiprocessing_context="fork")
@@ -86,6 +87,7 @@ def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
     loader.close()
 
 
+@pytest.mark.complete
 def test_what_nobody_wants_any_more_is_not_made() -> None:
     """Making all batches ahead would take half a minute. At most one sample is still finished."""
     slow = Numbered(ROWS, dict.fromkeys(range(8, ROWS), "nap"))

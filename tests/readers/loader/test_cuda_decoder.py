@@ -142,6 +142,7 @@ def listwise(data: Any) -> Any:
         raise RuntimeError("nvjpegDecode failed") from error
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("bad", [[], RUBBISH, [encoded("PNG")]])
 def test_torchvisions_lists_are_taken_apart_where_one_image_is_bad(torchvision: Any, bad: list[bytes]) -> None:
     images = [pictures()[0], *bad, *pictures()[1:]]
@@ -163,6 +164,7 @@ def codec() -> NvImageCodec:
     return NvImageCodec(CPU)
 
 
+@pytest.mark.complete
 class TestNvImageCodecOnTheCpu:
     def test_pixels_are_pillows(self, codec: NvImageCodec) -> None:
         images = [*pictures(), encoded("PNG"), encoded("BMP")]

@@ -238,6 +238,7 @@ def always(count: int) -> int:
     return count - 1
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("policy", [never, always], ids=["late", "early"])

@@ -146,6 +146,7 @@ def test_every_field_is_that_of_the_cpu(policy: str, workers: int) -> None:
             assert left.dtype == right.dtype and torch.equal(left, right)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("policy", POLICIES)
 def test_memory_that_cannot_be_registered_costs_a_copy_and_a_warning(policy: str) -> None:
     choose = POLICIES[policy]

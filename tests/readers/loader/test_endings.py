@@ -148,6 +148,7 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
+@pytest.mark.complete
 @START_METHODS
 @pytest.mark.parametrize("deed", ["stop", pytest.param("search", marks=pytest.mark.complete)])
 def test_nor_do_those_that_can_do_nothing_themselves(method: str, deed: str) -> None:
@@ -192,6 +193,7 @@ def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
         assert stderr.count("Traceback") == 1, "only the consumer has something to say"
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("end", "status", "deed"),
     [

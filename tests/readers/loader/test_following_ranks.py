@@ -85,6 +85,7 @@ def one_that_fails(rank: int, world: int, root: Path, failing: int) -> str:
     return failed
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_rank_that_cannot_open_the_generation_keeps_no_other_waiting(failing: int, tmp_path: Path) -> None:
     root = tmp_path / "cache"

@@ -279,6 +279,7 @@ class TestWhoMakesIt:
         options = {"num_workers": workers, "prefetch_factor": prefetch}
         assert_same(epoch(everything, 16, seed=4, fields=ALL_FIELDS, **options), expected)
 
+    @pytest.mark.complete
     @FORK_AND_FORKSERVER
     def test_any_start_method(self, everything: ImageDataset, expected: list[Any], method: str) -> None:
         options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}

@@ -65,6 +65,7 @@ def wait_until_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> N
     wait_until(lambda: everybody_moved(cache, dataset, loader), "everybody has moved on")
 
 
+@pytest.mark.complete
 @START_METHODS
 @pytest.mark.parametrize(
     "count", [pytest.param(1, marks=pytest.mark.complete), 3, pytest.param(16, marks=pytest.mark.complete)]
@@ -143,6 +144,7 @@ class Slow:
         return [sample.label for sample in samples]
 
 
+@pytest.mark.complete
 def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
     """A worker in the middle of a batch keeps what it reads; the next epoch begins when it is done."""
     dataset, gate = cache.dataset(), tmp_path / "gate"
@@ -161,6 +163,7 @@ def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
             wait_until_moved(cache, dataset, loader)
 
 
+@pytest.mark.complete
 def test_a_loader_can_be_closed_at_any_time(cache: Cache) -> None:
     chance = random.Random(0)
     dataset = cache.dataset()
@@ -195,6 +198,7 @@ def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> No
             cache.grow(8)
 
 
+@pytest.mark.complete
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("persistent", [True, False])
@@ -357,6 +361,7 @@ def varying(number: int) -> dict[str, Any]:
     return {"x": np.full((VALUES // 2 + number % 9, 2), number, np.int32), "label": number}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("count", [0, 2])
 def test_arrays_of_other_sizes_in_a_later_generation(tmp_path: Path, count: int) -> None:
     cache = Cache(tmp_path / "cache", 3, varying, (None, 2))
@@ -405,6 +410,7 @@ def test_workers_may_have_more_shards_open_than_the_consumer(tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.complete
 def test_whoever_reads_the_board_without_a_ticket_sees_one_announcement() -> None:
     """While another is written, it sees that one changes; it never sees parts of two."""
     board, stop = Board(2), threading.Event()

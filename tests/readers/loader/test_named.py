@@ -320,6 +320,7 @@ class TestWays:
         for one in tensors_in(found):
             assert any(one is other for other in pinned)
 
+    @pytest.mark.complete
     @pytest.mark.parametrize("library", ["lightning", "accelerate"])
     def test_frameworks_move_every_tensor(self, library: str) -> None:
         (batch,) = loader_of(4, fields=EXTRAS)

@@ -217,6 +217,7 @@ def test_seeds_and_epochs_are_uncorrelated(order: Order) -> None:
     assert 1.1 * len(pairs[0]) / (math.e * math.factorial(agreements)) > FALSE_ALARM
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("rows", [2, 3, 4])
 def test_every_order_of_a_few_rows_is_as_likely(rows: int, complete: bool) -> None:
     trials = 12_000 if complete else 3_000

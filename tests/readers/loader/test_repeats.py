@@ -94,6 +94,7 @@ def test_the_repeats_of_a_row_are_on_different_ranks_in_the_same_step() -> None:
         assert len(ranks[0]) == 9 and ranks[0] == ranks[1] == ranks[2]
 
 
+@pytest.mark.complete
 def test_every_row_is_equally_likely_to_take_part() -> None:
     order, keys = RepeatedAugmentation(300, 3), 1000
     counts = np.bincount(np.concatenate([order.rows(key, 0, len(order)) for key in range(keys)]), minlength=300)

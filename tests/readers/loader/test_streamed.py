@@ -105,6 +105,7 @@ class TestEpochs:
             epoch_of(loader)
         assert len(streamed.store.reads()) == reads
 
+    @pytest.mark.complete
     @pytest.mark.parametrize("share", [0.4, pytest.param(0.75, marks=pytest.mark.complete)])
     def test_a_steady_state_fetches_little_more_than_what_is_not_cached(self, streamed: Streamed, share: float) -> None:
         dataset = streamed.open(streamed.part(share))
@@ -119,6 +120,7 @@ class TestEpochs:
                 counts.append(cache.state()["fetched"] - before)
         assert np.mean(counts[2:]) <= (1 - share + 0.1) * len(cache.table), counts
 
+    @pytest.mark.complete
     def test_the_order_is_that_of_a_local_copy(self, streamed: Streamed) -> None:
         dataset, local = streamed.open(), streamed.local()
         with loader_of(dataset) as one, loader_of(local, shuffle=False, sampler=ChunkShuffled(local)) as other:
@@ -137,6 +139,7 @@ class TestEpochs:
             del loader
         assert sizes == sorted(sizes) and sizes[0] < sizes[-1] == 64
 
+    @pytest.mark.complete
     def test_a_sample_by_position_is_that_of_the_pass(self, streamed: Streamed) -> None:
         with loader_of(streamed.open(streamed.part(0.4)), fields=("row", "position")) as loader:
             image, _, row, position = loader.sample(17)
@@ -149,6 +152,7 @@ class TestEpochs:
 
 
 class TestOtherOrders:
+    @pytest.mark.complete
     def test_everything_that_fits_may_be_read_in_any_order(self, streamed: Streamed) -> None:
         dataset, local = streamed.open(), streamed.local()
         orders: list[Callable[[Any], dict[str, Any]]] = [
@@ -163,6 +167,7 @@ class TestOtherOrders:
             with loader_of(dataset, **order(dataset)) as one, loader_of(local, **order(local)) as other:
                 assert epoch_of(one) == epoch_of(other)
 
+    @pytest.mark.complete
     def test_parts_and_concatenations_of_what_fits(self, streamed: Streamed) -> None:
         dataset, local = streamed.open(), streamed.local()
         pairs = [(data.subset(range(5, 100, 3)), concat([data, data.subset([1, 2])])) for data in (dataset, local)]
@@ -238,6 +243,7 @@ class TestResume:
         if taken:
             assert other._progress.order.parameters == state["parameters"]
 
+    @pytest.mark.complete
     def test_a_local_copy_goes_on_where_a_cache_was_left_and_back(self, streamed: Streamed) -> None:
         local, dataset = streamed.local(), streamed.open(streamed.part(0.4))
         found, state = list[int](), None
@@ -313,6 +319,7 @@ class TestDeaths:
             rows += [row for row, _, _ in epoch_of(other)]
         assert sorted(rows) == list(range(ROWS))
 
+    @pytest.mark.complete
     def test_a_hanging_fetcher_does_not_hold_up_who_has_its_chunks(self, streamed: Streamed) -> None:
         dataset = streamed.open()
         with loader_of(dataset) as loader:
@@ -336,6 +343,7 @@ class TestDeaths:
             lambda: cache.state()["readers"] == 0 and threading.active_count() == before, "nothing is left of it"
         )
 
+    @pytest.mark.complete
     def test_a_loader_may_be_used_on_both_sides_of_a_fork(self, streamed: Streamed) -> None:
         loader = loader_of(streamed.open(streamed.part(0.5)), num_workers=0)
         first = next(iter(loader))[2].tolist()
@@ -393,6 +401,7 @@ class TestDatasets:
         assert dataset.describe(3).startswith("s3://bucket/set: row 3")
         assert cache_of(dataset).state()["fetched"] <= 8
 
+    @pytest.mark.complete
     def test_without_a_budget_everything_is_kept(self, streamed: Streamed) -> None:
         dataset = streamed.open(None)
         with loader_of(dataset, shuffle=False, num_workers=0) as loader:
@@ -403,12 +412,14 @@ class TestDatasets:
         dataset = pickle.loads(pickle.dumps(streamed.open(streamed.part(0.3))))
         assert np.array_equal(dataset[7][0], streamed.local()[7][0])
 
+    @pytest.mark.complete
     @START_METHODS
     def test_workers_of_every_kind(self, streamed: Streamed, method: str) -> None:
         dataset = streamed.open(streamed.part(0.5))
         with loader_of(dataset, multiprocessing_context=method) as loader:
             assert sorted(epoch_of(loader)) == content(streamed.local())
 
+    @pytest.mark.complete
     @START_METHODS
     def test_torchs_loader(self, streamed: Streamed, method: str) -> None:
         dataset = streamed.open(streamed.part(0.5))
@@ -418,6 +429,7 @@ class TestDatasets:
 
 
 class TestFigures:
+    @pytest.mark.complete
     def test_waiting_for_chunks_is_counted_and_named(self, streamed: Streamed) -> None:
         streamed.store.fault("slow", 100)
         dataset = streamed.open(PLENTY)

@@ -232,6 +232,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("named") / "set", schema=schema, rows=9)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("finish", [[], [ToTensor(), Normalize([0.5], [0.2]), RandomErasing(1)]])
 def test_other_fields_and_steps_on_tensors_are_those_of_the_ordinary_loader(
@@ -316,6 +317,7 @@ def source(first: int) -> Iterator[dict[str, Any]]:
     return ({"image": made(number), "number": number} for number in range(first, first + 20))
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_growing_cache_may_get_larger_images(tmp_path: Path, workers: int) -> None:
     options = FillOptions(budget=12 << 20, shard_size=64 << 10)

@@ -142,6 +142,7 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
             list(batches)
 
 
+@pytest.mark.complete
 def test_whichever_worker_is_killed_whenever_no_lock_is_left(complete: bool) -> None:
     chance = random.Random(0)
     for _ in range(25 if complete else 8):

@@ -237,6 +237,7 @@ def names_of(made: Decisions) -> list[tuple[str, ...]]:
     return [tuple(name for name, _ in each) for each in made]
 
 
+@pytest.mark.complete
 def test_trivial_augment(decisions: Callable[..., tuple[Decisions, Decisions]]) -> None:
     ours, theirs = decisions("TrivialAugmentWide")
     assert_same_categories(names_of(ours), names_of(theirs))
@@ -251,6 +252,7 @@ def test_trivial_augment(decisions: Callable[..., tuple[Decisions, Decisions]]) 
     assert_same_categories(signs[0], signs[1])
 
 
+@pytest.mark.complete
 def test_rand_augment(decisions: Callable[..., tuple[Decisions, Decisions]]) -> None:
     ours, theirs = decisions("RandAugment", 2, 11)
     assert_same_categories(names_of(ours), names_of(theirs))
@@ -260,6 +262,7 @@ def test_rand_augment(decisions: Callable[..., tuple[Decisions, Decisions]]) -> 
     assert_same_categories(signs[0], signs[1])
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "policy", ["imagenet", *(pytest.param(name, marks=pytest.mark.complete) for name in ("cifar10", "svhn"))]
 )

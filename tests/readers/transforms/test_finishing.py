@@ -386,6 +386,7 @@ def test_noise_is_normally_distributed() -> None:
     assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("options", "size"),
     [
