@@ -50,10 +50,14 @@ demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
 # Many tests start programs, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One process more than there are cores, because some tests wait for disks and for other processes.
-TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+# More processes than there are cores, because many tests wait for disks and for other processes. `make test-all` takes
+# fewer: it kills many programs, each of which has to end within some seconds.
+CORES := $(shell nproc)
+more = $(shell echo $$(($(CORES) < 8 ? $(CORES) + $(1) : 8)))
+test: TEST_PROCESSES ?= $(call more,2)
+test-all: TEST_PROCESSES ?= $(call more,1)
 # Threads that wait must not spin: they would take the cores from the other processes.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+PYTEST = OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
