@@ -84,7 +84,11 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
     "--address", metavar="auto|HOST:PORT", help="Ray cluster.  [default: RAY_ADDRESS, else one on this machine alone]"
 )
 @click.option("--ray-log", is_flag=True, help="Show what Ray logs.")
-@click.option("--check", is_flag=True, help="Decode every image before it is stored, not only suspects.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Decode every image before it is stored, not only suspects, and compare transcoded ones with their source.",
+)
 @click.option("--part", metavar="I/N|auto|auto/N", help="Pack part I of N, on one of several machines; auto: in Slurm.")
 @click.option("--status", "task", flag_value="status", help="Show how far all parts of OUT are, and end.")
 @click.option("--merge", "task", flag_value="merge", help="Make the dataset of the parts in OUT, and end.")
@@ -112,7 +116,10 @@ def command(
     If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
 
-    Several machines that share OUT can pack a part each: with --part, at the same time; then one --merge.
+    LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
+
+    Several machines that share OUT can pack a part each at the same time, with --part. `packtrain pack --status OUT`
+    shows how far they are, and `packtrain pack --merge OUT` makes the dataset.
     """
     if task is not None:
         _require_alone(task)

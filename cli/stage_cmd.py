@@ -64,7 +64,11 @@ class _WithCommand(click.Command):
     metavar="TIME",
     help="Do not evict the copy for this long: 30m, 1h, 90 (seconds).  [default: 1h; 0 with CMD]",
 )
-@click.option("--partial", is_flag=True, help="If the dataset does not fit, copy the first shards and link the others.")
+@click.option(
+    "--partial",
+    is_flag=True,
+    help="If the dataset does not fit, copy the first shards and link the others; not from an object store.",
+)
 @click.option("--warm", is_flag=True, help="Also read a copy on a disk into memory.")
 @click.option(
     "--threads", type=click.IntRange(1), help="Number of threads that copy.  [default: 8; 16 from an object store]"

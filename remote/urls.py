@@ -68,8 +68,8 @@ class Url(os.PathLike[str]):
         bucket, key = found[2], found[3].strip("/")
         if "@" in bucket or "?" in bucket or (web and ("?" in key or "#" in key)):
             raise UsageError(
-                f"a {scheme}:// address holds credentials or a query, which packtrain neither stores nor prints: leave "
-                "them out, and give credentials as the store's own programs take them, by environment or profile"
+                f"this {scheme}:// address holds credentials or a query, which packtrain neither stores nor prints: "
+                "leave them out, and give credentials by variables of the environment"
             )
         if not bucket:
             raise UsageError(f"{text!r} names no bucket: give for example {scheme}://bucket/folder")
