@@ -32,12 +32,11 @@ from packtrain._staging.files import in_blocks
 from packtrain._staging.folder import Folder
 
 from .chunks import ChunkTable
-from .entry import BOOT, CHUNKS, WRONG_SUFFIX, Present, chunk_path
+from .entry import BOOT, CHUNKS, WRONG_SUFFIX, Present, chunk_path, is_of_this_boot
 
 _GONE: Final = ".gone-"
 _SYNCED: Final = 0o400
 """The mode of a file that is on the medium. The file system brings it there after the data, since these were synced."""
-_MOST_BOOT: Final = 100
 
 
 class _Gone(NamedTuple):
@@ -79,7 +78,7 @@ class ChunkFiles:
         found = set[int]()
         folder, entry = self._folder(), Folder.open(self._entry)
         boot = boot_id()
-        survived = bool(boot) and self._last_boot(entry) == boot
+        survived = is_of_this_boot(entry)
         for name in folder.names():
             path = folder.path / name
             if is_temporary(path):
@@ -203,12 +202,6 @@ class ChunkFiles:
             return stat.S_IMODE(self._path(chunk).lstat().st_mode) == _SYNCED
         except OSError:
             return False
-
-    def _last_boot(self, entry: Folder) -> str:
-        try:
-            return entry.read(BOOT, _MOST_BOOT).decode(errors="replace")
-        except OSError:
-            return ""
 
     def _folder(self) -> Folder:
         """The folder of the files, made anew if somebody has removed it."""

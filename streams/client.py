@@ -46,6 +46,7 @@ class ChunkCache:
         objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
         check: Whether each record that is read is compared with its checksum. If so, there are also chunks in which a
             few records are wrong, because the object store has them so; otherwise these are errors.
+        url: Address of the dataset; None: that of the process that opened it last.
 
     Attributes:
         entry: Folder of the cache.
@@ -60,11 +61,12 @@ class ChunkCache:
         DatasetError: It is damaged.
     """
 
-    def __init__(self, entry: Path, budget: int, objects: str = BUCKET, check: bool = False) -> None:
+    def __init__(
+        self, entry: Path, budget: int, objects: str = BUCKET, check: bool = False, url: Url | None = None
+    ) -> None:
         self.entry: Final = entry
         self.budget: Final = budget
         self.dataset: Final = entry / STREAMED
-        self._arguments: Final = entry, budget, objects, check
         self._check: Final = check
         root, key = Root.around(entry), entry_key(entry.name)
         if root is None or key is None:
@@ -72,16 +74,17 @@ class ChunkCache:
         self._lease: Final = Lease(root, key)
         if not root.folder.has_own_folder(entry.name):
             raise StagingError(f"{entry} has been evicted: open the dataset again")
-        url = read_origin(Folder.open(entry))
+        url = url or read_origin(Folder.open(entry))
         if url is None:
             raise StagingError(f"{entry} does not say what it is a cache of: evict it, and open the dataset again")
         self.url: Final[Url] = url
+        self._arguments: Final = entry, budget, objects, check, url
         self.table: Final = ChunkTable.load(entry, Manifest.load(self.dataset))
         self._known: Final = Present(entry, len(self.table))
         self.present: Final = self._known.bytes
-        self._connections: Final = Connections(entry, partial(_hello, url, budget, check), objects)
+        self._connections: Final = Connections(entry, url, partial(_hello, url, budget, check), objects)
 
-    def __reduce__(self) -> tuple[Callable[..., ChunkCache], tuple[Path, int, str, bool]]:
+    def __reduce__(self) -> tuple[Callable[..., ChunkCache], tuple[Path, int, str, bool, Url]]:
         return type(self), self._arguments
 
     def path(self, chunk: int, timeout: float | None = None) -> Path:

@@ -25,6 +25,9 @@ from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
+from packtrain._remote.urls import Url
+from packtrain._staging.folder import Folder
+from packtrain._staging.streams import read_origin, write_origin
 
 from .entry import START, address, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
@@ -46,12 +49,14 @@ class Connections:
 
     Args:
         entry: Folder of the cache.
+        url: Address of the dataset, from which a fetcher that is started here fetches.
         hello: Makes what each connection begins with.
         objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
     """
 
-    def __init__(self, entry: Path, hello: Callable[[], Hello], objects: str) -> None:
+    def __init__(self, entry: Path, url: Url, hello: Callable[[], Hello], objects: str) -> None:
         self._entry = entry
+        self._url = url
         self._hello = hello
         self._objects = objects
         self._idle = list[Line]()
@@ -190,6 +195,8 @@ class Connections:
         with file_errors(self._entry, StagingError, verb="start a fetcher in"), Lock(self._entry / START):
             if (line := self._connected()) is not None:
                 return line
+            # Copies of a dataset share a cache: the last process that opened one may have had another address.
+            name_origin(self._entry, self._url)
             answer = start_fetcher(self._entry, self._objects)
             if "error" in answer:
                 raise error_from_json(answer)
@@ -197,6 +204,13 @@ class Connections:
                 # One that is about to end, or that somebody has just killed.
                 time.sleep(_PAUSE_SECONDS)
             return self._connected()
+
+
+def name_origin(entry: Path, url: Url) -> None:
+    """Says in the entry of a cache from which address the next fetcher fetches."""
+    folder = Folder.open(entry)
+    if read_origin(folder) != url:
+        write_origin(folder, url)
 
 
 class _UnansweredError(RemoteError):

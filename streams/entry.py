@@ -33,6 +33,7 @@ from typing import Final
 from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reading
+from packtrain._core.processes import boot_id
 from packtrain._staging.files import in_blocks
 from packtrain._staging.folder import Folder
 from packtrain._staging.notes import allocated_bytes
@@ -50,12 +51,22 @@ LOG: Final = "fetcher.log"
 OPEN_AGAIN: Final = "Open the dataset again, which mends it"
 MOST_LOG: Final = 1 << 20
 """A log that is larger is begun anew."""
+_MOST_BOOT: Final = 100
 _PEER: Final = struct.Struct("3i")
 
 
 def chunk_path(entry: Path, chunk: int, state: int = WHOLE) -> Path:
     """The file of a chunk whose byte in `Present` is `state`."""
     return entry / CHUNKS / (f".{chunk:08d}{WRONG_SUFFIX}" if state == WRONG else f"{chunk:08d}")
+
+
+def is_of_this_boot(entry: Folder) -> bool:
+    """True if the machine has not started again since the last fetcher of a cache began."""
+    boot = boot_id()
+    try:
+        return bool(boot) and entry.read(BOOT, _MOST_BOOT).decode(errors="replace") == boot
+    except OSError:
+        return False
 
 
 def overhead_of(entry: Path, chunks: int) -> int:

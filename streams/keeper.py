@@ -36,6 +36,10 @@ _STUCK_SECONDS: Final = 60.0
 """How long who waits for a chunk waits for the room of others that went."""
 _MOST_IN_FLIGHT: Final = 512 << 20
 """Bytes of chunks that are fetched at the same time, unless it is one chunk."""
+_GATHER_SECONDS: Final = 3.0
+"""How long a new fetcher waits for the clients of the one before it, which may allow more than the first that comes."""
+_REMEMBERED_SECONDS: Final = 60.0
+"""How long a chunk is not fetched again, whoever asks for it, if its records were not what was packed two times."""
 _LINGER_SECONDS: Final = 1.0
 """How long readers have to let go of a chunk before another one goes instead."""
 _FIRST_PAUSE: Final = 1.0
@@ -102,6 +106,8 @@ class Keeper:
         for chunk in found:
             self._policy.arrived(chunk)
         self._budget = 0
+        self._found: Final = self._policy.used
+        self._gathered_at: Final = time.monotonic() + _GATHER_SECONDS
         self._overhead: Final = overhead_of(entry, len(self._table))
         self._workers: Final = Workers(self._source, self._files, IN_FLIGHT + _MORE_IN_FLIGHT)
         self.woken: Final = self._workers.woken
@@ -110,6 +116,8 @@ class Keeper:
         self._ahead: Final = dict[int, None]()
         self._pauses: Final = dict[int, tuple[float, float]]()
         """Chunks that failed: when they may be tried again without being asked for, and the pause after that."""
+        self._corrupt: Final = dict[int, tuple[float, CorruptRecord]]()
+        """Chunks of which records were not what was packed: until when nobody tries again, and the error."""
         self._ceiling: Final = Ceiling(entry)
         self._stuck_until = 0.0
         self._fetched = self._fetched_bytes = 0
@@ -189,6 +197,11 @@ class Keeper:
         self._pauses.pop(chunk, None)
         self._policy.ask(chunk)
         return False
+
+    def known_problem(self, chunk: int, *, check: bool) -> CorruptRecord | None:
+        """Why a chunk cannot be had, as was found a short time ago. Args: as for `ask`."""
+        until, error = self._corrupt.get(chunk, (0.0, None))
+        return None if time.monotonic() >= until or (check and chunk in self._wrong) else error
 
     def unask(self, chunk: int) -> None:
         """Nobody waits for a chunk any more."""
@@ -296,9 +309,11 @@ class Keeper:
 
     def _known_wrong(self, chunk: int, wrong: tuple[Wrong, ...]) -> CorruptRecord | None:
         if not wrong:
+            self._corrupt.pop(chunk, None)
             return None
         self._wrong[chunk] = wrong
         error = self._source.corrupt(chunk, wrong[0])
+        self._remember(chunk, error)
         log(f"chunk {chunk}: {error}" + (f"; and {len(wrong) - 1} others in it" if wrong[1:] else ""))
         return error
 
@@ -327,8 +342,14 @@ class Keeper:
         self._pauses[chunk] = now + pause, min(2 * pause, _LONGEST_PAUSE)
         if not isinstance(problem, PacktrainError):
             problem = RemoteError(f"{self.url}: chunk {chunk} cannot be fetched: {type(problem).__name__}: {problem}")
+        if isinstance(problem, CorruptRecord):
+            self._remember(chunk, problem)
         log(f"chunk {chunk}: {problem}")
         return [Outcome(chunk, problem)]
+
+    def _remember(self, chunk: int, error: CorruptRecord) -> None:
+        # The first time it may have been on the way, so whoever asks next has it fetched again.
+        self._corrupt[chunk] = time.monotonic() + _REMEMBERED_SECONDS if chunk in self._corrupt else 0.0, error
 
     # Room
 
@@ -337,6 +358,8 @@ class Keeper:
         most = max(0, self._budget - self._overhead)
         if self._ceiling.bytes is not None:
             most = min(most, self._ceiling.bytes)
+        if time.monotonic() < self._gathered_at:
+            most = max(most, self._found)
         self._policy.budget = most - self._files.gone_bytes()
 
     def _headroom(self) -> int:

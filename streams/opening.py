@@ -31,11 +31,12 @@ from packtrain._staging.remote_origin import shard_url
 from packtrain._staging.room import Room, room
 from packtrain._staging.root import Root
 from packtrain._staging.source import key_of, origin_with_manifest, plan_of, readable_name
-from packtrain._staging.streams import STREAM, STREAMED, read_origin, write_origin
+from packtrain._staging.streams import STREAM, STREAMED, write_origin
 
 from .chunks import ChunkTable
 from .client import ChunkCache
-from .entry import CHUNKS, Present
+from .connections import name_origin
+from .entry import CHUNKS, Present, is_of_this_boot
 from .starting import BUCKET
 
 _SLACK: Final = 8 << 20
@@ -107,7 +108,11 @@ def open_stream(
                 remove_temporaries(entry.path, RESERVATION)
                 write_reservation(entry, url, max(most, read_reservation(entry)))
         _mend(entry, url, manifest)
-        cache = ChunkCache(entry.path, budget, fetch_with, check)
+        cache = ChunkCache(entry.path, budget, fetch_with, check, url)
+        if any(cache.present) and not is_of_this_boot(entry):
+            # The machine has started again since: what was not on the medium then may be anything. A fetcher removes
+            # it before it answers.
+            cache.state()
         lease.close()
     return cache.dataset, cache
 
@@ -186,9 +191,8 @@ def _mend(entry: Folder, url: Url, manifest: Manifest) -> None:
         known = Manifest.load(dataset)
     table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
     Present.mend(entry.path, len(table))
-    if read_origin(entry) != url:
-        # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
-        write_origin(entry, url)
+    # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
+    name_origin(entry.path, url)
 
 
 def _files(manifest: Manifest) -> Iterator[_File]:

@@ -253,6 +253,8 @@ class Server:
 
     def _asked(self, client: _Client, chunk: int, *, suspect: bool) -> Mapping[str, Any] | None:
         self._drop_ticket(client)
+        if not suspect and (problem := self._keeper.known_problem(chunk, check=client.check)) is not None:
+            raise problem
         client.ticket = chunk
         self._keeper.hold(chunk)
         if self._keeper.ask(chunk, suspect=suspect, check=client.check):

@@ -139,6 +139,21 @@ class TestWrongBytes:
         assert read(careless, 0) == read(cache, 0) == remote.expected(cache, 0)
         assert not (cache.entry / CHUNKS / ".00000000.wrong").exists()
 
+    @pytest.mark.parametrize("wrong", ["a record", "all"])
+    def test_what_stays_wrong_is_not_fetched_for_each_of_its_records(self, wrong: str, remote: Remote) -> None:
+        write_plain(remote.dataset, [[3000] * 8])
+        shard = remote.dataset / "t-000000.tar"
+        data = bytearray(shard.read_bytes())
+        data[600:] = bytes([data[600] ^ 1]) + (data[601:] if wrong == "a record" else bytes(len(data) - 601))
+        shard.write_bytes(data)
+        cache = remote.open(4 * MiB)
+        reads = []
+        for _ in range(5):
+            with pytest.raises(CorruptRecord):
+                cache.open(0, 60)
+            reads.append(len(remote.store.reads()))
+        assert reads[0] < reads[1] == reads[-1], "the second time it may have been mended"
+
     def test_what_is_wrong_in_another_way_each_time_is_an_error(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[3000] * 8])
         cache = remote.open(4 * MiB, check=True)
@@ -391,6 +406,17 @@ class TestCredentials:
         copy = remote.open(4 * MiB, URL.parent / "copy")
         assert copy.entry == cache.entry and str(copy.url) == "s3://bucket/copy"
         assert len(read(copy, 1)) == copy.table.bytes[1]
+
+    def test_the_first_one_is_read_when_a_copy_that_was_opened_later_is_gone(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[1000] * 100])
+        shutil.copytree(remote.dataset, remote.dataset.with_name("copy"))
+        cache = remote.open(4 * MiB)
+        copy = remote.open(4 * MiB, URL.parent / "copy")
+        read(copy, 0)
+        shutil.rmtree(remote.dataset.with_name("copy"))
+        copied = pickle.loads(pickle.dumps(cache))
+        assert read(copied, 1) == remote.expected(cache, 1)
+        assert str(copied.url) == str(URL)
 
     def test_a_digest_tells_them_apart_and_nothing_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "one")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.local_objects import SPEC, LocalObjects
-from helpers.streaming import MiB, Remote, fetcher_pid, read, write_plain
+from helpers.streaming import MiB, Remote, fetcher_pid, kill_fetcher, read, write_plain
 from helpers.waiting import wait_until
 
 from packtrain._core.processes import boot_id
@@ -173,6 +173,17 @@ class TestPowerCuts:
         assert bytes(cache.present) == b"\1\1\0\0\0"
         after.close()
         assert (cache.entry / "boot").read_text() == boot_id()
+
+    def test_whoever_opens_it_has_a_fetcher_look_first(self, remote: Remote, cache: ChunkCache) -> None:
+        """Readers that compare nothing would take what was not synced for what was packed."""
+        whole = read(cache, 0)
+        kill_fetcher(cache)
+        cache.close()
+        path = cache.entry / CHUNKS / "00000000"
+        path.chmod(0o600)
+        path.write_bytes(bytes(len(whole)))
+        self.power_cut(cache)
+        assert read(remote.open(4 * MiB), 0) == whole
 
     def test_the_next_fetcher_syncs_what_the_last_one_did_not(
         self, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,22 @@ class TestBudget:
         wait_until(lambda: other.state()["present"] == 5, "the others are gone")
         assert taken(other.entry) <= small
 
+    def test_the_largest_counts_when_a_fetcher_dies_and_the_smaller_job_comes_first(self, remote: Remote) -> None:
+        small, large = budget_for(remote, 5), budget_for(remote, 50)
+        cache = remote.open(large)
+        for chunk in range(40):
+            read(cache, chunk)
+        kill_fetcher(cache)
+        other = remote.open(small)
+        assert other.state()["present"] == 40
+        for chunk in (40, 41):
+            read(other, chunk)
+        assert cache.state()["present"] >= 40, "a chunk or two made room for those that somebody waited for"
+        read(cache, 42)
+        assert cache.state()["present"] >= 41
+        cache.close()
+        wait_until(lambda: other.state()["present"] <= 5, "the others are gone")
+
     def test_a_chunk_larger_than_the_budget(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 1) - 40_000)
         with pytest.raises(NoRoom, match=r"chunk 3 takes 6\d\.\d KiB.*raise the budget"):
