@@ -61,5 +61,12 @@ def download_all(objects: Objects, url: Url, names: Iterable[str], folder: Path)
             return name
         return None
 
-    with ThreadPoolExecutor(_THREADS) as pool:
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
         return [name for name in pool.map(fetch, names) if name is not None]
+    except BaseException:
+        # As above: Ctrl-C comes in this thread alone.
+        objects.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)

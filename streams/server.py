@@ -187,8 +187,9 @@ class Server:
         try:
             self._flush(client)
         except OSError:
-            # It is seen to have left when it is next looked at.
-            return
+            # It is seen to have left when it is next looked at, also if it only does not read.
+            with suppress(OSError):
+                client.connection.shutdown(socket.SHUT_RDWR)
 
     def _flush(self, client: _Client) -> None:
         with suppress(BlockingIOError):
