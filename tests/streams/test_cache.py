@@ -379,7 +379,7 @@ class TestKills:
         cache = remote.open(4 * MiB)
         watcher = remote.open(4 * MiB)
         assert watcher.state()["clients"] == 1
-        children = []
+        children: list[int] = []
 
         def connect(line: connections.Line) -> None:
             connected(line)
