@@ -203,7 +203,8 @@ class _Service:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         self.close()
-        code = self._process.returncode
+        # Another thread may have been first to close it, and may still wait for the process.
+        code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit status {code}"
 
     def forget(self) -> None:

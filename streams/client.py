@@ -195,7 +195,9 @@ class ChunkCache:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             # Looked at while the lock is held: a chunk that goes from here on counts until the lock is free.
-            if self.present[chunk] == state and os.fstat(descriptor).st_size == self.table.bytes[chunk]:
+            # One that went before may have come again meanwhile; then this is the old file, which has no name.
+            status = os.fstat(descriptor)
+            if self.present[chunk] == state and status.st_nlink and status.st_size == self.table.bytes[chunk]:
                 return descriptor
         except BaseException:
             os.close(descriptor)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,12 +25,12 @@ from typing import Any, Final
 from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError, StagingError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.files import file_errors
-from packtrain._core.locks import Lock
+from packtrain._core.locks import Lock, lock_holders
 from packtrain._remote.urls import Url
 from packtrain._staging.folder import Folder
 from packtrain._staging.streams import read_origin, write_origin
 
-from .entry import START, address, peer
+from .entry import LOCK, START, address, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
 from .starting import START_SECONDS, NotBegunError, last_words, start_fetcher
 
@@ -41,6 +42,7 @@ _SILENT_SECONDS: Final = 30.0
 _MOST_DEATHS: Final = 5
 """How often a fetcher may die over one question."""
 _PAUSE_SECONDS: Final = 0.05
+_TIMEVAL: Final = struct.Struct("@ll")
 _open: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
@@ -170,13 +172,14 @@ class Connections:
                     raise
                 continue
             if line is not None:
-                self._all.add(line)
                 return line
         raise RemoteError(f"there is no fetcher for {self._entry}, and none stays. {last_words(self._entry)}")
 
     def _connected(self) -> Line | None:
         """A connection to the fetcher; None if there is none."""
         line = Line(self._entry)
+        # Now, since this process may be forked at any time.
+        self._all.add(line)
         try:
             line.connect()
             line.ask(self._hello(), None)
@@ -232,9 +235,20 @@ class Line:
         return not self._end.alive
 
     def connect(self) -> None:
-        """Connects."""
-        with address(self._entry) as where:
-            self._socket.connect(where)
+        """Connects.
+
+        Raises:
+            RemoteError: The fetcher takes no connection, or belongs to somebody else.
+            OSError: There is none.
+        """
+        # Not settimeout: a socket with a time limit does not wait at all if too many others wait to be accepted.
+        limit = _TIMEVAL.pack(int(_SILENT_SECONDS), int(_SILENT_SECONDS % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            with address(self._entry) as where:
+                self._socket.connect(where)
+        except BlockingIOError:
+            raise self._silence(lock_holders((self._entry / LOCK).stat()), _SILENT_SECONDS) from None
         if peer(self._socket)[1] != os.geteuid():
             raise RemoteError(f"the fetcher of {self._entry} belongs to somebody else: find out who started it")
 
@@ -265,11 +279,7 @@ class Line:
             if answer is None:
                 silent = time.monotonic() - heard
                 if silent > _SILENT_SECONDS:
-                    pid, _ = peer(self._socket)
-                    raise _UnansweredError(
-                        f"the fetcher of {self._entry} (process {pid}) has not said anything for {silent:.0f} s. If it "
-                        "hangs, end it; the next process that needs it starts another"
-                    )
+                    raise self._silence(peer(self._socket)[:1], silent)
                 if now - pinged > _PING_SECONDS:
                     pinged = now
                     self.send(Ping())
@@ -284,6 +294,13 @@ class Line:
     def close(self) -> None:
         """Closes it."""
         self._end()
+
+    def _silence(self, pids: tuple[int, ...], seconds: float) -> _UnansweredError:
+        who = f" (process {', '.join(map(str, pids))})" if pids else ""
+        return _UnansweredError(
+            f"the fetcher of {self._entry}{who} has not said anything for {seconds:.0f} s. If it hangs, end it; the "
+            "next process that needs it starts another"
+        )
 
     def _next(self, seconds: float) -> dict[str, Any] | None:
         """The next message; None if none comes in time."""

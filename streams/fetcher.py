@@ -56,25 +56,30 @@ def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
             folder = Folder.open(entry)
             folder.remove(SOCKET)
 
-            def check() -> None:
-                keeper.check()
-                if not is_same(folder.status(LOCK), os.fstat(lock.fileno())):
-                    raise StagingError(f"somebody has removed {entry / LOCK}, so there may be another fetcher")
-
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(address_in(folder))
                 os.chmod(address_in(folder), 0o600)
                 own = folder.status(SOCKET)
+
+                def check() -> None:
+                    keeper.check()
+                    if not is_same(folder.status(LOCK), os.fstat(lock.fileno())):
+                        raise StagingError(f"somebody has removed {entry / LOCK}, so there may be another fetcher")
+                    if not is_same(folder.status(SOCKET), own):
+                        raise StagingError(f"somebody has removed {entry / SOCKET}, so nobody finds this fetcher")
+
                 listener.listen(128)
                 ready()
                 try:
                     Server(keeper).run(listener, check)
                 except BaseException as error:
                     # Not by way of the lock's end: threads may be fetching, and the next fetcher must not meet them.
-                    log(str(error) if isinstance(error, StagingError) else traceback.format_exc())
-                    os._exit(1)
-                if is_same(folder.status(SOCKET), own):
-                    folder.remove(SOCKET)
+                    try:
+                        log(str(error) if isinstance(error, StagingError) else traceback.format_exc())
+                    finally:
+                        os._exit(1)
+                # It is this one's: that has just been checked.
+                folder.remove(SOCKET)
                 keeper.close()
 
 

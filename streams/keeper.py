@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Hashable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -129,8 +130,8 @@ class Keeper:
 
     @property
     def fetching(self) -> bool:
-        """True if chunks are under way."""
-        return bool(self._policy.fetching)
+        """True if chunks are under way to the cache, or on to the medium."""
+        return bool(self._policy.fetching) or self._workers.syncing
 
     @property
     def restless(self) -> bool:
@@ -246,10 +247,11 @@ class Keeper:
 
     def results(self) -> list[Outcome]:
         """What has become of the chunks that were fetched since the last call."""
-        for chunk, why in self._workers.lost():
-            log(f"chunk {chunk} is given up: the disk does not take it: {why}")
-            if self._policy.present[chunk]:
-                self._evict(chunk)
+        for chunk, why in self._workers.synced():
+            if why is None:
+                self._pauses.pop(chunk, None)
+            else:
+                self._lost(chunk, why)
         outcomes = []
         for chunk, problem, wrong in self._workers.results():
             if problem is not None:
@@ -259,8 +261,8 @@ class Keeper:
             self._fetched_bytes += int(self._table.bytes[chunk])
             self._policy.arrived(chunk)
             self._files.show(chunk, WRONG if wrong else WHOLE)
+            # Its pause, if it had one, lasts until that has succeeded.
             self._workers.sync([chunk])
-            self._pauses.pop(chunk, None)
             outcomes.append(Outcome(chunk, None, self._known_wrong(chunk, wrong)))
         return outcomes
 
@@ -323,23 +325,29 @@ class Keeper:
         self._files.remove(chunk)
         self._set_budget()
 
+    def _lost(self, chunk: int, why: OSError) -> None:
+        """Gives up a chunk that the medium does not take. Unless somebody waits, it is not fetched again at once."""
+        log(f"chunk {chunk} is given up: the disk does not take it: {why}")
+        if self._policy.present[chunk]:
+            self._evict(chunk)
+        if why.errno in FULL:
+            self._full(int(self._allocated[chunk]))
+        self._pause(chunk)
+
     def _failed(self, chunk: int, problem: BaseException) -> list[Outcome]:
         waiting = self._policy.awaited(chunk)
         self._policy.failed(chunk)
-        now = time.monotonic()
         if isinstance(problem, OSError) and problem.errno in FULL:
-            # As much as there is now is what fits. Whoever waits gets the next room that can be made.
+            # Whoever waits gets the next room that can be made.
             need = int(self._allocated[chunk])
-            self._ceiling.set(self._policy.used + self._files.gone_bytes(), need)
-            self._set_budget()
+            self._full(need)
             if waiting:
                 self._policy.ask(chunk)
                 if self._policy.victims(need, chunk) is not None:
                     return []
                 self._policy.unask(chunk)
             problem = self._ceiling.error(self._policy.used, self._budget)
-        _, pause = self._pauses.get(chunk, (0.0, _FIRST_PAUSE))
-        self._pauses[chunk] = now + pause, min(2 * pause, _LONGEST_PAUSE)
+        self._pause(chunk)
         if not isinstance(problem, PacktrainError):
             problem = RemoteError(f"{self.url}: chunk {chunk} cannot be fetched: {type(problem).__name__}: {problem}")
         if isinstance(problem, CorruptRecord):
@@ -351,7 +359,17 @@ class Keeper:
         # The first time it may have been on the way, so whoever asks next has it fetched again.
         self._corrupt[chunk] = time.monotonic() + _REMEMBERED_SECONDS if chunk in self._corrupt else 0.0, error
 
+    def _pause(self, chunk: int) -> None:
+        """Fetches a chunk again only after a while, unless somebody waits for it."""
+        _, pause = self._pauses.get(chunk, (0.0, _FIRST_PAUSE))
+        self._pauses[chunk] = time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE)
+
     # Room
+
+    def _full(self, need: int) -> None:
+        """The file system has no room for `need` bytes: as much as there is now is what fits."""
+        self._ceiling.set(self._policy.used + self._files.gone_bytes(), need)
+        self._set_budget()
 
     def _set_budget(self) -> None:
         """Tells the policy what chunks may take."""
@@ -426,6 +444,7 @@ class Keeper:
 
 
 def log(message: str) -> None:
-    """Writes a line to the fetcher's log."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-    sys.stderr.flush()
+    """Writes a line to the fetcher's log, unless the disk is full."""
+    with suppress(OSError):
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        sys.stderr.flush()

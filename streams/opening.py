@@ -21,7 +21,7 @@ from packtrain._remote.urls import Url
 from packtrain._staging.backing import Backing
 from packtrain._staging.copying import wait_for_build_lock
 from packtrain._staging.eviction import Usage, discard_copy, look_at_sources, make_room
-from packtrain._staging.files import Location, in_blocks
+from packtrain._staging.files import BLOCK, Location, in_blocks
 from packtrain._staging.folder import Folder
 from packtrain._staging.locks import Lease
 from packtrain._staging.notes import RESERVATION, allocated_bytes, read_reservation, write_reservation
@@ -120,8 +120,8 @@ def open_stream(
 def _whole(manifest: Manifest) -> int:
     """Bytes that a cache with all of a dataset takes at most."""
     index = sum(in_blocks(file.bytes) for file in _files(manifest))
-    # Chunks take whole blocks, and there are table, plan and log.
-    return index + manifest.bytes + manifest.bytes // 50 + _SLACK
+    # Chunks take whole blocks, of which a small shard has one of its own, and there are table, plan and log.
+    return index + manifest.bytes + manifest.bytes // 50 + len(manifest.shards) * BLOCK + _SLACK
 
 
 def _reserve(root: Root, key: str, entry: Folder | None, url: Url, manifest: Manifest, budget: int, most: int) -> None:

@@ -68,7 +68,10 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
             )
         os.close(theirs)
         theirs = -1
-        ready, _, _ = select.select([ours], [], [], START_SECONDS)
+        # Not select.select, which refuses descriptors above 1023.
+        answers = select.poll()
+        answers.register(ours, select.POLLIN)
+        ready = answers.poll(START_SECONDS * 1000)
         data = os.read(ours, 1 << 16) if ready else b""
     finally:
         os.close(ours)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -46,7 +46,8 @@ class Workers:
         self._fetching: Final = ThreadPoolExecutor(threads, "fetch")
         self._syncing: Final = ThreadPoolExecutor(1, "sync")
         self._results: Final = deque[Result]()
-        self._lost: Final = deque[tuple[int, OSError]]()
+        self._synced: Final = deque[tuple[int, OSError | None]]()
+        self._last_sync: Future[None] | None = None
         self.woken, self._wake = socket.socketpair()
         self.woken.setblocking(False)
         self._wake.setblocking(False)
@@ -57,7 +58,7 @@ class Workers:
 
     def sync(self, chunks: Iterable[int]) -> None:
         """Has the files of chunks brought to the medium. Nobody waits for it."""
-        self._syncing.submit(self.sync_now, chunks)
+        self._last_sync = self._syncing.submit(self.sync_now, chunks)
 
     def results(self) -> Iterator[Result]:
         """What became of chunks since the last call."""
@@ -67,11 +68,17 @@ class Workers:
             while True:
                 yield self._results.popleft()
 
-    def lost(self) -> Iterator[tuple[int, OSError]]:
-        """Chunks that the medium did not take, and why."""
+    @property
+    def syncing(self) -> bool:
+        """True if files are still to be brought to the medium."""
+        # They are in one line: what came last is done last.
+        return self._last_sync is not None and not self._last_sync.done()
+
+    def synced(self) -> Iterator[tuple[int, OSError | None]]:
+        """Chunks that are on the medium since the last call, and those that it did not take, with the reason."""
         with suppress(IndexError):
             while True:
-                yield self._lost.popleft()
+                yield self._synced.popleft()
 
     def close(self) -> None:
         """Ends the threads."""
@@ -98,4 +105,6 @@ class Workers:
             try:
                 self._files.sync(chunk)
             except OSError as error:
-                self._lost.append((chunk, error))
+                self._synced.append((chunk, error))
+            else:
+                self._synced.append((chunk, None))

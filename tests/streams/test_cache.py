@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers.datasets import make_dataset
-from helpers.local_objects import SPEC
+from helpers.local_objects import SPEC, LocalObjects
 from helpers.streaming import (
     URL,
     MiB,
@@ -28,12 +29,13 @@ from helpers.streaming import (
 )
 from helpers.waiting import wait_until
 
-from packtrain._core.locks import lock_holders
+from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._streams import connections, cutting
 from packtrain._streams.client import ChunkCache
-from packtrain._streams.entry import CHUNKS, address
+from packtrain._streams.entry import CHUNKS, LOCK, address
+from packtrain._streams.opening import open_stream
 from packtrain._streams.starting import digest_of_access, start_fetcher
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
@@ -58,6 +60,13 @@ class TestContent:
         assert len(cache.table) > 1
         for chunk in range(len(cache.table)):
             assert read(cache, chunk) == remote.expected(cache, chunk)
+
+    def test_tiny_shards_fit_without_a_budget(self, remote: Remote) -> None:
+        """Each is a chunk of its own, which takes a whole block of the file system."""
+        write_plain(remote.dataset, [[1]] * 4000, gap=0)
+        _, cache = open_stream(URL, remote.place, None, LocalObjects(), fetch_with=SPEC)
+        state = cache.state()
+        assert cache.table.allocated.sum() <= state["budget"] - state["overhead"]
 
     def test_records_of_any_size(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[17 * MiB, 3, 0], [], [0], [100] * 300], order=False)
@@ -361,6 +370,64 @@ class TestKills:
         remote.store.fault("slow", 1)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.25)
         assert read(cache, 3, None) == remote.expected(cache, 3), "one that only waits for the store answers"
+
+    def test_one_that_takes_no_connection_is_named(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As it hangs, more and more connections wait to be accepted, until there is no room for another one."""
+        write_plain(remote.dataset, [[1000] * 100])
+        cache = remote.open(4 * MiB)
+        monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.2)
+        with (
+            Lock(cache.entry / LOCK),
+            socket.socket(socket.AF_UNIX) as hanging,
+            socket.socket(socket.AF_UNIX) as first,
+            address(cache.entry) as where,
+        ):
+            hanging.bind(where)
+            hanging.listen(0)
+            first.connect(where)
+            with pytest.raises(RemoteError, match=rf"process {os.getpid()}\) has not said anything.*end it"):
+                cache.state()
+
+    def test_a_fork_while_a_connection_begins(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The fetcher notices the end of a process that has left a copy of its connection behind."""
+        write_plain(remote.dataset, [[1000] * 100])
+        cache = remote.open(4 * MiB)
+        watcher = remote.open(4 * MiB)
+        assert watcher.state()["clients"] == 1
+        children: list[int] = []
+
+        def connect(line: connections.Line) -> None:
+            connected(line)
+            child = os.fork()
+            if not child:
+                signal.pause()
+            children.append(child)
+
+        connected = connections.Line.connect
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(connections.Line, "connect", connect)
+                assert cache.state()["clients"] == 2
+            cache.close()
+            wait_until(lambda: watcher.state()["clients"] == 1, "the connection has ended", 10)
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+    def test_a_process_with_many_open_files_starts_one(self, remote: Remote) -> None:
+        """More than `select.select` takes."""
+        write_plain(remote.dataset, [[1000] * 100])
+        cache = remote.open(4 * MiB)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(2048, limits[1])), limits[1]))
+        descriptors = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+        try:
+            assert read(cache, 0) == remote.expected(cache, 0)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
     def test_one_that_cannot_begin_says_why(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,13 +16,15 @@ from helpers.local_objects import SPEC, LocalObjects
 from helpers.streaming import MiB, Remote, fetcher_pid, kill_fetcher, read, write_plain
 from helpers.waiting import wait_until
 
+from packtrain._core.locks import lock_holders
+from packtrain._core.opening import open_regular
 from packtrain._core.processes import boot_id
-from packtrain._streams import cutting, server
+from packtrain._streams import client, cutting
 from packtrain._streams.chunk_files import ChunkFiles
 from packtrain._streams.client import ChunkCache
-from packtrain._streams.entry import CHUNKS, PRESENT, SOCKET
-from packtrain._streams.fetcher import serve
+from packtrain._streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET
 from packtrain._streams.keeper import Keeper
+from packtrain._streams.starting import start_fetcher
 from packtrain.errors import StagingError
 
 TABLE = [f"table-{name}.npy" for name in ("bounds", "shard", "bytes", "firsts", "start", "stop", "chunk", "position")]
@@ -207,11 +210,77 @@ class TestPowerCuts:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fails)
             fetch(keeper, 0)
-            wait_until(lambda: keeper._workers._lost, "a worker is lost")
+            wait_until(lambda: not keeper.fetching, "it has been tried")
         keeper.results()
         assert not cache.present[0]
         fetch(keeper, 0)
         assert cache.present[0]
+
+    @pytest.mark.parametrize("code", [errno.EIO, errno.EDQUOT])
+    def test_a_disk_that_takes_nothing_is_left_alone_for_a_while(
+        self, code: int, remote: Remote, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What nobody waits for is fetched again after pauses, each longer than the one before."""
+
+        def fails(descriptor: int) -> None:
+            raise OSError(code, os.strerror(code))
+
+        def settled() -> bool:
+            keeper.results()
+            keeper.let_go()
+            keeper.decide()
+            return not keeper.fetching
+
+        now = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        keeper.fill(True)
+        counts = []
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fails)
+            for second in range(12):
+                now[0] = 1000.0 + second * 1.001
+                while not (settled() and settled()):
+                    time.sleep(0.001)
+                counts.append(sum(name.endswith(".tar") for name, *_ in remote.store.reads()) // len(cache.table))
+        # After 1, 2, 4 and 8 seconds more.
+        assert counts == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4]
+        now[0] += 60
+        while not (settled() and settled()):
+            time.sleep(0.001)
+        assert all(cache.present)
+
+    def test_it_is_not_idle_before_everything_is_on_the_medium(
+        self, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A fetcher that ended now would hold its lock, and answer nobody, until it is."""
+        slow = threading.Event()
+        monkeypatch.setattr(ChunkFiles, "sync", lambda *_: slow.wait(60))
+        try:
+            fetch(keeper, 0)
+            assert keeper.fetching
+        finally:
+            slow.set()
+        wait_until(lambda: not keeper.fetching, "it is on the medium")
+
+    def test_one_that_came_back_while_it_was_opened(
+        self, remote: Remote, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is read is the file that has the name, not the one that went, whose bytes nobody counts."""
+        whole = read(cache, 0)
+        swapped: list[int] = []
+
+        def swapping(path: Path, *, follow: bool) -> int:
+            descriptor = open_regular(path, follow=follow)
+            if not swapped:
+                swapped.append(os.fstat(descriptor).st_ino)
+                path.unlink()
+                path.write_bytes(whole)
+            return descriptor
+
+        monkeypatch.setattr(client, "open_regular", swapping)
+        descriptor = cache.open(0)
+        assert os.fstat(descriptor).st_ino == cache.path(0).stat().st_ino != swapped[0]
+        os.close(descriptor)
 
 
 class TestEntries:
@@ -230,17 +299,23 @@ class TestEntries:
             read(cache, 1)
         assert read(new, 1) == remote.expected(new, 1)
 
-    def test_a_socket_that_is_not_its_own(self, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A fetcher that ends leaves the socket of another one alone."""
-        monkeypatch.setattr(server, "IDLE_SECONDS", 0.1)
-        ready = threading.Event()
-        fetcher = threading.Thread(target=serve, args=(cache.entry, SPEC, ready.set))
-        fetcher.start()
-        assert ready.wait(60)
+    def test_a_socket_that_is_not_its_own(self, cache: ChunkCache) -> None:
+        """A fetcher whose socket is replaced ends, since nobody finds it, and leaves the other one alone."""
+        assert start_fetcher(cache.entry, SPEC) == {"ok": True}
         (cache.entry / SOCKET).unlink()
         (cache.entry / SOCKET).write_text("another's")
-        fetcher.join(60)
+        wait_until(lambda: not lock_holders((cache.entry / LOCK).stat()), "the fetcher has ended")
         assert (cache.entry / SOCKET).read_text() == "another's"
+        assert SOCKET in (cache.entry / LOG).read_text()
+
+    def test_a_socket_that_is_removed(self, remote: Remote, cache: ChunkCache) -> None:
+        """Who comes next finds a fetcher, and who was there before goes on."""
+        read(cache, 0)
+        old = fetcher_pid(cache)
+        (cache.entry / SOCKET).unlink()
+        other = remote.open(4 * MiB)
+        assert fetcher_pid(other) != old
+        assert read(other, 1) == read(cache, 1) == remote.expected(cache, 1)
 
     def test_an_entry_that_is_removed(self, cache: ChunkCache) -> None:
         shutil.rmtree(cache.entry)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers.local_objects import STORE
-from helpers.streaming import MiB, Remote, assert_whole, consume, kill_fetcher, read, taken, write_plain
+from helpers.streaming import MiB, Remote, assert_whole, consume, fetcher_pid, kill_fetcher, read, taken, write_plain
 from helpers.waiting import wait_until
 
 from packtrain._streams import cutting
@@ -169,6 +169,21 @@ class TestBudget:
         for chunk in range(30, 60):
             assert read(cache, chunk) == remote.expected(cache, chunk)
         wait_until(lambda: cache.state()["present"] >= 30, "chunks stay again")
+
+    def test_a_disk_without_room_for_a_line_of_the_log(self, remote: Remote, mounted: Callable[[str], Path]) -> None:
+        """A fetcher that cannot say what is wrong lives on."""
+        remote.place = mounted("size=40m")
+        cache = remote.open(budget_for(remote, CHUNKS))
+        fetcher = fetcher_pid(cache)
+        with (remote.place / "others").open("wb", buffering=0) as others, suppress(OSError):
+            while True:
+                others.write(bytes(4096))
+        for _ in range(3):
+            with pytest.raises(NoRoom, match="is full"):
+                cache.path(3, 60)
+        (remote.place / "others").unlink()
+        assert read(cache, 3) == remote.expected(cache, 3)
+        assert fetcher_pid(cache) == fetcher
 
     def test_a_disk_without_room_for_one_chunk(self, remote: Remote, mounted: Callable[[str], Path]) -> None:
         remote.place = mounted("size=40m")
