@@ -26,6 +26,7 @@ from .ceiling import Ceiling
 from .chunk_files import ChunkFiles
 from .chunks import ChunkTable
 from .entry import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
+from .failures import Failures
 from .fetching import Source, Wrong
 from .policy import IN_FLIGHT, Policy, Reading
 from .workers import Workers
@@ -39,12 +40,8 @@ _MOST_IN_FLIGHT: Final = 512 << 20
 """Bytes of chunks that are fetched at the same time, unless it is one chunk."""
 _GATHER_SECONDS: Final = 3.0
 """How long a new fetcher waits for the clients of the one before it, which may allow more than the first that comes."""
-_REMEMBERED_SECONDS: Final = 60.0
-"""How long a chunk is not fetched again, whoever asks for it, if its records were not what was packed two times."""
 _LINGER_SECONDS: Final = 1.0
 """How long readers have to let go of a chunk before another one goes instead."""
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
 
 
 class Outcome(NamedTuple):
@@ -115,10 +112,7 @@ class Keeper:
         self._wrong: Final = dict[int, tuple[Wrong, ...]]()
         """Records that are wrong, of chunks that are there."""
         self._ahead: Final = dict[int, None]()
-        self._pauses: Final = dict[int, tuple[float, float]]()
-        """Chunks that failed: when they may be tried again without being asked for, and the pause after that."""
-        self._corrupt: Final = dict[int, tuple[float, CorruptRecord]]()
-        """Chunks of which records were not what was packed: until when nobody tries again, and the error."""
+        self._failures: Final = Failures()
         self._ceiling: Final = Ceiling(entry)
         self._stuck_until = 0.0
         self._fetched = self._fetched_bytes = 0
@@ -136,7 +130,7 @@ class Keeper:
     @property
     def restless(self) -> bool:
         """True if there may soon be something to decide although nobody says anything."""
-        return bool(self._files.gone_bytes() or self._pauses or self._ceiling.bytes is not None)
+        return bool(self._files.gone_bytes() or self._failures or self._ceiling.bytes is not None)
 
     def check(self) -> None:
         """Makes sure that the cache is still the one that was opened.
@@ -195,14 +189,13 @@ class Keeper:
         if there:
             # Its file was damaged or deleted by somebody else, or the store may have other records by now.
             self._evict(chunk)
-        self._pauses.pop(chunk, None)
+        self._failures.end_pause(chunk)
         self._policy.ask(chunk)
         return False
 
     def known_problem(self, chunk: int, *, check: bool) -> CorruptRecord | None:
-        """Why a chunk cannot be had, as was found a short time ago. Args: as for `ask`."""
-        until, error = self._corrupt.get(chunk, (0.0, None))
-        return None if time.monotonic() >= until or (check and chunk in self._wrong) else error
+        """Why a chunk cannot be had that was wrong two times, a short time ago. Args: as for `ask`."""
+        return None if check and chunk in self._wrong else self._failures.believed(chunk)
 
     def unask(self, chunk: int) -> None:
         """Nobody waits for a chunk any more."""
@@ -249,7 +242,7 @@ class Keeper:
         """What has become of the chunks that were fetched since the last call."""
         for chunk, why in self._workers.synced():
             if why is None:
-                self._pauses.pop(chunk, None)
+                self._failures.end_pause(chunk)
             else:
                 self._lost(chunk, why)
         outcomes = []
@@ -278,7 +271,7 @@ class Keeper:
         outcomes, gone = list[Outcome](), False
         for chunk in policy.victims(0) or ():
             self._evict(chunk)
-        paused = {chunk for chunk, (until, _) in self._pauses.items() if until > now}
+        paused = self._failures.paused()
         wanted = policy.wanted(IN_FLIGHT, but=paused)
         known = {*wanted, *policy.fetching, *paused}
         later = 0
@@ -311,11 +304,11 @@ class Keeper:
 
     def _known_wrong(self, chunk: int, wrong: tuple[Wrong, ...]) -> CorruptRecord | None:
         if not wrong:
-            self._corrupt.pop(chunk, None)
+            self._failures.sound(chunk)
             return None
         self._wrong[chunk] = wrong
         error = self._source.corrupt(chunk, wrong[0])
-        self._remember(chunk, error)
+        self._failures.corrupt(chunk, error)
         log(f"chunk {chunk}: {error}" + (f"; and {len(wrong) - 1} others in it" if wrong[1:] else ""))
         return error
 
@@ -332,7 +325,7 @@ class Keeper:
             self._evict(chunk)
         if why.errno in FULL:
             self._full(int(self._allocated[chunk]))
-        self._pause(chunk)
+        self._failures.pause(chunk)
 
     def _failed(self, chunk: int, problem: BaseException) -> list[Outcome]:
         waiting = self._policy.awaited(chunk)
@@ -347,22 +340,13 @@ class Keeper:
                     return []
                 self._policy.unask(chunk)
             problem = self._ceiling.error(self._policy.used, self._budget)
-        self._pause(chunk)
+        self._failures.pause(chunk)
         if not isinstance(problem, PacktrainError):
             problem = RemoteError(f"{self.url}: chunk {chunk} cannot be fetched: {type(problem).__name__}: {problem}")
         if isinstance(problem, CorruptRecord):
-            self._remember(chunk, problem)
+            self._failures.corrupt(chunk, problem)
         log(f"chunk {chunk}: {problem}")
         return [Outcome(chunk, problem)]
-
-    def _remember(self, chunk: int, error: CorruptRecord) -> None:
-        # The first time it may have been on the way, so whoever asks next has it fetched again.
-        self._corrupt[chunk] = time.monotonic() + _REMEMBERED_SECONDS if chunk in self._corrupt else 0.0, error
-
-    def _pause(self, chunk: int) -> None:
-        """Fetches a chunk again only after a while, unless somebody waits for it."""
-        _, pause = self._pauses.get(chunk, (0.0, _FIRST_PAUSE))
-        self._pauses[chunk] = time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE)
 
     # Room
 
