@@ -186,7 +186,7 @@ class TestBesideEachOther:
                     run()
 
     @pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-    def test_parts_need_no_locks(
+    def test_no_run_needs_locks(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
     ) -> None:
         import errno
@@ -199,6 +199,8 @@ class TestBesideEachOther:
             pack_part(listing, tmp_path, part)
         merge(tmp_path, max_rejects=2)
         assert tree(tmp_path) == expected
+        pack(listing, tmp_path / "whole", OPTIONS, max_rejects=2)
+        assert tree(tmp_path / "whole") == expected
 
     def test_temporaries_of_others_stay_until_the_merge(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path
