@@ -90,6 +90,7 @@ def pack(
         OutputConflict: `out` holds something else, or another packer is working there; or a part is asked for of a
             finished dataset that has lost shards.
         CorruptFile: `out` holds a dataset or plan that is damaged.
+        UnreadableFile: What `out` holds of earlier runs cannot be read.
         TooManyRejects: More lines were refused than allowed; by a part, in its own shards. Finished shards are kept.
         ShardFailed: A shard failed twice for a reason other than the content of its images.
         NoSpace: The file system of `out` is full. Finished shards are kept.

@@ -127,7 +127,11 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 
 def _done_by_another(task: ShardTask) -> ShardProgress | None:
     """What another process has made of the same shard, of which this one does not know; None if there is nothing."""
-    note = load_note(task.folder, task.plan, task.number, task.output.holds)
+    try:
+        with file_errors(task.folder, ShardFailed, verb="read"):
+            note = load_note(task.folder, task.plan, task.number, task.output.holds)
+    except UnreadableFile as error:
+        raise ShardFailed(str(error)) from error
     if note is not None and not (task.retry_rejects and note.rejects):
         return ShardProgress(task.number, len(task.entries), note.rejects)
     if holds(task.folder, MANIFEST):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
@@ -32,7 +33,7 @@ from packtrain._packer.notes import load_note, note_path
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.plan import Plan
 from packtrain._packer.traces import Trace
-from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UsageError
+from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
 
 COUNT = 12
 SHARDS = 6
@@ -154,6 +155,34 @@ def test_a_part_may_be_given_in_three_ways(listing: Path, tmp_path: Path, monkey
         pack(listing, tmp_path, OPTIONS, part=3)  # type: ignore[arg-type]
 
 
+def test_a_note_that_cannot_be_read_stops_every_run_that_needs_it(
+    listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever packed on would pack everything again, because of one wrong permission or one moment of a bad network."""
+    pack_part(listing, tmp_path, "1/1")
+    before, note = tree(tmp_path), note_path(tmp_path, Plan.load(tmp_path).shards[1].name)
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(path) == note:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", refuse)
+        for run in (
+            lambda: pack_part(listing, tmp_path, "2/3"),
+            lambda: pack(listing, tmp_path, OPTIONS, max_rejects=2),
+            lambda: merge(tmp_path, max_rejects=2),
+            lambda: pack_status(tmp_path),
+        ):
+            with pytest.raises(UnreadableFile, match=f"the note {note} cannot be read: Permission denied: give this"):
+                run()
+    assert tree(tmp_path) == before
+    merge(tmp_path, max_rejects=2)
+    assert tree(tmp_path) == expected
+
+
 def test_more_parts_than_shards_are_no_harm(listing: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     reports = [pack_part(listing, tmp_path, f"{number}/{SHARDS + 2}") for number in range(SHARDS + 2, 0, -1)]
     assert [report.packed for report in reports] == [0, 0, *[1] * SHARDS]
@@ -189,8 +218,6 @@ class TestBesideEachOther:
     def test_no_run_needs_locks(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
     ) -> None:
-        import errno
-
         def flock(*_: object) -> None:
             raise OSError(getattr(errno, number), "no locks here")
 
