@@ -112,7 +112,6 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
     _require_encoder(task)
     if not task.role:
         remove_temporaries(task.folder, task.name)
-        return _pack(task, report)
     if (done := _done_by_another(task)) is not None:
         return done
     with traced(task.output, task.name, task.role):
@@ -127,6 +126,8 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 
 def _done_by_another(task: ShardTask) -> ShardProgress | None:
     """What another process has made of the same shard, of which this one does not know; None if there is nothing."""
+    if not task.role:
+        return None
     try:
         with file_errors(task.folder, ShardFailed, verb="read"):
             note = load_note(task.folder, task.plan, task.number, task.output.holds)
@@ -150,7 +151,7 @@ def _pack(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProg
                 fsync_file(temporary)
                 checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)
-                if task.role and (done := _done_by_another(task)) is not None:
+                if (done := _done_by_another(task)) is not None:
                     return done
                 _remove_note(task)
                 sidecars = tuple(

@@ -38,7 +38,7 @@ class UnderWay:
         shard: Name of the shard.
         host: Name of the machine.
         process: Id of the process there.
-        run: What the run calls itself, such as ``part 3/16``.
+        run: What the run calls itself, such as ``part 3/16`` or ``run without parts``.
         job: Number of the Slurm job, or None.
     """
 

@@ -22,7 +22,7 @@ from helpers.support import encoded, image_set, picture, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, PackProgress, Part, merge, open_dataset, pack, pack_status
+from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status
 from packtrain._cli.pack_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
@@ -481,6 +481,60 @@ class TestStatus:
         (one,) = pack_status(tmp_path).under_way
         assert one.process == stopped.pid
 
+    def test_a_run_removes_the_traces_of_processes_that_have_ended(self, listing: Path, tmp_path: Path) -> None:
+        """However the run ends. Another machine would take them to be at work; of its own, nobody here can tell."""
+        pack_part(listing, tmp_path, "1/3")
+        mine, parts = ProcessName.mine(), tmp_path / "parts"
+        dead, far = replace(mine, start=mine.start + 1), replace(mine, machine="0" * 12)
+        traces = [parts / f"{shard.name}.packing" for shard in Plan.load(tmp_path).shards[3:6]]
+        for path, process in zip(traces, (dead, mine, far), strict=True):
+            path.write_bytes(replace(Trace.mine("part 2/2"), process=str(process)).dump())
+        with pytest.raises(Stopped):
+            pack_part(listing, tmp_path, "2/3", on_progress=stop_after(1))
+        assert set(parts.glob("*.packing")) == set(traces[1:])
+
+    @pytest.mark.parametrize("part", ["1/1", None])
+    def test_a_run_that_can_leave_no_trace_packs_all_the_same(
+        self,
+        listing: Path,
+        expected: dict[str, bytes],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        part: str | None,
+    ) -> None:
+        write = Path.write_bytes
+
+        def fill(path: Path, data: bytes) -> int:
+            write(path, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(Path, "write_bytes", fill)
+        pack(listing, tmp_path, OPTIONS, part=part, max_rejects=2)
+        if part is not None:
+            assert {path.suffix for path in (tmp_path / "parts").iterdir()} == {".npz"}
+            merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+    def test_a_run_without_parts_says_what_it_packs(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[PackStatus] = []
+        write = shard_module._write
+
+        def look(*arguments: Any) -> Any:
+            seen.append(pack_status(tmp_path))
+            return write(*arguments)
+
+        monkeypatch.setattr(shard_module, "_write", look)
+        pack(listing, tmp_path, OPTIONS, max_rejects=2)
+        names = [shard.name for shard in Plan.load(tmp_path).shards]
+        assert [(one.shard, one.run) for status in seen for one in status.under_way] == [
+            (name, "run without parts") for name in names
+        ]
+        assert [status.missing for status in seen] == [tuple(names[number + 1 :]) for number in range(SHARDS)]
+        assert all(status.seconds_left for status in seen[1:])
+        assert tree(tmp_path) == expected
+
     def test_what_is_no_trace_says_nothing(self, stopped: subprocess.Popen[str], tmp_path: Path) -> None:
         (trace,) = (tmp_path / "parts").glob("*.packing")
         for content in (b"", b"\xff", b"[]", b'{"host": 1}', bytes(1 << 17)):
@@ -539,12 +593,15 @@ class TestStatus:
 
         def engine(_: object, tasks: Iterable[Any], **__: object) -> Any:
             name = [str(task) for task in tasks][3]
+            far = replace(Trace.mine("cluster"), process=f"{0:012}-1-2")
+            (tmp_path / "parts" / f"{name}.packing").write_bytes(far.dump())
             raise pickle.loads(pickle.dumps(ShardFailed(message.format(name), shard=name)))
 
         with pytest.raises(ShardFailed):
             pack(listing, tmp_path, OPTIONS, max_rejects=2, engine=cast(Any, engine))
         status = pack_status(tmp_path)
         (one,) = status.failed
+        assert status.under_way == ()
         assert (one.shard, one.run, len(status.missing)) == (Plan.load(tmp_path).shards[3].name, "cluster", SHARDS - 1)
         assert str(one).startswith(f"{one.shard}: cluster on ")
 
@@ -579,6 +636,7 @@ class TestStatus:
         status = pack_status(out)
         assert ["killed by SIGKILL" in one.why for one in status.failed if one.shard == "train-000000.tar"] == [True]
         assert not [path for path in out.iterdir() if is_temporary(path)], "these workers have ended for certain"
+        assert not list((out / "parts").glob("*.packing")), "another machine would take them to be at work"
         pack(listing, out, options, part="1/1")
         assert merge(out).records == 40
 
