@@ -22,7 +22,7 @@ from helpers.support import encoded, image_set, picture, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status
+from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status, verify
 from packtrain._cli.pack_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
@@ -183,6 +183,13 @@ def test_a_note_that_cannot_be_read_stops_every_run_that_needs_it(
     assert tree(tmp_path) == expected
 
 
+def test_a_part_reports_the_refused_lines_of_its_shards_alone(listing: Path, tmp_path: Path) -> None:
+    """One line cannot be parsed, and belongs to no shard."""
+    reports = [pack_part(listing, tmp_path, f"{number}/3") for number in (1, 2, 3)]
+    assert sum(report.rejects for report in reports) == 1
+    assert pack_status(tmp_path).rejects == merge(tmp_path, max_rejects=2).rejects == 2
+
+
 def test_more_parts_than_shards_are_no_harm(listing: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     reports = [pack_part(listing, tmp_path, f"{number}/{SHARDS + 2}") for number in range(SHARDS + 2, 0, -1)]
     assert [report.packed for report in reports] == [0, 0, *[1] * SHARDS]
@@ -267,6 +274,36 @@ class TestBesideEachOther:
         assert report.missing == 0
         merge(tmp_path, max_rejects=2)
         assert tree(tmp_path) == expected
+
+    @pytest.mark.parametrize("changed", [False, True])
+    def test_a_shard_that_is_replaced_after_the_merge_has_its_bytes_or_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+    ) -> None:
+        """One machine sees an image late; its shard takes the place of another's, which has just been merged."""
+        listing, out = image_set(tmp_path / "images", COUNT), tmp_path / "out"
+        options, image = replace(OPTIONS, seed=None), tmp_path / "images" / "image 0.jpg"
+        good, remove_note = image.read_bytes(), shard_module._remove_note
+        if changed:
+            image.write_bytes(b"<html>")
+
+        def meanwhile(task: Any) -> None:
+            monkeypatch.setattr(shard_module, "_remove_note", remove_note)
+            image.write_bytes(good)
+            pack(listing, out, options, part="1/1")
+            merge(out)
+            remove_note(task)
+
+        monkeypatch.setattr(shard_module, "_remove_note", meanwhile)
+        if changed:
+            with pytest.raises(OutputConflict, match=r"was merged while train-000000\.tar was packed once more"):
+                pack(listing, out, options, part="1/1", max_rejects=1)
+            (out / "train-000000.tar").unlink()
+            pack(listing, out, options)
+            assert verify(out).problems == ()
+        else:
+            assert pack(listing, out, options, part="1/1").complete_before
+        pack(listing, tmp_path / "local", options)
+        assert tree(out) == tree(tmp_path / "local")
 
     def test_several_merges_at_once_write_the_same(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path
@@ -388,18 +425,19 @@ class TestMerge:
         assert tree(tmp_path / "out") == tree(tmp_path / "local")
         assert merge(tmp_path / "out", max_rejects=0).complete_before, "it was accepted once"
 
-    def test_refused_lines_are_tried_again_by_the_parts_that_have_them(self, tmp_path: Path) -> None:
+    def test_refused_lines_of_parts_are_tried_again_by_a_run_without_them(self, tmp_path: Path) -> None:
+        """A part would replace what a merge beside it has just read."""
         listing = image_set(tmp_path / "images", COUNT)
         good = (tmp_path / "images" / "image 5.jpg").read_bytes()
         (tmp_path / "images" / "image 5.jpg").write_bytes(b"<html>")
         for part in ("1/2", "2/2"):
             pack(listing, tmp_path / "out", OPTIONS, part=part, max_rejects=1)
         (tmp_path / "images" / "image 5.jpg").write_bytes(good)
-        again = [
-            pack(listing, tmp_path / "out", OPTIONS, part=f"{number}/3", retry_rejects=True) for number in (1, 2, 3)
-        ]
-        assert sum(report.packed for report in again) == 1
-        merge(tmp_path / "out", max_rejects=0)
+        before = tree(tmp_path / "out")
+        with pytest.raises(UsageError, match=r"--retry-rejects replaces finished shards.* run it without --part"):
+            pack(listing, tmp_path / "out", OPTIONS, part="1/3", retry_rejects=True)
+        assert tree(tmp_path / "out") == before
+        assert pack(listing, tmp_path / "out", OPTIONS, max_rejects=0, retry_rejects=True).packed == 1
         pack(listing, tmp_path / "local", OPTIONS)
         found = tree(tmp_path / "out")
         assert {name for name, data in tree(tmp_path / "local").items() if found[name] != data} == set()
@@ -420,8 +458,6 @@ def test_a_finished_dataset_is_left_alone_and_never_reopened(
     pack(listing, tmp_path, OPTIONS, max_rejects=2)
     report = pack_part(listing, tmp_path, "2/3")
     assert (report.complete_before, report.packed, report.part) == (True, 0, "2/3")
-    with pytest.raises(OutputConflict, match="it has refused lines: run the same command without --part"):
-        pack_part(listing, tmp_path, "2/3", retry_rejects=True)
     assert tree(tmp_path) == expected
     lost = tmp_path / Plan.load(tmp_path).shards[3].name
     lost.unlink()

@@ -19,7 +19,7 @@ from PIL import Image
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.notes import ListFacts, load_note
+from packtrain._packer.notes import ListFacts, load_note, note_path
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
@@ -217,3 +217,18 @@ class TestUnreadable:
 
         monkeypatch.setattr(os, "open", failing)
         self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)
+
+
+def test_refused_lines_are_not_packed_again_into_a_dataset_that_was_merged_meanwhile(
+    listing: Path, tmp_path: Path
+) -> None:
+    """And nobody is told that they were."""
+    task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
+    pack_shard(task, nothing)
+    (tmp_path / "manifest.json").touch()
+    before = left(tmp_path)
+    note_path(tmp_path, task.name).unlink()
+    assert pack_shard(replace(task, role="cluster"), nothing).lines == COUNT
+    with pytest.raises(ShardFailed, match="was merged while refused lines were packed again"):
+        pack_shard(replace(task, role="cluster", retry_rejects=True), nothing)
+    assert left(tmp_path) == {name: data for name, data in before.items() if not name.endswith(".npz")}
