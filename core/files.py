@@ -26,6 +26,8 @@ from .processes import ProcessName
 
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
+_KEPT_BYTES: Final = 180
+"""How much of a file's name is in that of its temporary: file systems allow 255 bytes, and a process takes up to 62."""
 _MAKE_ROOM: Final = "make room"
 _NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
@@ -40,7 +42,13 @@ def temporary_path(final: Path, owner: ProcessName | None = None) -> Path:
         owner: Process that writes the file, if others are to know; see `remove_abandoned`.
     """
     by = "" if owner is None else f"{owner}-"
-    return final.with_name(f".{final.name}{_TEMPORARY}{by}{uuid.uuid4().hex[:12]}")
+    return final.with_name(f".{_kept(final.name)}{_TEMPORARY}{by}{uuid.uuid4().hex[:12]}")
+
+
+def _kept(name: str) -> str:
+    """The end of a long name, where the numbers of shards are."""
+    data = os.fsencode(name)
+    return name if len(data) <= _KEPT_BYTES else data[-_KEPT_BYTES:].decode(errors="ignore")
 
 
 def is_temporary(path: Path) -> bool:
@@ -50,7 +58,7 @@ def is_temporary(path: Path) -> bool:
 
 def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Removes what crashed writers left in `folder`: of files called `name` (a glob), by default of any file."""
-    for path in folder.glob(f".{name}{_TEMPORARY}*"):
+    for path in folder.glob(f".{_kept(name)}{_TEMPORARY}*"):
         path.unlink(missing_ok=True)
 
 
@@ -161,10 +169,11 @@ def checksum_file(path: Path) -> int:
 def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Holds a kernel lock on an existing file, so that only one packer works in its folder, or only those that share.
 
+    Where a file system has no locks, or keeps them to one machine, nobody is told of the others.
+
     Args:
         path: The file.
-        shared: True for one of several that work in the folder together. They need no lock among themselves, so it is
-            no error if the file system has none; and there may be some on other machines that it does not tell of.
+        shared: True for one of several that work in the folder together.
 
     Raises:
         OutputConflict: Another process holds the lock in a way that excludes this one.
@@ -177,7 +186,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
             f"another packer is working in {path.parent}. Wait for it or stop it, then run the command again"
         ) from error
     except OSError as error:
-        if not shared or error.errno not in _NO_LOCKS:
+        if error.errno not in _NO_LOCKS:
             raise
     with lock or nullcontext():
         yield

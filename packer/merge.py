@@ -46,6 +46,7 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
             them.
         TooManyRejects: More lines were refused than allowed.
         CorruptFile: The plan, or the manifest of a finished dataset, is damaged.
+        UnreadableFile: The note of a shard cannot be read.
     """
     with output_at(place_of("out", out)) as output:
         return merge_output(output, max_rejects)

@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import CorruptFile, OutputConflict, UnreadableFile
 from packtrain._core.files import write_file
 from packtrain._core.index import ROW_COLUMNS
 from packtrain._core.manifest import MANIFEST, Count, Sha256, ShardInfo, check_shard_names
 from packtrain._core.opening import open_regular, read_regular
+from packtrain._core.problems import error_kind, reason
 from packtrain._core.schema import Schema
 from packtrain._core.typed import parse_json
 
@@ -135,13 +136,22 @@ def load_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
 
     It has to be packed if there is no note, if the note is damaged or belongs to another plan, or if a file of the
     shard is missing or has another size than the note says, which `holds` finds out.
+
+    Raises:
+        UnreadableFile: Nobody knows, because the note cannot be read.
+        OSError: Nobody knows, because the shard cannot be looked at.
     """
     note = read_note(folder, plan, number, holds)
     return None if isinstance(note, str) else note
 
 
 def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | str:
-    """The same as `load_note`; in place of None, why there is none, for a message that begins with the shard's name."""
+    """The same as `load_note`; in place of None, why there is none, for a message that begins with the shard's name.
+
+    Raises:
+        UnreadableFile: Nobody knows, because the note cannot be read.
+        OSError: Nobody knows, because the shard cannot be looked at.
+    """
     path = note_path(folder, plan.shards[number].name)
     try:
         data = memoryview(read_regular(path, _MOST_BYTES))
@@ -157,8 +167,8 @@ def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
             return _DAMAGED
         if any(len(values) != facts.info.records for values in columns.values()):
             return _DAMAGED
-    except FileNotFoundError:
-        return "is not packed yet"
+    except OSError as error:
+        return _unread(path, error)
     except Exception:
         # A note that was not written by packtrain can make numpy and zipfile raise anything.
         return _DAMAGED
@@ -171,12 +181,22 @@ def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo
     try:
         with os.fdopen(open_regular(path), "rb") as file, _archive(file) as archive:
             facts = parse_json(NoteFacts, _member(archive, f"{_FACTS}.npy").tobytes())
-    except FileNotFoundError:
-        return "is not packed yet"
+    except OSError as error:
+        return _unread(path, error)
     except Exception:
         # As above.
         return _DAMAGED
     return _wrong(facts, plan, number, holds) or facts
+
+
+def _unread(path: Path, error: OSError) -> str:
+    """Why there is no note. One that may be sound is not taken for damaged: its shard would be packed again."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "is not packed yet"
+    # numpy raises an OSError without a number.
+    if error.errno is None or error_kind(error) is CorruptFile:
+        return _DAMAGED
+    raise UnreadableFile(f"the note {path} cannot be read: {reason(error)}", file=f"{PARTS}/{path.name}") from error
 
 
 def without_note(folder: Path, plan: Plan) -> list[int]:
@@ -222,10 +242,14 @@ def _forms(columns: dict[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[i
 
 
 def shard_is_present(folder: Path, info: ShardInfo) -> bool:
-    """Returns True if the shard and its sidecars are regular files of the right sizes."""
+    """Returns True if the shard and its sidecars are regular files of the right sizes.
+
+    Raises:
+        OSError: Nobody knows, because they cannot be looked at.
+    """
     try:
         found = [(os.stat(folder / file.name), file.bytes) for file in (info, *info.sidecars)]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return all(stat.S_ISREG(there.st_mode) and there.st_size == size for there, size in found)
 

@@ -135,8 +135,12 @@ class LocalOutput:
             else:
                 # It need not outlive a crash of the machine.
                 temporary = temporary_path(path)
-                temporary.write_bytes(data)
-                temporary.rename(path)
+                try:
+                    temporary.write_bytes(data)
+                    temporary.rename(path)
+                except OSError:
+                    temporary.unlink(missing_ok=True)
+                    raise
 
     def finish(self) -> None:
         """All is there."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.errors import CorruptFile
+from packtrain._core.errors import CorruptFile, OutputConflict
 from packtrain._core.index import Index, text_column
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo, holds
 
 from .listing import Listing, Reject
 from .notes import ListFacts, NoteFacts, ShardNote, make_parts
@@ -77,6 +77,20 @@ def manifest_of(output: Output, plan: Plan) -> Manifest:
             f"{output.address}: manifest and plan do not belong together. Pack into another folder", file=PLAN
         )
     return manifest
+
+
+def require_as_merged(output: Output, info: ShardInfo) -> None:
+    """Makes sure that a shard that has just been packed was merged like this, if it was merged meanwhile.
+
+    Raises:
+        OutputConflict: Another process has packed it with other bytes, which the manifest is about.
+    """
+    if holds(output.folder, MANIFEST) and info not in Manifest.load(output.folder).shards:
+        raise OutputConflict(
+            f"{output.address} was merged while {info.name} was packed once more, now with other bytes, because its "
+            "images differ from what another process has read. Remove this shard and run the same command without "
+            "--part, which packs it again"
+        )
 
 
 def _require_index(output: Output, manifest: Manifest) -> None:

@@ -19,7 +19,7 @@ from .plan import Plan
 from .rejects import RejectGuard
 from .reports import PackProgress
 from .shard import ShardProgress, ShardTask, pack_shard
-from .traces import leave_failure
+from .traces import leave_failure, remove_ended, remove_packing
 
 CLUSTER: Final = "cluster"
 """The role of a cluster's tasks, see `ShardTask`: a machine that was taken for dead may still be at work on one."""
@@ -100,13 +100,16 @@ class Run:
             if self.engine is not None:
                 self.output.gather([self.plan.shards[number].name for number in missing])
         except ShardFailed as error:
-            # A worker that was killed could not say so itself.
-            if error.shard is not None and self._worker_role:
+            # A worker that was killed could not say so itself, on whichever machine.
+            if error.shard is not None:
                 leave_failure(self.output, error.shard, self._worker_role, str(error))
+                if self.engine is not None:
+                    remove_packing(self.output, error.shard)
             raise
         finally:
             # Workers that were stopped could not clean up.
             (remove_abandoned if self.role else remove_temporaries)(self.output.folder)
+            remove_ended(self.output)
         return remarks
 
     @property

@@ -31,7 +31,7 @@ from .places import fetched_list, output_at, require_usable
 from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
-from .reopen import manifest_of, reopen
+from .reopen import manifest_of, reopen, require_as_merged
 from .reports import PackProgress, PackReport, dataset_report
 from .run import Run
 
@@ -71,7 +71,8 @@ def pack(
             time at most; by default as many as the engine can.
         max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
             percentage above zero allows at least one.
-        retry_rejects: True to pack shards that have refused lines again.
+        retry_rejects: True to pack shards that have refused lines again, which a part cannot do. Where there are no
+            locks, as in an object store, nobody may merge meanwhile.
         spool: Folder of this machine for shards that are on their way to an object store, one per worker; None for the
             folder of temporary files.
         engine: What packs the shards: None for this machine, or ``RayEngine()`` for a Ray cluster, whose machines must
@@ -90,6 +91,7 @@ def pack(
         OutputConflict: `out` holds something else, or another packer is working there; or a part is asked for of a
             finished dataset that has lost shards.
         CorruptFile: `out` holds a dataset or plan that is damaged.
+        UnreadableFile: What `out` holds of earlier runs cannot be read.
         TooManyRejects: More lines were refused than allowed; by a part, in its own shards. Finished shards are kept.
         ShardFailed: A shard failed twice for a reason other than the content of its images.
         NoSpace: The file system of `out` is full. Finished shards are kept.
@@ -101,6 +103,11 @@ def pack(
     part = _part_of(part, engine)
     check_run(workers, on_progress)
     flag("retry_rejects", retry_rejects)
+    if retry_rejects and part is not None:
+        # A merge reads notes of finished shards, and so may others; whoever replaces these must be alone.
+        raise UsageError(
+            "--retry-rejects replaces finished shards, which a part cannot do beside others: run it without --part"
+        )
     target, listed = place_of("out", out), place_of("source", source)
     if engine is not None:
         target, listed, options = _seen_from_elsewhere(target, listed, options)
@@ -211,7 +218,7 @@ def _pack_part(run: Run, part: str) -> PackReport:
     """Packs the missing shards of a part, while others may pack theirs, or the same."""
     output, plan, folder = run.output, run.plan, run.output.folder
     if (folder / MANIFEST).exists():
-        return replace(_still_complete(output, plan, retry_rejects=run.retry_rejects), part=part)
+        return replace(_still_complete(output, plan), part=part)
     remove_abandoned(folder)
     missing = run.missing()
     remarks = run.pack(missing)
@@ -219,9 +226,12 @@ def _pack_part(run: Run, part: str) -> PackReport:
     output.prepare()
     if (folder / MANIFEST).exists():
         # All was merged meanwhile, perhaps before the notes of the last shards were written.
+        for number in missing:
+            if not isinstance(facts := read_facts(folder, plan, number, output.holds), str):
+                require_as_merged(output, facts.info)
         remove_notes(folder)
         output.finish()
-        return replace(_still_complete(output, plan, retry_rejects=False), part=part)
+        return replace(_still_complete(output, plan), part=part)
     # What is nowhere is being packed again by others.
     notes = [read_facts(folder, plan, number, output.holds) for number in run.numbers]
     there = [facts for facts in notes if not isinstance(facts, str)]
@@ -232,7 +242,7 @@ def _pack_part(run: Run, part: str) -> PackReport:
         resumed=len(run.numbers) - len(missing),
         records=sum(facts.info.records for facts in there),
         bytes=sum(facts.info.bytes for facts in there),
-        rejects=run.guard.total,
+        rejects=sum(len(facts.rejects) for facts in there),
         duplicates=run.images.duplicates,
         remarks=dict(remarks.most_common()),
         part=part,
@@ -240,14 +250,14 @@ def _pack_part(run: Run, part: str) -> PackReport:
     )
 
 
-def _still_complete(output: Output, plan: Plan, *, retry_rejects: bool) -> PackReport:
+def _still_complete(output: Output, plan: Plan) -> PackReport:
     """The report on a finished dataset, which parts do not reopen: they could not agree on when to."""
     manifest = manifest_of(output, plan)
     lost = [info.name for info in manifest.shards if not output.holds(info)]
-    if lost or (retry_rejects and manifest.rejects):
-        why = f"{len(lost)} of its shards are missing (first: {lost[0]})" if lost else "it has refused lines"
+    if lost:
         raise OutputConflict(
-            f"{output.address} is finished, but {why}: run the same command without --part, which packs these again"
+            f"{output.address} is finished, but {len(lost)} of its shards are missing (first: {lost[0]}): run the same "
+            "command without --part, which packs these again"
         )
     return dataset_report(output, manifest, complete_before=True)
 

@@ -35,6 +35,7 @@ from .listing import Encoded, ListedSample, Reject, Source
 from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_columns, note_path
 from .output import Output
 from .plan import Plan
+from .reopen import require_as_merged
 from .sources import Refused
 from .traces import traced
 
@@ -107,12 +108,12 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         ShardFailed: A source file cannot be read, for a reason other than its content; or the shard cannot be written;
             or the libraries that decide the stored bytes are not those of the plan.
         NoSpace: The file system of the dataset is full.
+        OutputConflict: Another process has packed the shard with other bytes, and it was merged like that.
     """
     set_pixel_limit(task.pixel_limit)
     _require_encoder(task)
     if not task.role:
         remove_temporaries(task.folder, task.name)
-        return _pack(task, report)
     if (done := _done_by_another(task)) is not None:
         return done
     with traced(task.output, task.name, task.role):
@@ -126,11 +127,25 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 
 
 def _done_by_another(task: ShardTask) -> ShardProgress | None:
-    """What another process has made of the same shard, of which this one does not know; None if there is nothing."""
-    note = load_note(task.folder, task.plan, task.number, task.output.holds)
+    """What another process has made of the same shard, of which this one does not know; None if there is nothing.
+
+    Raises:
+        ShardFailed: The dataset was finished although its refused lines were to be packed again; or nobody can tell.
+    """
+    if not task.role:
+        return None
+    try:
+        with file_errors(task.folder, ShardFailed, verb="read"):
+            note = load_note(task.folder, task.plan, task.number, task.output.holds)
+    except UnreadableFile as error:
+        raise ShardFailed(str(error)) from error
     if note is not None and not (task.retry_rejects and note.rejects):
         return ShardProgress(task.number, len(task.entries), note.rejects)
     if holds(task.folder, MANIFEST):
+        if task.retry_rejects:
+            raise ShardFailed(
+                f"{task.output.address} was merged while refused lines were packed again. Run the same command again"
+            )
         return ShardProgress(task.number, len(task.entries), ())
     return None
 
@@ -146,25 +161,34 @@ def _pack(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProg
                 fsync_file(temporary)
                 checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)
-                if task.role and (done := _done_by_another(task)) is not None:
+                if (done := _done_by_another(task)) is not None:
                     return done
-                _remove_note(task)
-                sidecars = tuple(
-                    _write_sidecar(final.with_suffix(suffix), data)
-                    for suffix, data in sorted(finished.sidecars.items())
-                )
-                publish(temporary, final)
+                _replace(task, temporary, info, written, finished)
         finally:
             temporary.unlink(missing_ok=True)
-        shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), sidecars)
-        facts = NoteFacts(plan.sha256, shard, tuple(written.rejects), task.listed)
-        columns = note_columns(plan.schema, written.lines, written.labels, written.placed(finished.offsets))
-        note = ShardNote(facts, columns, text_column(written.paths, len(written.paths)))
-        try:
-            task.output.shard_done(note)
-        except RemoteError as error:
-            raise ShardFailed(str(error)) from error
     return ShardProgress(task.number, len(task.entries), tuple(written.rejects), dict(written.remarks))
+
+
+def _replace(task: ShardTask, temporary: Path, info: FileInfo, written: _Written, finished: WrittenShard) -> None:
+    """Gives a shard and its sidecars their names, in the place of earlier ones, and leaves the note."""
+    plan, final = task.plan, task.folder / task.name
+    sidecars = {final.with_suffix(suffix): data for suffix, data in sorted(finished.sidecars.items())}
+    infos = tuple(FileInfo(path.name, len(data), crc32c(data)) for path, data in sidecars.items())
+    shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), infos)
+    facts = NoteFacts(plan.sha256, shard, tuple(written.rejects), task.listed)
+    columns = note_columns(plan.schema, written.lines, written.labels, written.placed(finished.offsets))
+    note = ShardNote(facts, columns, text_column(written.paths, len(written.paths)))
+    try:
+        _remove_note(task)
+        for path, data in sidecars.items():
+            write_file(path, [data])
+        publish(temporary, final)
+        task.output.shard_done(note)
+    except RemoteError as error:
+        raise ShardFailed(str(error)) from error
+    finally:
+        # Also where this has failed, because a merge has removed the temporary, or the folder of notes.
+        require_as_merged(task.output, shard)
 
 
 def _remove_note(task: ShardTask) -> None:
@@ -267,11 +291,6 @@ def _not_the_files_fault(
         f"cannot read {error.filename} (line {entry.line}): {error.strerror}. The file is not at fault, so it is not "
         f"refused. {way_out(error)}"
     )
-
-
-def _write_sidecar(path: Path, data: bytes) -> FileInfo:
-    write_file(path, [data])
-    return FileInfo(path.name, len(data), crc32c(data))
 
 
 def _require_encoder(task: ShardTask) -> None:

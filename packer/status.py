@@ -38,7 +38,7 @@ class UnderWay:
         shard: Name of the shard.
         host: Name of the machine.
         process: Id of the process there.
-        run: What the run calls itself, such as ``part 3/16``.
+        run: What the run calls itself, such as ``part 3/16`` or ``run without parts``.
         job: Number of the Slurm job, or None.
     """
 
@@ -127,6 +127,7 @@ def pack_status(out: str | os.PathLike[str]) -> PackStatus:
         UsageError: `out` is no path.
         OutputConflict: Nothing was packed there.
         CorruptFile: The plan, or the manifest of a finished dataset, is damaged.
+        UnreadableFile: The note of a shard cannot be read.
         PackError: The folder cannot be read.
     """
     with output_at(place_of("out", out)) as output:

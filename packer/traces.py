@@ -25,6 +25,8 @@ from .output import Output
 PACKING: Final = ".packing"
 FAILED: Final = ".failed"
 PACKED: Final = ".packed"
+ALONE: Final = "run without parts"
+"""The role of a run that has none."""
 _MOST_BYTES: Final = 1 << 16
 _LONGEST_REASON: Final = 2000
 
@@ -36,7 +38,7 @@ class Trace:
     Attributes:
         host: Name of its machine.
         process: The process, as `ProcessName` writes it.
-        role: What the run calls itself, such as ``part 3/16``.
+        role: What the run calls itself, such as ``part 3/16``, or `ALONE`.
         job: Number of the Slurm job, with that of the task in an array; None outside of Slurm.
         why: Why it has failed; None if it has not.
         seconds: How long packing took; None if it is not done.
@@ -52,7 +54,7 @@ class Trace:
     @classmethod
     def mine(cls, role: str) -> Self:
         """That of this process, which is packing."""
-        return cls(os.uname().nodename, str(ProcessName.mine()), role, _slurm_job(os.environ))
+        return cls(os.uname().nodename, str(ProcessName.mine()), role or ALONE, _slurm_job(os.environ))
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self | None:
@@ -71,24 +73,43 @@ class Trace:
 def traced(output: Output, shard: str, role: str) -> Iterator[None]:
     """Leaves a trace while a shard is packed, and then that it is packed, or has failed."""
     mine, began = Trace.mine(role), time.monotonic()
-    output.trace(shard + PACKING, mine.dump())
+    _leave(output, shard + PACKING, mine)
     try:
         yield
-        output.trace(shard + FAILED, None)
-        output.trace(shard + PACKED, replace(mine, seconds=time.monotonic() - began).dump())
+        _leave(output, shard + FAILED, None)
+        _leave(output, shard + PACKED, replace(mine, seconds=time.monotonic() - began))
     except (PacktrainError, MemoryError) as error:
         leave_failure(output, shard, role, str(error) or "out of memory")
         raise
     finally:
         # Another process may have begun the same shard meanwhile. Of an object store, the folder does not tell.
         if Trace.load(output.folder, shard + PACKING) in (mine, None):
-            output.trace(shard + PACKING, None)
+            _leave(output, shard + PACKING, None)
 
 
 def leave_failure(output: Output, shard: str, role: str, why: str) -> None:
-    """Leaves a trace of a failure, if that can be done: where a disk is full, the error itself is what matters."""
+    """Leaves a trace of a failure."""
+    _leave(output, shard + FAILED, replace(Trace.mine(role), why=why[:_LONGEST_REASON]))
+
+
+def remove_packing(output: Output, shard: str) -> None:
+    """Removes the trace of whoever packs a shard, who is known to have ended."""
+    _leave(output, shard + PACKING, None)
+
+
+def remove_ended(output: Output) -> None:
+    """Removes the traces of processes of this machine that have ended without a word."""
+    for path in (output.folder / PARTS).glob(f"*{PACKING}"):
+        trace = Trace.load(output.folder, path.name)
+        process = None if trace is None else ProcessName.parse(trace.process)
+        if process is not None and process.ended:
+            _leave(output, path.name, None)
+
+
+def _leave(output: Output, name: str, trace: Trace | None) -> None:
+    """Leaves a trace, or removes it, if that can be done: where a disk is full, the work itself is what matters."""
     with suppress(PacktrainError, OSError):
-        output.trace(shard + FAILED, replace(Trace.mine(role), why=why[:_LONGEST_REASON]).dump())
+        output.trace(name, None if trace is None else trace.dump())
 
 
 def _slurm_job(environment: Mapping[str, str]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import fsync_folder, locked, make_folder, temporary_path, write_file
+from packtrain._core.locks import Lock
 from packtrain._core.manifest import PLAN
 
 _AT_FDCWD: Final = -100
@@ -100,9 +101,10 @@ def only_updater(folder: Path) -> Iterator[None]:
 def _remove_abandoned(folder: Path) -> None:
     """Removes what indexers left that were killed."""
     for path in folder.parent.glob(f".{folder.name}.tmp-*"):
-        with suppress(OSError, OutputConflict):
+        with suppress(OSError):
             if not os.listdir(path):
                 path.rmdir()
             else:
-                with locked(path / PLAN):
+                # Where there are no locks, nobody can tell.
+                with Lock(path / PLAN, wait=False, flags=os.O_RDWR):
                     shutil.rmtree(path)

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from packtrain._core import files, mounts
 from packtrain._core.cores import available_cores
 from packtrain._core.locks import Lock
+from packtrain._core.processes import ProcessName
 from packtrain.errors import NoSpace, OutputConflict, PackError, ShardFailed
 
 
@@ -80,6 +81,21 @@ def test_temporary_files_are_told_from_others_and_removed_by_name(tmp_path: Path
     assert set(tmp_path.iterdir()) == {tmp_path / name for name in names}
 
 
+@pytest.mark.parametrize("letter", ["n", "é", "\udcff"])
+def test_the_temporary_of_the_longest_name_can_be_written_and_is_found(tmp_path: Path, letter: str) -> None:
+    """Shards differ at the end of their names."""
+    long = letter * (244 // len(os.fsencode(letter)))
+    names = [f"{long}-{number:06}.tar" for number in range(2)]
+    owner = ProcessName("f" * 12, 10**10 - 1, 10**20 - 1)
+    first, second = (files.temporary_path(tmp_path / name, owner) for name in names)
+    for path in (first, second, tmp_path / names[0]):
+        path.touch()
+    assert files.is_temporary(first)
+    files.remove_temporaries(tmp_path, names[0])
+    assert set(tmp_path.iterdir()) == {second, tmp_path / names[0]}
+    files.write_file(tmp_path / names[1], [b"whole"])
+
+
 @pytest.mark.parametrize("size", [0, 1, files.MiB - 1, files.MiB, 2 * files.MiB + 5])
 def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
@@ -119,6 +135,19 @@ class TestLocked:
             pass
         with files.locked(path), pytest.raises(BlockingIOError):
             Lock(path, shared=shared, wait=False)
+
+    @pytest.mark.parametrize("shared", [False, True])
+    @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+    def test_a_file_system_without_locks_is_no_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, number: int
+    ) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, "no locks here")
+
+        monkeypatch.setattr("fcntl.flock", flock)
+        (tmp_path / "plan.json").touch()
+        with files.locked(tmp_path / "plan.json", shared=shared):
+            pass
 
     def test_a_file_that_is_to_be_locked_is_not_made(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError), files.locked(tmp_path / "plan.json"):

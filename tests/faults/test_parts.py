@@ -89,11 +89,11 @@ def test_a_part_that_is_killed_anywhere_is_packed_by_others(
 
 
 @pytest.mark.complete
-def test_a_part_that_is_killed_while_it_retries_refused_lines_leaves_nothing_wrong(
+def test_a_run_that_is_killed_while_it_retries_refused_lines_of_parts_leaves_nothing_wrong(
     packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, fault_points: FaultPoints
 ) -> None:
     """A shard of LMDB may have the same size with one record more, so that a note of before would seem to fit it."""
-    before, again = replace(small_job, format="lmdb"), replace(mended_job, format="lmdb", part="1/1")
+    before, again = replace(small_job, format="lmdb"), replace(mended_job, format="lmdb")
     replace(before, part="1/1").run(memory_path / "parts")
     out = renewed(memory_path / "out", memory_path / "parts")
     calls = packer.run(PACK, again.args(out), out).calls

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import shutil
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +33,7 @@ from packtrain._packer.notes import (
 )
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.plan import Plan
+from packtrain.errors import UnreadableFile
 
 PLAN = plan_of(image_list(4), 2)
 DTYPES = {
@@ -156,3 +159,39 @@ def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
         assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is None, offset
         path.write_bytes(sound)
     assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is not None
+
+
+@pytest.mark.parametrize("read", [load_note, read_facts])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_note_that_cannot_be_read_is_not_taken_for_a_damaged_one(
+    noted: Path, monkeypatch: pytest.MonkeyPatch, read: Any, number: int
+) -> None:
+    """Its shard would be packed again, on every machine that cannot read it."""
+    path = note_path(noted, PLAN.shards[0].name)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("packtrain._core.opening.open_regular", refuse)
+    monkeypatch.setattr("packtrain._packer.notes.open_regular", refuse)
+    with pytest.raises(UnreadableFile, match=f"the note {path} cannot be read: {os.strerror(number)}: ."):
+        read(noted, PLAN, 0, LocalOutput(noted).holds)
+
+
+@pytest.mark.parametrize("read", [load_note, read_facts])
+def test_a_shard_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(
+    noted: Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    info = read_facts(noted, PLAN, 0, LocalOutput(noted).holds).info  # type: ignore[union-attr]
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if Path(path).name == info.name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr("os.stat", refuse)
+    with pytest.raises(PermissionError):
+        shard_is_present(noted, info)
+    with pytest.raises(PermissionError):
+        read(noted, PLAN, 0, LocalOutput(noted).holds)

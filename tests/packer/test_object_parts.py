@@ -152,11 +152,11 @@ def test_a_note_does_not_outlive_the_shard_that_it_is_about(server: Server, list
             behind(server, Rule(Status(403), holds="tar.npz", method="PUT", times=None)),
             pytest.raises(ShardFailed, match="npz: the store does not let these credentials write it"),
         ):
-            pack(listing, url, OPTIONS, part="1/1", retry_rejects=True)
+            pack(listing, url, OPTIONS, retry_rejects=True)
         after = objects_of(server, url)
         (shard,) = (name for name in before if name.endswith(".tar") and after[name] != before[name])
         assert f"parts/{shard}.npz" not in after
-        pack(listing, url, OPTIONS, part="1/1", retry_rejects=True)
+        pack(listing, url, OPTIONS, retry_rejects=True)
         merge(url)
         pack(listing, tmp_path / "local", OPTIONS)
         assert objects_of(server, url) == tree(tmp_path / "local")
@@ -244,3 +244,24 @@ def test_a_machine_without_a_spool_makes_its_own_and_removes_it(server: Server, 
             assert list(there.folder.parent.glob("*"))
         assert there.folder.is_dir()
     assert not list(spools.iterdir())
+
+
+def test_a_shard_that_replaces_a_merged_one_has_its_bytes_or_is_an_error(
+    server: Server, listing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, options = listing.parent / "image 0.jpg", replace(OPTIONS, seed=None)
+    good, remove_note = image.read_bytes(), shard_module._remove_note
+
+    def others_are_faster(task: Any) -> None:
+        monkeypatch.setattr(shard_module, "_remove_note", remove_note)
+        image.write_bytes(good)
+        pack(listing, url, options, part="1/1")
+        merge(url)
+        remove_note(task)
+
+    image.write_bytes(b"<html>")
+    monkeypatch.setattr(shard_module, "_remove_note", others_are_faster)
+    with server.in_environment():
+        url = server.fresh()
+        with pytest.raises(OutputConflict, match=r"was merged while train-000000\.tar was packed once more"):
+            pack(listing, url, options, part="1/1", max_rejects=1)

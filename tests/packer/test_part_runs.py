@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
@@ -21,7 +22,7 @@ from helpers.support import encoded, image_set, picture, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, PackProgress, Part, merge, open_dataset, pack, pack_status
+from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status, verify
 from packtrain._cli.pack_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
@@ -32,7 +33,7 @@ from packtrain._packer.notes import load_note, note_path
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.plan import Plan
 from packtrain._packer.traces import Trace
-from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UsageError
+from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
 
 COUNT = 12
 SHARDS = 6
@@ -154,6 +155,41 @@ def test_a_part_may_be_given_in_three_ways(listing: Path, tmp_path: Path, monkey
         pack(listing, tmp_path, OPTIONS, part=3)  # type: ignore[arg-type]
 
 
+def test_a_note_that_cannot_be_read_stops_every_run_that_needs_it(
+    listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever packed on would pack everything again, because of one wrong permission or one moment of a bad network."""
+    pack_part(listing, tmp_path, "1/1")
+    before, note = tree(tmp_path), note_path(tmp_path, Plan.load(tmp_path).shards[1].name)
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(path) == note:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.open", refuse)
+        for run in (
+            lambda: pack_part(listing, tmp_path, "2/3"),
+            lambda: pack(listing, tmp_path, OPTIONS, max_rejects=2),
+            lambda: merge(tmp_path, max_rejects=2),
+            lambda: pack_status(tmp_path),
+        ):
+            with pytest.raises(UnreadableFile, match=f"the note {note} cannot be read: Permission denied: give this"):
+                run()
+    assert tree(tmp_path) == before
+    merge(tmp_path, max_rejects=2)
+    assert tree(tmp_path) == expected
+
+
+def test_a_part_reports_the_refused_lines_of_its_shards_alone(listing: Path, tmp_path: Path) -> None:
+    """One line cannot be parsed, and belongs to no shard."""
+    reports = [pack_part(listing, tmp_path, f"{number}/3") for number in (1, 2, 3)]
+    assert sum(report.rejects for report in reports) == 1
+    assert pack_status(tmp_path).rejects == merge(tmp_path, max_rejects=2).rejects == 2
+
+
 def test_more_parts_than_shards_are_no_harm(listing: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     reports = [pack_part(listing, tmp_path, f"{number}/{SHARDS + 2}") for number in range(SHARDS + 2, 0, -1)]
     assert [report.packed for report in reports] == [0, 0, *[1] * SHARDS]
@@ -186,11 +222,9 @@ class TestBesideEachOther:
                     run()
 
     @pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-    def test_parts_need_no_locks(
+    def test_no_run_needs_locks(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
     ) -> None:
-        import errno
-
         def flock(*_: object) -> None:
             raise OSError(getattr(errno, number), "no locks here")
 
@@ -199,6 +233,8 @@ class TestBesideEachOther:
             pack_part(listing, tmp_path, part)
         merge(tmp_path, max_rejects=2)
         assert tree(tmp_path) == expected
+        pack(listing, tmp_path / "whole", OPTIONS, max_rejects=2)
+        assert tree(tmp_path / "whole") == expected
 
     def test_temporaries_of_others_stay_until_the_merge(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path
@@ -238,6 +274,36 @@ class TestBesideEachOther:
         assert report.missing == 0
         merge(tmp_path, max_rejects=2)
         assert tree(tmp_path) == expected
+
+    @pytest.mark.parametrize("changed", [False, True])
+    def test_a_shard_that_is_replaced_after_the_merge_has_its_bytes_or_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+    ) -> None:
+        """One machine sees an image late; its shard takes the place of another's, which has just been merged."""
+        listing, out = image_set(tmp_path / "images", COUNT), tmp_path / "out"
+        options, image = replace(OPTIONS, seed=None), tmp_path / "images" / "image 0.jpg"
+        good, remove_note = image.read_bytes(), shard_module._remove_note
+        if changed:
+            image.write_bytes(b"<html>")
+
+        def meanwhile(task: Any) -> None:
+            monkeypatch.setattr(shard_module, "_remove_note", remove_note)
+            image.write_bytes(good)
+            pack(listing, out, options, part="1/1")
+            merge(out)
+            remove_note(task)
+
+        monkeypatch.setattr(shard_module, "_remove_note", meanwhile)
+        if changed:
+            with pytest.raises(OutputConflict, match=r"was merged while train-000000\.tar was packed once more"):
+                pack(listing, out, options, part="1/1", max_rejects=1)
+            (out / "train-000000.tar").unlink()
+            pack(listing, out, options)
+            assert verify(out).problems == ()
+        else:
+            assert pack(listing, out, options, part="1/1").complete_before
+        pack(listing, tmp_path / "local", options)
+        assert tree(out) == tree(tmp_path / "local")
 
     def test_several_merges_at_once_write_the_same(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path
@@ -359,18 +425,19 @@ class TestMerge:
         assert tree(tmp_path / "out") == tree(tmp_path / "local")
         assert merge(tmp_path / "out", max_rejects=0).complete_before, "it was accepted once"
 
-    def test_refused_lines_are_tried_again_by_the_parts_that_have_them(self, tmp_path: Path) -> None:
+    def test_refused_lines_of_parts_are_tried_again_by_a_run_without_them(self, tmp_path: Path) -> None:
+        """A part would replace what a merge beside it has just read."""
         listing = image_set(tmp_path / "images", COUNT)
         good = (tmp_path / "images" / "image 5.jpg").read_bytes()
         (tmp_path / "images" / "image 5.jpg").write_bytes(b"<html>")
         for part in ("1/2", "2/2"):
             pack(listing, tmp_path / "out", OPTIONS, part=part, max_rejects=1)
         (tmp_path / "images" / "image 5.jpg").write_bytes(good)
-        again = [
-            pack(listing, tmp_path / "out", OPTIONS, part=f"{number}/3", retry_rejects=True) for number in (1, 2, 3)
-        ]
-        assert sum(report.packed for report in again) == 1
-        merge(tmp_path / "out", max_rejects=0)
+        before = tree(tmp_path / "out")
+        with pytest.raises(UsageError, match=r"--retry-rejects replaces finished shards.* run it without --part"):
+            pack(listing, tmp_path / "out", OPTIONS, part="1/3", retry_rejects=True)
+        assert tree(tmp_path / "out") == before
+        assert pack(listing, tmp_path / "out", OPTIONS, max_rejects=0, retry_rejects=True).packed == 1
         pack(listing, tmp_path / "local", OPTIONS)
         found = tree(tmp_path / "out")
         assert {name for name, data in tree(tmp_path / "local").items() if found[name] != data} == set()
@@ -391,8 +458,6 @@ def test_a_finished_dataset_is_left_alone_and_never_reopened(
     pack(listing, tmp_path, OPTIONS, max_rejects=2)
     report = pack_part(listing, tmp_path, "2/3")
     assert (report.complete_before, report.packed, report.part) == (True, 0, "2/3")
-    with pytest.raises(OutputConflict, match="it has refused lines: run the same command without --part"):
-        pack_part(listing, tmp_path, "2/3", retry_rejects=True)
     assert tree(tmp_path) == expected
     lost = tmp_path / Plan.load(tmp_path).shards[3].name
     lost.unlink()
@@ -452,6 +517,60 @@ class TestStatus:
         (one,) = pack_status(tmp_path).under_way
         assert one.process == stopped.pid
 
+    def test_a_run_removes_the_traces_of_processes_that_have_ended(self, listing: Path, tmp_path: Path) -> None:
+        """However the run ends. Another machine would take them to be at work; of its own, nobody here can tell."""
+        pack_part(listing, tmp_path, "1/3")
+        mine, parts = ProcessName.mine(), tmp_path / "parts"
+        dead, far = replace(mine, start=mine.start + 1), replace(mine, machine="0" * 12)
+        traces = [parts / f"{shard.name}.packing" for shard in Plan.load(tmp_path).shards[3:6]]
+        for path, process in zip(traces, (dead, mine, far), strict=True):
+            path.write_bytes(replace(Trace.mine("part 2/2"), process=str(process)).dump())
+        with pytest.raises(Stopped):
+            pack_part(listing, tmp_path, "2/3", on_progress=stop_after(1))
+        assert set(parts.glob("*.packing")) == set(traces[1:])
+
+    @pytest.mark.parametrize("part", ["1/1", None])
+    def test_a_run_that_can_leave_no_trace_packs_all_the_same(
+        self,
+        listing: Path,
+        expected: dict[str, bytes],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        part: str | None,
+    ) -> None:
+        write = Path.write_bytes
+
+        def fill(path: Path, data: bytes) -> int:
+            write(path, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(Path, "write_bytes", fill)
+        pack(listing, tmp_path, OPTIONS, part=part, max_rejects=2)
+        if part is not None:
+            assert {path.suffix for path in (tmp_path / "parts").iterdir()} == {".npz"}
+            merge(tmp_path, max_rejects=2)
+        assert tree(tmp_path) == expected
+
+    def test_a_run_without_parts_says_what_it_packs(
+        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[PackStatus] = []
+        write = shard_module._write
+
+        def look(*arguments: Any) -> Any:
+            seen.append(pack_status(tmp_path))
+            return write(*arguments)
+
+        monkeypatch.setattr(shard_module, "_write", look)
+        pack(listing, tmp_path, OPTIONS, max_rejects=2)
+        names = [shard.name for shard in Plan.load(tmp_path).shards]
+        assert [(one.shard, one.run) for status in seen for one in status.under_way] == [
+            (name, "run without parts") for name in names
+        ]
+        assert [status.missing for status in seen] == [tuple(names[number + 1 :]) for number in range(SHARDS)]
+        assert all(status.seconds_left for status in seen[1:])
+        assert tree(tmp_path) == expected
+
     def test_what_is_no_trace_says_nothing(self, stopped: subprocess.Popen[str], tmp_path: Path) -> None:
         (trace,) = (tmp_path / "parts").glob("*.packing")
         for content in (b"", b"\xff", b"[]", b'{"host": 1}', bytes(1 << 17)):
@@ -510,12 +629,15 @@ class TestStatus:
 
         def engine(_: object, tasks: Iterable[Any], **__: object) -> Any:
             name = [str(task) for task in tasks][3]
+            far = replace(Trace.mine("cluster"), process=f"{0:012}-1-2")
+            (tmp_path / "parts" / f"{name}.packing").write_bytes(far.dump())
             raise pickle.loads(pickle.dumps(ShardFailed(message.format(name), shard=name)))
 
         with pytest.raises(ShardFailed):
             pack(listing, tmp_path, OPTIONS, max_rejects=2, engine=cast(Any, engine))
         status = pack_status(tmp_path)
         (one,) = status.failed
+        assert status.under_way == ()
         assert (one.shard, one.run, len(status.missing)) == (Plan.load(tmp_path).shards[3].name, "cluster", SHARDS - 1)
         assert str(one).startswith(f"{one.shard}: cluster on ")
 
@@ -550,6 +672,7 @@ class TestStatus:
         status = pack_status(out)
         assert ["killed by SIGKILL" in one.why for one in status.failed if one.shard == "train-000000.tar"] == [True]
         assert not [path for path in out.iterdir() if is_temporary(path)], "these workers have ended for certain"
+        assert not list((out / "parts").glob("*.packing")), "another machine would take them to be at work"
         pack(listing, out, options, part="1/1")
         assert merge(out).records == 40
 

@@ -19,10 +19,11 @@ from PIL import Image
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.notes import ListFacts, load_note
+from packtrain._packer.notes import ListFacts, load_note, note_path
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
+from packtrain._packer.traces import FAILED, PACKED
 from packtrain.errors import NoSpace, ShardFailed
 
 COUNT = 8
@@ -45,6 +46,11 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = image_set(tmp_path_factory.mktemp("images"), COUNT)
     (path.parent / f"image {BAD}.jpg").write_bytes(b"<html>")
     return path
+
+
+def left(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, without traces."""
+    return {name: data for name, data in tree(folder).items() if not name.endswith((FAILED, PACKED))}
 
 
 def nothing(_: ShardProgress) -> None:
@@ -102,12 +108,12 @@ def test_packing_it_again_gives_the_same_bytes_and_leaves_nothing_behind(
 ) -> None:
     task = task_in(tmp_path, listing, PackOptions(format_name))
     pack_shard(task, nothing)
-    once = tree(tmp_path)
+    once = left(tmp_path)
     name = task.plan.shards[0].name
     assert set(once) == {name, f"parts/{name}.npz"} | ({"train-000000.idx"} if format_name == "tar" else set())
     (tmp_path / f".{name}.tmp-0123456789ab").write_bytes(b"what a killed packer leaves")
     pack_shard(task, nothing)
-    assert tree(tmp_path) == once
+    assert left(tmp_path) == once
 
 
 def test_reports_count_the_lines_one_by_one(listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +132,7 @@ def test_an_environment_with_other_libraries_is_refused_before_anything_is_writt
     other = replace(task, plan=replace(task.plan, encoder="Pillow 1.0"))
     with pytest.raises(ShardFailed, match=r"made with Pillow 1\.0, but this environment has .*transcoder"):
         pack_shard(other, nothing)
-    assert tree(tmp_path) == {}
+    assert left(tmp_path) == {}
 
 
 def test_a_writer_that_fails_leaves_no_file(
@@ -139,7 +145,7 @@ def test_a_writer_that_fails_leaves_no_file(
     monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
     with pytest.raises(ShardFailed, match=r"cannot write to .*Input/output error"):
         pack_shard(task, nothing)
-    assert tree(tmp_path) == {}
+    assert left(tmp_path) == {}
 
 
 def test_the_free_space_in_a_message_is_that_of_the_moment_when_it_was_short(
@@ -162,7 +168,7 @@ def test_the_free_space_in_a_message_is_that_of_the_moment_when_it_was_short(
     with pytest.raises(NoSpace, match=r"no space left for .* 5 MiB free"):
         pack_shard(task, nothing)
     assert there == [True]
-    assert tree(tmp_path) == {}
+    assert left(tmp_path) == {}
 
 
 class TestUnreadable:
@@ -211,3 +217,18 @@ class TestUnreadable:
 
         monkeypatch.setattr(os, "open", failing)
         self.assert_fails_and_can_be_mended(listing, tmp_path / "out", monkeypatch.undo)
+
+
+def test_refused_lines_are_not_packed_again_into_a_dataset_that_was_merged_meanwhile(
+    listing: Path, tmp_path: Path
+) -> None:
+    """And nobody is told that they were."""
+    task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
+    pack_shard(task, nothing)
+    (tmp_path / "manifest.json").touch()
+    before = left(tmp_path)
+    note_path(tmp_path, task.name).unlink()
+    assert pack_shard(replace(task, role="cluster"), nothing).lines == COUNT
+    with pytest.raises(ShardFailed, match="was merged while refused lines were packed again"):
+        pack_shard(replace(task, role="cluster", retry_rejects=True), nothing)
+    assert left(tmp_path) == {name: data for name, data in before.items() if not name.endswith(".npz")}

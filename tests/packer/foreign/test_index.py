@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.foreign.pieces import Pieces
+from packtrain._packer.foreign.publish import building
 from packtrain._packer.foreign.shard_files import LocalFile
 from packtrain._packer.foreign.sources import expand_braces, find_shards
 
@@ -497,3 +499,15 @@ def test_verify_compares_shards_with_what_tarfile_finds(tmp_path: Path) -> None:
     assert any("crc32c" in message for message in problems())
     shard.unlink()
     assert problems()
+
+
+def test_indexers_leave_each_other_alone_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with building(tmp_path / "index", b"plan") as first, building(tmp_path / "index", b"plan"):
+        assert (first / "plan.json").read_bytes() == b"plan"
+    assert not list(tmp_path.iterdir())
