@@ -141,13 +141,16 @@ class TestLocked:
     def test_a_file_system_without_locks_is_no_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, number: int
     ) -> None:
+        asked = []
+
         def flock(*_: object) -> None:
+            asked.append(number)
             raise OSError(number, "no locks here")
 
         monkeypatch.setattr("fcntl.flock", flock)
         (tmp_path / "plan.json").touch()
         with files.locked(tmp_path / "plan.json", shared=shared):
-            pass
+            assert asked
 
     def test_a_file_that_is_to_be_locked_is_not_made(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError), files.locked(tmp_path / "plan.json"):
