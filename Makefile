@@ -56,8 +56,8 @@ CORES := $(shell nproc)
 more = $(shell echo $$(($(CORES) < 8 ? $(CORES) + $(1) : 8)))
 test: TEST_PROCESSES ?= $(call more,2)
 test-all: TEST_PROCESSES ?= $(call more,1)
-# Threads that wait must not spin: they would take the cores from the other processes.
-PYTEST = OMP_WAIT_POLICY=passive $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
+# Threads that wait must not spin: they would take the cores from the other processes. Those of NumPy's BLAS always do.
+PYTEST = OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: test
 test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is handed to pytest)
@@ -72,7 +72,7 @@ check: setup ## ruff, mypy strict and the layer test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/packaging/test_layers.py tests/packaging/test_packages.py
+	$(BIN)/pytest -q --complete tests/packaging/test_layers.py tests/packaging/test_packages.py
 
 .PHONY: bench
 bench: setup ## run the benchmarks (PACKTRAIN_IMAGES names a list of real images; ARGS=--quick shows that all works)

@@ -175,6 +175,7 @@ def test_all_sides_make_the_same_masks(masked: Path, side: str, torchvision: Any
     assert labels.shape == (BATCH,)
 
 
+@pytest.mark.complete
 def test_both_commands_read_the_shards_that_are_written(listed: Path, tmp_path: Path) -> None:
     written = indexing.write_shards(listed, tmp_path / "shards", 2 * indexing.SHARDS)
     assert len(list((tmp_path / "shards").iterdir())) == indexing.SHARDS
@@ -194,6 +195,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("side", growing.EPOCHS)
+@pytest.mark.complete
 def test_all_sides_read_all_records_in_every_epoch(grown: Path, side: str) -> None:
     with closing(growing.EPOCHS[side](grown)) as epochs:
         assert [sum(next(epochs)) for _ in range(2)] == [40, 40]
@@ -226,6 +228,7 @@ def test_webdataset_s_own_shards_are_indexed(listed: Path, tmp_path: Path) -> No
     assert dataset.targets.tolist() == [row % 4 for row in range(len(dataset))]
 
 
+@pytest.mark.complete
 def test_both_sides_of_a_recipe_validate_on_the_same_pixels(jpegs: Path, torchvision: Any) -> None:
     ours, theirs = (
         {

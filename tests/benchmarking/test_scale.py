@@ -25,6 +25,7 @@ def test_every_chunk_is_fetched_once_by_some_node() -> None:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.complete
 def test_the_order_meets_its_bounds(share: float) -> None:
     chunks = 500
     order = ChunkOrder(Places(chunks, 10).chunk_bounds(), 4, 2)

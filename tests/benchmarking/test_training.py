@@ -25,6 +25,7 @@ from benchmarks.training import ALONE, BACKENDS, ON_GPU, Trainer, is_full
 from benchmarks.workloads import WORKLOADS, prepare
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.complete
 
 
 @pytest.fixture(scope="module")

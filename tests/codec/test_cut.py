@@ -159,6 +159,7 @@ class TestPixels:
     @needs_transcoder
     @pytest.mark.parametrize("size", [(65500, 24), (24, 65500)])
     @pytest.mark.parametrize("mode", ["RGB", "L"])
+    @pytest.mark.complete
     def test_the_longest_sides(self, size: tuple[int, int], mode: str) -> None:
         data = encoded(noise(1, *size, mode))
         record, whole, random = transcoded(data), pixels(data), np.random.default_rng(0)

@@ -50,6 +50,7 @@ class TestPrepared:
             assert [end for _, end, _ in epoch] == [False] * 5 + [True]
             assert [applied for *_, applied in epoch] == [False, False, False, True, False, True]
 
+    @pytest.mark.complete
     def test_as_with_torchs_loader(self, runs: Any) -> None:
         class Rows(Numbers):
             def __getitem__(self, row: int) -> Any:

@@ -155,6 +155,7 @@ class TestResume:
             if step < len(whole):
                 assert fit(tmp_path / f"from {step}", checkpoint) == whole[step:], step
 
+    @pytest.mark.complete
     def test_loaders_of_several_lengths(self, runs: Any, tmp_path: Path) -> None:
         def fit(folder: Path, checkpoint: Path | None = None) -> dict[str, list[list[int]]]:
             folder.mkdir()

@@ -96,6 +96,7 @@ def test_a_store_gets_the_bytes_that_a_folder_gets(store: Server, listing: Path,
     assert not list((tmp_path / "spools").iterdir())
 
 
+@pytest.mark.complete
 def test_lists_and_images_may_lie_in_a_store(store: Server, listing: Path, tmp_path: Path) -> None:
     source = store.fresh()
     for path in listing.parent.iterdir():

@@ -209,6 +209,7 @@ def test_who_may_not_remove_anything_finishes_a_dataset(
     assert {name: data for name, data in there.items() if not name.startswith("parts/")} == tree(tmp_path / "local")
 
 
+@pytest.mark.complete
 def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, listing: Path) -> None:
     with pytest.raises(PackError, match=f"3 of 6 shards are missing from {half}: "):
         merge(half)

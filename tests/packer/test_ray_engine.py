@@ -216,6 +216,7 @@ print(*list(cloudpickle.loads(open({str(sent)!r}, "rb").read())("1.0", b"", 0.2)
 
 
 @a_driver
+@pytest.mark.complete
 def test_an_address_at_which_nothing_answers_is_refused_at_once(tmp_path: Path) -> None:
     for address, message in {
         "127.0.0.1:1": "no Ray cluster at 127.0.0.1:1 .*Start one: ray start --head",

@@ -300,7 +300,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no memory to stage to")
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(6, 20), pytest.param(100, 50, marks=pytest.mark.stress)], ids=["short", "long"]
+    ("examples", "steps"), [(4, 20), pytest.param(100, 50, marks=pytest.mark.stress)], ids=["short", "long"]
 )
 def test_the_root_is_what_a_dict_says(
     children: Children, faulty: FaultServer, datasets: tuple[Path, ...], place: Path, examples: int, steps: int

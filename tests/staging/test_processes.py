@@ -54,6 +54,7 @@ def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Pat
     assert_tidy(place, Path(path))
 
 
+@pytest.mark.complete
 def test_who_waits_is_told_for_whom(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
     source = big_dataset(tmp_path / "big", [40 << 20] * 4)
     copier = start()

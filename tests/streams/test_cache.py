@@ -61,6 +61,7 @@ class TestContent:
         for chunk in range(len(cache.table)):
             assert read(cache, chunk) == remote.expected(cache, chunk)
 
+    @pytest.mark.complete
     def test_tiny_shards_fit_without_a_budget(self, remote: Remote) -> None:
         """Each is a chunk of its own, which takes a whole block of the file system."""
         write_plain(remote.dataset, [[1]] * 4000, gap=0)

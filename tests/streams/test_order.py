@@ -106,6 +106,7 @@ def test_neighbouring_lanes_reach_their_common_chunk_together() -> None:
     assert shared >= 8
 
 
+@pytest.mark.complete
 def test_every_chunk_is_as_likely_in_every_window() -> None:
     order = ChunkOrder(bounds_of([3] * 24), 4, 2)
     counts = np.zeros((24, order.windows))

@@ -114,6 +114,7 @@ class TestBudget:
         wait_until(lambda: other.state()["present"] == 5, "the others are gone")
         assert taken(other.entry) <= small
 
+    @pytest.mark.complete
     def test_the_largest_counts_when_a_fetcher_dies_and_the_smaller_job_comes_first(self, remote: Remote) -> None:
         small, large = budget_for(remote, 5), budget_for(remote, 50)
         cache = remote.open(large)

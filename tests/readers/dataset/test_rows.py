@@ -109,6 +109,7 @@ def test_a_pytree_of_torch() -> None:
     assert tree_map(lambda tensor: tensor + 1, batch).image.tolist() == [2, 2]
 
 
+@pytest.mark.complete
 def test_lightning_moves_batches() -> None:
     require_module("lightning")
     # Lightning imports torchmetrics, and that imports torchvision if it is there.

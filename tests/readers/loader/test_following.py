@@ -157,6 +157,7 @@ def test_a_sample_by_position_is_that_of_the_epoch(root: Path) -> None:
     assert sorted(first + rest) == list(range(70)) and sorted(numbers(loader)) == of(newest)
 
 
+@pytest.mark.complete
 def test_early_positions_are_uniform_over_the_generation(root: Path) -> None:
     newest = grow(root, 80)
     rows, early = len(of(newest)), 25

@@ -175,6 +175,7 @@ def restore(rank: int, world: int, root: Path, folder: Path) -> list[int]:
     return numbers(loader)
 
 
+@pytest.mark.complete
 def test_a_distributed_checkpoint(tmp_path: Path) -> None:
     import_module("torch.distributed.checkpoint")  # here, and not in each rank
     root = tmp_path / "cache"

@@ -323,6 +323,7 @@ class TestWhoMakesIt:
         assert_same(epoch(dataset, 12, shuffle=False), [first])
 
     @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.complete
     def test_the_generators_of_this_process_are_left_alone(self, everything: ImageDataset, workers: int) -> None:
         def states() -> tuple[Any, ...]:
             numpys: Any = np.random.get_state()

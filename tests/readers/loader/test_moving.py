@@ -344,6 +344,7 @@ def test_bytes_are_counted_over_all_generations(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.complete
 def test_batches_grow_with_the_first_generations(tmp_path: Path, count: int) -> None:
     """Slots that were made for a generation of a few samples are made anew."""
     cache = Cache(tmp_path / "cache", shards=1)

@@ -50,6 +50,7 @@ def test_it_is_the_list_of_its_arrays(lengths: list[int], first: int, last: int)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
+@pytest.mark.complete
 def test_as_a_nested_tensor(lengths: list[int]) -> None:
     arrays = arrays_of(lengths, 3)
     nested = ragged(arrays).to_nested()

@@ -43,6 +43,7 @@ def rows_of(order: RepeatedAugmentation, key: int, batch: int, rank: int, world:
 
 
 @given(st.integers(1, 900), st.integers(1, 5), st.integers(1, 6), st.integers(1, 70), KEYS)
+@pytest.mark.complete
 def test_each_rank_gets_what_timms_sampler_gives_for_the_same_shuffle(
     sampler: Any, rows: int, repeats: int, world: int, batch: int, key: int
 ) -> None:

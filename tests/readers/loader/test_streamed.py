@@ -65,10 +65,8 @@ class TestEpochs:
             assert sorted(first) == expected and first != expected
             assert [sorted(epoch_of(loader)) for _ in range(2)] == [expected] * 2
 
-    @pytest.mark.parametrize(
-        "fault",
-        ["wrong", *(pytest.param(name, marks=pytest.mark.complete) for name in ("slow", "shifted", "zeros", "kill"))],
-    )
+    @pytest.mark.complete
+    @pytest.mark.parametrize("fault", ["wrong", "slow", "shifted", "zeros", "kill"])
     def test_faults_change_nothing(self, streamed: Streamed, fault: str) -> None:
         expected = content(streamed.local())
         dataset = streamed.open(streamed.part(0.4))
@@ -106,7 +104,7 @@ class TestEpochs:
         assert len(streamed.store.reads()) == reads
 
     @pytest.mark.complete
-    @pytest.mark.parametrize("share", [0.4, pytest.param(0.75, marks=pytest.mark.complete)])
+    @pytest.mark.parametrize("share", [0.4, 0.75])
     def test_a_steady_state_fetches_little_more_than_what_is_not_cached(self, streamed: Streamed, share: float) -> None:
         dataset = streamed.open(streamed.part(share))
         cache = cache_of(dataset)
@@ -291,17 +289,18 @@ class TestRanks:
 
 
 class TestDeaths:
-    def test_the_fetcher_may_die_at_any_time(self, streamed: Streamed, complete: bool) -> None:
+    @pytest.mark.complete
+    def test_the_fetcher_may_die_at_any_time(self, streamed: Streamed) -> None:
         expected = content(streamed.local())
         dataset = streamed.open(streamed.part(0.4))
         with loader_of(dataset) as loader:
-            for _ in range(2 if complete else 1):
+            for _ in range(2):
                 found: list[Any] = []
                 for number, (images, labels, rows) in enumerate(loader):
                     found += zip(
                         rows.tolist(), [image.numpy().tobytes() for image in images], labels.tolist(), strict=True
                     )
-                    if number % (6 if complete else 12) == 1:
+                    if number % 6 == 1:
                         kill_fetcher(cache_of(dataset))
                 assert sorted(found) == expected
 

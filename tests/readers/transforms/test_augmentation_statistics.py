@@ -149,6 +149,7 @@ def test_perspective(torchvision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert_same_categories(ours, others)
 
 
+@pytest.mark.complete
 def test_choice_and_order(torchvision: Any) -> None:
     image = noise(1, 5, 5)
     path: list[int] = []

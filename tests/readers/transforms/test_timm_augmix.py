@@ -122,8 +122,9 @@ def decisions(timm: Any, theirs: Any, count: int) -> Iterator[tuple[Any, Any, li
         np.random.set_state(state)
 
 
-def test_decisions_have_timms_statistics(timm: Any, complete: bool) -> None:
-    count = 10000 if complete else 2500
+@pytest.mark.complete
+def test_decisions_have_timms_statistics(timm: Any) -> None:
+    count = 10000
     theirs = settings_of(timm, "augmix-m5")
     ours = only(theirs)
     left: list[tuple[Any, Any, list[int], list[str]]] = []

@@ -99,6 +99,7 @@ class TestConclusion:
         ("noise", "gain", "least", "most"),
         [(0.01, 1.0, 0, 0.01), (0.03, 1.0, 0, 0.06), (0.1, 1.0, 0, 0.06), (0.3, 1.0, 0, 0.06), (0.03, 1.15, 0.95, 1)],
     )
+    @pytest.mark.complete
     def test_how_often_a_gain_is_claimed(self, noise: float, gain: float, least: float, most: float) -> None:
         """Rarely where there is none, and nearly always where there is one."""
         claims = 0
