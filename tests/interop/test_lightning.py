@@ -48,7 +48,7 @@ def trained(notes: list[Any], stage: str = "train") -> list[list[list[int]]]:
 
 
 class TestFit:
-    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize("workers", [2, pytest.param(0, marks=pytest.mark.complete)])
     @pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_steps": 18}], ids=["epochs", "steps"])
     def test_each_epoch_is_the_next_one(self, runs: Any, stop: dict[str, int], workers: int, tmp_path: Path) -> None:
         train = runs.loader_of(num_workers=workers, multiprocessing_context="fork")

@@ -138,6 +138,7 @@ def test_a_sample_with_one_refused_field_is_nowhere(datasets: dict[str, Path], l
         assert line not in {sample.line for sample in walked}
 
 
+@pytest.mark.complete
 def test_the_bytes_depend_on_neither_run_nor_workers(
     datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
 ) -> None:

@@ -76,6 +76,7 @@ def test_any_store(object_server: Server, dataset: Path, place: Path, partial: b
 
 
 @pytest.mark.parametrize("name", ["moto_server", "nginx_server"])
+@pytest.mark.complete
 def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Path, place: Path) -> None:
     server: Server = request.getfixturevalue(name)
     url = uploaded(server, dataset)

@@ -312,7 +312,7 @@ def belady(share: float, chunks: int, per: int, lanes: int, window: int, epochs:
     return [count / chunks for count in fetched]
 
 
-@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("share", [0.5, *(pytest.param(share, marks=pytest.mark.complete) for share in (0.25, 0.75))])
 def test_as_few_as_belady_fetches(share: float) -> None:
     """In steady state, one minus the share of the dataset that is cached, give or take 5 %."""
     ours = simulate(share, 400, 20, 8, 2, 3)

@@ -97,6 +97,7 @@ def restore(rank: int, world: int, folder: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.complete
 def test_a_distributed_checkpoint_of_two_ranks_loads_in_any_number(world: int, tmp_path: Path) -> None:
     import_module("torch.distributed.checkpoint")  # here, and not in each rank
     before = flat(in_ranks(2, save, tmp_path / "saved", group=tmp_path / "first"))

@@ -88,6 +88,7 @@ def test_a_batch_stays_as_it_is_in_a_forked_process() -> None:
         assert free(loader) == 3, "it is gone, and its slot can be used again"
 
 
+@pytest.mark.complete
 def test_also_if_another_thread_forks() -> None:
     """At any moment, over and over again, while batches come and go."""
     with forked(2) as loader, soon(60):

@@ -149,6 +149,8 @@ def test_a_second_ctrl_c_while_it_closes_leaves_a_loader_that_works(workers: int
     assert multiprocessing.active_children() == []
 
 
+# Python's own socketpair() leaves two sockets to the garbage collector if it is interrupted.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(10))
 def test_real_signals_at_random_times(seed: int) -> None:

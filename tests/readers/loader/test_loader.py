@@ -262,6 +262,7 @@ class TestBatches:
 
 
 class TestWhoMakesIt:
+    @pytest.mark.complete
     def test_formats_and_stores_hold_the_same(self, folders: dict[tuple[str, str], Path]) -> None:
         for transform in (RANDOM, jitter):
             first, *others = (

@@ -96,6 +96,7 @@ def check(folder: Path, transforms: list[Any], seed: int, **options: Any) -> Non
     scaled=st.booleans(),
     seed=st.integers(0, 2**20),
 )
+@pytest.mark.complete
 def test_each_view_is_that_of_its_transform_alone(
     folder: Path, names: list[str], foreign: bool, decoder: str, scaled: bool, seed: int
 ) -> None:
