@@ -53,10 +53,14 @@ def train_val(options: TrainOptions, processes: Processes, train: PackedDataset,
 def datasets(options: TrainOptions) -> tuple[PackedDataset, PackedDataset]:
     """The images to train with, and those to validate with.
 
+    Those to validate with are read in the order of their rows, for which all of them have to be on this machine.
+
     Raises:
         DatasetError: A dataset cannot be opened.
     """
-    return open_dataset(options.train), open_dataset(options.val)
+    stage = options.stage or None
+    train = open_dataset(options.train, stage=stage, budget=options.budget or None)
+    return train, open_dataset(options.val, stage=stage)
 
 
 def classes_of(train: PackedDataset, val: PackedDataset) -> int:

@@ -12,11 +12,15 @@ class TrainOptions:
     """How to train.
 
     Attributes:
-        train: Folder that `packtrain pack` wrote, with one integer label per image.
+        train: Folder that `packtrain pack` wrote, or its address in an object store, with one integer label per image.
         val: Packed dataset on which to evaluate.
         arch: resnet18, resnet50, shufflenet_v2_x0_5 or vit_s_16.
         backend: What loads images: packtrain, torch, dali-cpu or dali-gpu.
         decode: Where packtrain decodes images: cpu or cuda.
+        stage: Folder on a local disk or in memory: both datasets are copied there, or cached there if they are in an
+            object store, which needs it.
+        budget: What the cache of the training images may take, 200GiB for example, if they are in an object store; by
+            default as much as they take.
         batch_size: Images per step and process.
         workers: Worker processes or threads that load images, per process; -1 for all cores.
         size: Height and width of the network's input, in pixels.
@@ -48,6 +52,8 @@ class TrainOptions:
     arch: str = "resnet18"
     backend: str = "packtrain"
     decode: str = "cpu"
+    stage: str = ""
+    budget: str = ""
     batch_size: int = 256
     workers: int = -1
     size: int = 224

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from helpers import imagenet_notes as helper
+from helpers.objects.servers import Server
+from helpers.streaming import end_fetchers
 from helpers.support import encoded, import_torchvision
 from imagenet import train
 from imagenet.data import classes_of, mixer
@@ -70,7 +72,7 @@ def run(*arguments: object, world: int = 0, notes: Path | None = None, kill_at: 
     return done.returncode, done.stdout, done.stderr
 
 
-def small(dataset: Path, output: Path, *more: object) -> list[object]:
+def small(dataset: Path | str, output: Path, *more: object) -> list[object]:
     """Arguments for a training of seconds."""
     options = ("--size", 32, "--workers", 1, "--warmup-epochs", 1, "--lr", 0.02, "--output", output)
     return [dataset, dataset, *options, *more]
@@ -160,6 +162,28 @@ def test_each_image_is_trained_on_once_although_it_is_killed(
     assert f"images: {IMAGES} " in printed, "processes share the validation images"
 
 
+def test_from_an_object_store_each_image_is_trained_on_once(
+    numbered: Path, moto_server: Server, memory_path: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Through a cache of this machine, which a training that was killed leaves to the one that continues."""
+    url = f"{moto_server.fresh()}/numbered"
+    for path in filter(Path.is_file, numbered.rglob("*")):
+        moto_server.put(f"{moto_server.key(url)}/{path.relative_to(numbered)}", path.read_bytes())
+    output, notes, rest = tmp_path / "output", tmp_path / "notes", tmp_path / "rest"
+    more = ("--batch-size", 24, "--epochs", 1, "--warmup-epochs", 0, "--save-every", 2, "--resume")
+    stage = ("--stage", memory_path, "--budget", "100MiB")
+    request.addfinalizer(lambda: end_fetchers(memory_path))
+    with moto_server.in_environment():
+        status, _, _ = run(*small(url, output, *more, *stage), world=2, notes=notes, kill_at=4)
+        assert status not in (0, 2)
+        seen = helper.labels(notes, 0, saved(output)["data"]["consumed"])
+        assert len(seen) == 2 * 24 * 2
+        status, printed, errors = run(*small(url, output, *more, *stage), notes=rest)
+    assert status == 0, errors
+    assert sorted(seen + helper.labels(rest, 0)) == list(range(IMAGES))
+    assert f"images: {IMAGES} " in printed
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -175,6 +199,8 @@ def test_each_image_is_trained_on_once_although_it_is_killed(
         (["--workers", "-2"], "--workers -2: expected at least 0, or -1 for all cores"),
         (["--backend", "dali-gpu"], "torch sees no GPU: choose another --backend"),
         (["--decode", "cuda"], "torch sees no GPU: leave it out"),
+        (["--budget", "1GiB"], "only the cache of a dataset in an object store has a budget"),
+        (["--stage", "/nowhere"], "there is no folder /nowhere: make it"),
         (["--output", "/dev/null"], "/dev/null: cannot be made a folder: File exists. Choose another --output"),
     ],
 )
