@@ -171,7 +171,9 @@ class FollowingChunks(Following):
         assert isinstance(order, ChunkShuffled)
         (cache,) = self._caches
         keys = self._progress.order_keys(place)
-        name, (rank, world_size) = f"process {os.getpid()}", place
+        rank, world_size = place
+        # Ranks are told from other jobs by the program that has started them, such as torchrun.
+        name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
         reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys)
         return Telling(reader, self._caches, self._stores, self._meter)

@@ -273,7 +273,29 @@ def one_epoch(rank: int, world: int, state: Any, steps: int | None) -> tuple[lis
         return [row for _, _, rows in islice(loader, steps) for row in rows.tolist()], loader.state_dict()
 
 
+def another_job(rank: int, world: int) -> None:
+    """Comes when both ranks have begun, and needs more than what there is."""
+    dataset = open_dataset(URL, TRANSFORM, stage=os.environ["PLACE"], budget=int(os.environ["BUDGET"]))
+    with loader_of(dataset) as loader:
+        next(iter(loader))
+        torch.distributed.barrier()
+        if rank == 0:
+            cache = cache_of(dataset)
+            name = f"for this job and process {os.getppid()} together"
+            with pytest.raises(UsageError, match=name):
+                cache.register("another", 0, 1, BATCH, 1, len(cache.table), (5, 6))
+        torch.distributed.barrier()
+
+
 class TestRanks:
+    def test_they_are_one_job_for_others(
+        self, streamed: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PLACE", os.fspath(streamed.remote.place))
+        monkeypatch.setenv("BUDGET", str(streamed.part(0.5)))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        in_ranks(2, another_job, group=tmp_path / "group")
+
     def test_ranks_share_an_epoch_and_go_on_as_others(
         self, streamed: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
