@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.faults.cases import Job, assert_same, finished_shards, renewed, written
+from helpers.faults.cases import OPTIONS, Job, assert_same, finished_shards, renewed, written
 from helpers.faults.harness import FaultServer
 from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, tree
 
@@ -186,11 +186,11 @@ def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
     assert_same(out, tree(tmp_path / "undisturbed"), "not disturbed")
 
 
-TRIPLETS = """
+TRIPLETS = f"""
 import os
 from packtrain._core.errors import OutputConflict
-from packtrain import PackOptions, pack
-
+from packtrain import pack
+{OPTIONS}
 wait, start = os.pipe()
 children = []
 for _ in range(3):
@@ -199,7 +199,6 @@ for _ in range(3):
         os.close(start)
         os.read(wait, 1)
         try:
-            options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"])
             pack(args["source"], args["out"], options, max_rejects="1")
         except OutputConflict as error:
             os._exit(10 if "another packer is working" in str(error) else 11)

@@ -20,15 +20,21 @@ from packtrain._packer.options import Columns
 DONE, CLEAN_ERROR = 0, 3
 """Exit codes of `PACK`; anything else is a crash or an error that packtrain did not mean to raise."""
 
-PACK = f"""
-from packtrain._core.errors import PacktrainError
-from packtrain import PackOptions, pack
+OPTIONS = """
+from packtrain import PackOptions
 from packtrain._packer.options import Columns, FieldColumn
 
 columns = args["columns"]
 if columns is not None:
     columns = Columns(columns["image"], columns["label"], tuple(FieldColumn(**field) for field in columns["fields"]))
 options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"], columns=columns)
+"""
+"""Makes `options` of what `Job.args` gives."""
+
+PACK = f"""
+from packtrain._core.errors import PacktrainError
+from packtrain import pack
+{OPTIONS}
 try:
     pack(args["source"], args["out"], options, max_rejects="1", retry_rejects=args["retry_rejects"], part=args["part"])
 except PacktrainError as error:
