@@ -1,9 +1,10 @@
 """Training from an object store through a bounded cache: fetched in each epoch, speed when all is there, cold start.
 
-    python -m benchmarks.from_store epochs URL PLACE BUDGET EPOCHS CHUNK
-    python -m benchmarks.from_store local FOLDER - - EPOCHS -
+    python -m benchmarks.from_store epochs URL PLACE SHARE EPOCHS CHUNK
+    python -m benchmarks.from_store pairs URL PLACE FOLDER EPOCHS CHUNK
 
-each go through epochs in a process of their own; CHUNK is where a chunk ends, in bytes.
+go through epochs in a process of their own: through a cache of a share of the dataset; or, in turn, through a cache of
+everything and over a local copy. CHUNK is where a chunk ends, in bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ QUICK_ROWS: Final = 900
 BATCH: Final = 64
 WORKERS: Final = 2
 EPOCHS: Final = 4
-WARM_EPOCHS: Final = 6
+PAIRS: Final = 40
 SETTLED: Final = 2
 """Epochs before the cache is in a steady state."""
 SHARES: Final = (0.25, 0.5, 0.75)
@@ -35,7 +36,7 @@ SMALL_CHUNK: Final = 2 << 20
 """For the shares: a dataset of a few gigabytes then has as many chunks as one of ten times the size."""
 LIMIT: Final = 500e6
 REPETITIONS: Final = 3
-ROUNDS: Final = 8
+ROUNDS: Final = 3
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         "settings": {
             "repetitions": repetitions,
             "rounds": rounds,
+            "pairs": PAIRS,
             "server": "nginx",
             "limit_of_cold_start": LIMIT,
             "chunk_bytes": CHUNK,
@@ -117,15 +119,14 @@ def _steady(folder: Path, url: str, between: Proxy, share: float, total: int) ->
 
 
 def _warm(folder: Path, url: str, dataset: Path, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of epochs through a cache that has everything, and over the dataset itself, in alternating rounds."""
+    """Seconds of epochs through a cache that has everything, and over the dataset itself, in turn."""
     place = Path(tempfile.mkdtemp(dir=folder))
     child("from_store", "epochs", url, place, "none", 1, CHUNK)
     warm, local = list[float](), list[float]()
     for _ in range(rounds):
-        found = child("from_store", "epochs", url, place, "none", WARM_EPOCHS, CHUNK)
-        assert not any(found["fetched"]), found["fetched"]
-        warm += found["seconds"][SETTLED:]
-        local += child("from_store", "local", dataset, "-", "-", WARM_EPOCHS, "-")["seconds"][SETTLED:]
+        found = child("from_store", "pairs", url, place, dataset, PAIRS, CHUNK)
+        warm += found["warm"][SETTLED:]
+        local += found["local"][SETTLED:]
     shutil.rmtree(place)
     return warm, local
 
@@ -139,50 +140,80 @@ def _epochs(folder: Path, url: str, share: float | str, epochs: int, chunk: int 
 
 
 def _main() -> None:
-    what, address, place, share, epochs, chunk = sys.argv[1:]
-    from packtrain import ChunkShuffled, Loader, open_dataset
+    what, url, place, other, count, chunk = sys.argv[1:]
     from packtrain._streams import cutting
-    from packtrain.transforms import RandomCrop, RandomHorizontalFlip
 
-    transform = [RandomCrop(224), RandomHorizontalFlip()]
-    started = time.perf_counter()
-    if what == "local":
-        dataset = open_dataset(address, transform)
-        loader = Loader(dataset, BATCH, sampler=ChunkShuffled(dataset), seed=1, num_workers=WORKERS)
-        cache = None
-    else:
-        cutting.ENOUGH, cutting.MOST = int(chunk), int(chunk) * 4 // 3  # type: ignore[misc]
-        dataset = open_dataset(address, transform, stage=place)
-        if share != "none":
-            assert dataset.store.chunks is not None
-            sizes = -(-dataset.store.chunks.table.bytes // 4096) * 4096
-            overhead = dataset.store.chunks.state()["overhead"]
-            place = os.path.join(place, "again")
-            os.mkdir(place)
-            dataset = open_dataset(
-                address, transform, stage=place, budget=int(overhead + float(share) * int(sizes.sum()))
-            )
-        cache = dataset.store.chunks
-        loader = Loader(dataset, BATCH, shuffle=True, seed=1, num_workers=WORKERS)
-    seconds, fetched, first = list[float](), list[int](), 0.0
-    with loader:
-        for _ in range(int(epochs)):
-            before = 0 if cache is None else cache.state()["fetched_bytes"]
-            begun = time.perf_counter()
+    cutting.ENOUGH, cutting.MOST = int(chunk), int(chunk) * 4 // 3  # type: ignore[misc]
+    found = (
+        _in_turn(url, place, other, int(count)) if what == "pairs" else _through_cache(url, place, other, int(count))
+    )
+    print(json.dumps(found))
+
+
+def _through_cache(url: str, place: str, share: str, epochs: int) -> dict[str, Any]:
+    from packtrain import open_dataset
+
+    started, first = time.perf_counter(), 0.0
+    dataset = open_dataset(url, _transform(), stage=place)
+    if share != "none":
+        assert dataset.store.chunks is not None
+        sizes = -(-dataset.store.chunks.table.bytes // 4096) * 4096
+        overhead = dataset.store.chunks.state()["overhead"]
+        place = os.path.join(place, "again")
+        os.mkdir(place)
+        dataset = open_dataset(url, _transform(), stage=place, budget=int(overhead + float(share) * int(sizes.sum())))
+    cache = dataset.store.chunks
+    assert cache is not None
+    fetched = list[int]()
+    with _loader(dataset) as loader:
+        for _ in range(epochs):
+            before = cache.state()["fetched_bytes"]
             for _ in loader:
                 first = first or time.perf_counter() - started
-            seconds.append(time.perf_counter() - begun)
-            fetched.append(0 if cache is None else cache.state()["fetched_bytes"] - before)
+            fetched.append(cache.state()["fetched_bytes"] - before)
         parameters = loader.state_dict()["parameters"]
-    found = {
-        "seconds": seconds,
+    return {
         "fetched": fetched,
         "first_batch": first,
         "lanes": parameters["lanes"],
         "window": parameters["window"],
-        "chunks": 0 if cache is None else len(cache.table),
+        "chunks": len(cache.table),
     }
-    print(json.dumps(found))
+
+
+def _in_turn(url: str, place: str, folder: str, pairs: int) -> dict[str, list[float]]:
+    """Seconds of epochs through a cache that has everything, and over a local copy."""
+    from packtrain import open_dataset
+
+    dataset = open_dataset(url, _transform(), stage=place)
+    cache = dataset.store.chunks
+    assert cache is not None
+    before = cache.state()["fetched_bytes"]
+    seconds: dict[str, list[float]] = {"warm": [], "local": []}
+    with _loader(dataset) as warm, _loader(open_dataset(folder, _transform())) as local:
+        sides = {"warm": warm, "local": local}
+        for pair in range(pairs):
+            # Each is the first one in every other pair.
+            for name in sorted(sides, reverse=bool(pair % 2)):
+                begun = time.perf_counter()
+                for _ in sides[name]:
+                    pass
+                seconds[name].append(time.perf_counter() - begun)
+    assert cache.state()["fetched_bytes"] == before
+    return seconds
+
+
+def _transform() -> list[Any]:
+    from packtrain.transforms import RandomCrop, RandomHorizontalFlip
+
+    return [RandomCrop(224), RandomHorizontalFlip()]
+
+
+def _loader(dataset: Any) -> Any:
+    """A loader in the order of a cache, also over a local copy."""
+    from packtrain import ChunkShuffled, Loader
+
+    return Loader(dataset, BATCH, sampler=ChunkShuffled(dataset), seed=1, num_workers=WORKERS)
 
 
 if __name__ == "__main__":
