@@ -20,7 +20,7 @@ from helpers.waiting import wait_until
 
 from packtrain._streams import cutting
 from packtrain._streams.client import ChunkCache
-from packtrain.errors import NoRoom, RemoteError, UsageError
+from packtrain.errors import CorruptRecord, NoRoom, RemoteError, UsageError
 
 CHUNKS = 100
 
@@ -295,7 +295,7 @@ def disturbed(remote: Remote, seconds: float, seed: int) -> None:
                     if data != remote.expected(cache, chunk):
                         os._exit(3)
                 os._exit(0)
-            except RemoteError:
+            except (RemoteError, CorruptRecord):
                 # Of a fault that came twice.
                 os._exit(0)
             except BaseException:
