@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular
@@ -86,6 +88,11 @@ class ChunkCache:
 
     def __reduce__(self) -> tuple[Callable[..., ChunkCache], tuple[Path, int, str, bool, Url]]:
         return type(self), self._arguments
+
+    @property
+    def complete(self) -> bool:
+        """True if all chunks are there."""
+        return bool(np.frombuffer(self.present, np.uint8).all())
 
     def path(self, chunk: int, timeout: float | None = None) -> Path:
         """The file of a chunk, which may go again at any time: `open` makes sure that its bytes stay.

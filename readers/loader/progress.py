@@ -205,10 +205,11 @@ class Progress:
             # The checksum is that of another rank's rows.
             self._resumed = {name: value for name, value in state.sampler.items() if name != "crc32c"}
 
-    def order_keys(self, place: Place) -> tuple[int, int]:
-        """The keys of the order in this epoch and in the next; the seed must be known."""
-        assert self._seed.value is not None
-        return self._keys(place)[0], mixed(self._seed.value, self.epoch + 1, _ORDER)
+    def order_keys(self, epoch: int) -> tuple[int, int]:
+        """The keys of the order in an epoch and in the next; the seed must be known."""
+        seed = self._seed.value
+        assert seed is not None
+        return mixed(seed, epoch, _ORDER), mixed(seed, epoch + 1, _ORDER)
 
     def _keys(self, place: Place) -> tuple[int, int]:
         """The keys of the epoch's order and of its random numbers."""

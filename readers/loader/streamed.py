@@ -11,7 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -167,16 +168,16 @@ class FollowingChunks(Following):
     def _begun(self, place: Place) -> Telling:
         order = self._progress.order
         if not self._in_order:
-            return Telling(None, self._caches, self._stores, self._meter)
+            return Telling(None, self._progress.order_keys, self._caches, self._stores, self._meter)
         assert isinstance(order, ChunkShuffled)
         (cache,) = self._caches
-        keys = self._progress.order_keys(place)
+        keys = self._progress.order_keys(self._progress.epoch)
         rank, world_size = place
         # Ranks are told from other jobs by the program that has started them, such as torchrun.
         name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
         reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys)
-        return Telling(reader, self._caches, self._stores, self._meter)
+        return Telling(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
         for job in jobs:
@@ -184,10 +185,8 @@ class FollowingChunks(Following):
             yield job
 
     def _tell(self) -> None:
-        if self._telling is not None and self._place is not None:
-            progress = self._progress
-            ahead = max(0, self._ahead - progress.consumed)
-            self._telling.tell(progress.order_keys(self._place), progress.consumed, ahead)
+        if self._telling is not None:
+            self._telling.tell(self._progress.epoch, self._progress.consumed, self._ahead)
 
     def _leave(self) -> None:
         telling, self._telling = self._telling, None
@@ -200,30 +199,44 @@ class Telling:
 
     Args:
         reader: The rank, as its cache knows it; None: all caches are to fetch everything.
+        keys: The keys of the order in an epoch and in the next.
         caches: The caches.
         stores: What is read from them in this process.
         meter: Gets the number of bytes that were fetched.
     """
 
     def __init__(
-        self, reader: Reader | None, caches: tuple[ChunkCache, ...], stores: Sequence[Store], meter: Meter
+        self,
+        reader: Reader | None,
+        keys: Callable[[int], tuple[int, int]],
+        caches: tuple[ChunkCache, ...],
+        stores: Sequence[Store],
+        meter: Meter,
     ) -> None:
         self._reader = reader
+        self._keys = keys
         self._fillings = [] if reader is not None else [cache.fill() for cache in caches]
         self._caches = caches
         self._stores = stores
         self._meter = meter
         self._fetched = [cache.state()["fetched_bytes"] for cache in caches]
-        self._latest: tuple[tuple[int, int], int, int] | None = None
+        self._latest: tuple[int, int, int] | None = None
         self._news = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="packtrain-progress", daemon=True)
         self._thread.start()
 
-    def tell(self, keys: tuple[int, int], consumed: int, ahead: int) -> None:
-        """Takes note of how far the rank is; see `packtrain._streams.client.Job.progress`."""
-        self._latest = keys, consumed, ahead
-        self._news.set()
+    def tell(self, epoch: int, consumed: int, begun: int) -> None:
+        """Takes note of how far the rank is. Batches may come by the thousand in a second, and each brings this.
+
+        Args:
+            epoch: Number of the epoch.
+            consumed: Positions of the epoch that all ranks have used up.
+            begun: Positions up to which batches have been begun.
+        """
+        self._latest = epoch, consumed, begun
+        if not self._news.is_set():
+            self._news.set()
 
     def close(self) -> None:
         """The rank has ended."""
@@ -236,22 +249,22 @@ class Telling:
             filling.close()
 
     def _run(self) -> None:
-        looked = time.monotonic()
+        looked, told = time.monotonic(), None
         while not self._ended.is_set():
             self._news.wait(_LOOKS)
             self._news.clear()
-            latest, self._latest = self._latest, None
-            try:
-                if latest is not None and self._reader is not None:
-                    self._reader.progress(*latest)
+            latest = self._latest
+            # Whoever waits for a chunk gets the same error. Until then, this is tried again.
+            with suppress(PacktrainError, OSError):
+                if latest not in (None, told) and self._reader is not None:
+                    epoch, consumed, begun = latest
+                    self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
+                    told = latest
                 if time.monotonic() - looked >= _LOOKS and not self._ended.is_set():
                     looked = time.monotonic()
                     self._look()
-            except (PacktrainError, OSError):
-                # Whoever waits for a chunk gets the same error. Until then, this is tried again.
-                if self._latest is None:
-                    self._latest = latest
-            self._ended.wait(_PAUSE)
+            # What a cache that has everything knows of the rank is of use only when another job comes.
+            self._ended.wait(_LOOKS if all(cache.complete for cache in self._caches) else _PAUSE)
 
     def _look(self) -> None:
         """Counts what was fetched, renews the wish for everything, and lets go of chunks that have gone."""

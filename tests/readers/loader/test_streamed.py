@@ -34,6 +34,7 @@ from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
 from packtrain._streams import cutting
+from packtrain._streams.client import ChunkCache
 from packtrain._streams.client import Job as Reader
 
 BATCH = 12
@@ -465,7 +466,7 @@ class TestFigures:
 
 
 class Heard:
-    """A reader that remembers what it was told."""
+    """A reader that remembers what it was told, and a meter."""
 
     def __init__(self) -> None:
         self.told: list[tuple[tuple[int, int], int, int]] = []
@@ -473,17 +474,39 @@ class Heard:
     def progress(self, keys: tuple[int, int], consumed: int, in_flight: int) -> None:
         self.told.append((keys, consumed, in_flight))
 
+    def count_fetched(self, size: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
-def test_progress_is_told_now_and_then_and_always_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+class Cache:
+    """A cache that has everything, or does not."""
+
+    def __init__(self, complete: bool) -> None:
+        self.complete = complete
+
+    def state(self) -> dict[str, int]:
+        return {"fetched_bytes": 0}
+
+
+@pytest.mark.parametrize(("complete", "pause"), [(False, 0.1), (True, 0.4)], ids=["in part", "complete"])
+def test_progress_is_told_now_and_then_and_always_the_last(
+    monkeypatch: pytest.MonkeyPatch, complete: bool, pause: float
+) -> None:
     monkeypatch.setattr("packtrain._readers.loader.streamed._PAUSE", 0.1)
+    monkeypatch.setattr("packtrain._readers.loader.streamed._LOOKS", 0.4)
     heard, began = Heard(), time.monotonic()
-    telling = Telling(cast(Reader, heard), (), (), cast(Meter, None))
-    for consumed in range(200):
-        telling.tell((1, 2), consumed, 5)
-        time.sleep(0.001)
-    wait_until(lambda: heard.told[-1:] == [((1, 2), 199, 5)], "the last is told")
-    assert len(heard.told) <= 1 + (time.monotonic() - began) / 0.1
+    caches = (cast(ChunkCache, Cache(complete)),)
+    telling = Telling(cast(Reader, heard), lambda epoch: (epoch, epoch + 1), caches, (), cast(Meter, heard))
+    for epoch in range(2):
+        for consumed in range(300):
+            telling.tell(epoch, consumed, 305)
+            time.sleep(0.001)
+    wait_until(lambda: heard.told[-1:] == [((1, 2), 299, 6)], "the last is told")
+    assert len(heard.told) <= 1 + (time.monotonic() - began) / pause
+    telling.tell(2, 0, 0)
+    telling.tell(2, 400, 300)
+    wait_until(lambda: heard.told[-1:] == [((2, 3), 400, 0)], "nothing is begun behind what is consumed")
     telling.close()
