@@ -27,7 +27,7 @@ QUICK_ROWS: Final = 900
 BATCH: Final = 64
 WORKERS: Final = 2
 EPOCHS: Final = 4
-PAIRS: Final = 40
+PAIRS: Final = 12
 SETTLED: Final = 2
 """Epochs before the cache is in a steady state."""
 SHARES: Final = (0.25, 0.5, 0.75)
@@ -36,7 +36,8 @@ SMALL_CHUNK: Final = 2 << 20
 """For the shares: a dataset of a few gigabytes then has as many chunks as one of ten times the size."""
 LIMIT: Final = 500e6
 REPETITIONS: Final = 3
-ROUNDS: Final = 3
+ROUNDS: Final = 15
+"""Processes: they differ more from each other than the pairs of epochs in one of them."""
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
