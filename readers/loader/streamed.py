@@ -256,7 +256,7 @@ class Telling:
             latest = self._latest
             # Whoever waits for a chunk gets the same error. Until then, this is tried again.
             with suppress(PacktrainError, OSError):
-                if latest not in (None, told) and self._reader is not None:
+                if self._reader is not None and latest is not None and latest is not told:
                     epoch, consumed, begun = latest
                     self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
                     told = latest
