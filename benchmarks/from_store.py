@@ -4,7 +4,8 @@
     python -m benchmarks.from_store pairs URL PLACE FOLDER EPOCHS CHUNK
 
 go through epochs in a process of their own: through a cache of a share of the dataset; or, in turn, through a cache of
-everything and over a local copy. CHUNK is where a chunk ends, in bytes.
+everything and over a local copy. CHUNK is where a chunk ends, in bytes. The last part of URL says what is in there:
+``raw`` or ``jpegs``.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any, Final
 
 from benchmarks.measure import child, print_table, ratio, real_list, repeated_list, scratch, target
 from benchmarks.servers import Proxy, proxy, website
+from packtrain import PackOptions, StoreOptions, pack
 
 ROWS: Final = 22_000
 QUICK_ROWS: Final = 900
+JPEGS: Final = 2_100
 BATCH: Final = 64
 WORKERS: Final = 2
 EPOCHS: Final = 4
@@ -44,35 +47,42 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     """All figures."""
     rows, repetitions, rounds = (QUICK_ROWS, 1, 1) if quick else (ROWS, REPETITIONS, ROUNDS)
     with scratch() as folder, website(folder) as server, proxy(server.port) as between:
-        dataset = server.folder / "set"
-        _pack(folder, dataset, rows)
-        url = f"{server.through(between.port).url}/set"
+        address = server.through(between.port).url
+        dataset, jpegs = server.folder / "raw", server.folder / "jpegs"
+        _pack(folder, dataset, rows, StoreOptions("raw", resize="256x256"))
+        _pack(folder, jpegs, min(rows, JPEGS), StoreOptions("crop-ready"))
+        url = f"{address}/raw"
         total = sum(path.stat().st_size for path in dataset.glob("*.tar"))
         steady = [_steady(folder, url, between, share, total) for share in SHARES]
         between.limit(LIMIT)
         cold = [_epochs(folder, url, "none", 1)["first_batch"] for _ in range(repetitions)]
         between.limit(None)
-        warm, local = _warm(folder, url, dataset, rounds)
+        raw = _warm(folder, url, dataset, rounds)
+        decoded = _warm(folder, f"{address}/jpegs", jpegs, rounds)
     return {
         "input": {"records": rows, "bytes": total, "store": "raw, 256x256", "batch_size": BATCH, "workers": WORKERS},
         "settings": {
             "repetitions": repetitions,
             "rounds": rounds,
             "pairs": PAIRS,
+            "jpegs": JPEGS,
             "server": "nginx",
             "limit_of_cold_start": LIMIT,
             "chunk_bytes": CHUNK,
         },
         "steady": steady,
         "cold_start_seconds": cold,
-        "warm_epoch_seconds": warm,
-        "local_epoch_seconds": local,
+        "warm_epoch_seconds": raw["warm"],
+        "local_epoch_seconds": raw["local"],
+        "warm_jpeg_epoch_seconds": decoded["warm"],
+        "local_jpeg_epoch_seconds": decoded["local"],
         "targets": [
             *(
                 target(f"datasets fetched per epoch, {each['share']:g} cached", each["fetched"], most=each["most"])
                 for each in steady
             ),
-            target("second epoch: speed over a local copy's", ratio(local, warm), least=0.97),
+            target("second epoch, raw: speed over a local copy's", ratio(raw["local"], raw["warm"]), least=0.97),
+            target("second epoch, JPEG: the same", ratio(decoded["local"], decoded["warm"]), least=0.97),
             target("cold start at 500 MB/s: s to the first batch", statistics.median(cold), most=3.0),
         ],
     }
@@ -83,19 +93,15 @@ def show(result: dict[str, Any]) -> None:
     rows = [
         [f"datasets fetched per epoch, {each['share']:g} cached", f"{each['fetched']:.2f}"] for each in result["steady"]
     ]
-    names = ("cold_start_seconds", "warm_epoch_seconds", "local_epoch_seconds")
+    names = [name for name in result if name.endswith("_seconds")]
     rows += [[name.replace("_", " "), f"{statistics.median(result[name]):.2f}"] for name in names]
     print_table(["", ""], rows)
 
 
-def _pack(folder: Path, dataset: Path, rows: int) -> None:
-    from packtrain import PackOptions, pack
-    from packtrain._core.options import StoreOptions
-
+def _pack(folder: Path, dataset: Path, rows: int, store: StoreOptions) -> None:
     images = real_list()
     text, _, _ = repeated_list(images, rows)
     (folder / "train.txt").write_text(text)
-    store = StoreOptions("raw", resize="256x256")
     options = PackOptions("tar", store, root=images.parent, shard_bytes=200 << 20)
     pack(folder / "train.txt", dataset, options, workers=2)
 
@@ -119,17 +125,17 @@ def _steady(folder: Path, url: str, between: Proxy, share: float, total: int) ->
     }
 
 
-def _warm(folder: Path, url: str, dataset: Path, rounds: int) -> tuple[list[float], list[float]]:
+def _warm(folder: Path, url: str, dataset: Path, rounds: int) -> dict[str, list[float]]:
     """Seconds of epochs through a cache that has everything, and over the dataset itself, in turn."""
     place = Path(tempfile.mkdtemp(dir=folder))
     child("from_store", "epochs", url, place, "none", 1, CHUNK)
-    warm, local = list[float](), list[float]()
+    seconds: dict[str, list[float]] = {"warm": [], "local": []}
     for _ in range(rounds):
         found = child("from_store", "pairs", url, place, dataset, PAIRS, CHUNK)
-        warm += found["warm"][SETTLED:]
-        local += found["local"][SETTLED:]
+        for name, all_seconds in seconds.items():
+            all_seconds += found[name][SETTLED:]
     shutil.rmtree(place)
-    return warm, local
+    return seconds
 
 
 def _epochs(folder: Path, url: str, share: float | str, epochs: int, chunk: int = CHUNK) -> dict[str, Any]:
@@ -154,15 +160,15 @@ def _main() -> None:
 def _through_cache(url: str, place: str, share: str, epochs: int) -> dict[str, Any]:
     from packtrain import open_dataset
 
-    started, first = time.perf_counter(), 0.0
-    dataset = open_dataset(url, _transform(), stage=place)
+    started, first, transform = time.perf_counter(), 0.0, _transform(url)
+    dataset = open_dataset(url, transform, stage=place)
     if share != "none":
         assert dataset.store.chunks is not None
         sizes = -(-dataset.store.chunks.table.bytes // 4096) * 4096
         overhead = dataset.store.chunks.state()["overhead"]
         place = os.path.join(place, "again")
         os.mkdir(place)
-        dataset = open_dataset(url, _transform(), stage=place, budget=int(overhead + float(share) * int(sizes.sum())))
+        dataset = open_dataset(url, transform, stage=place, budget=int(overhead + float(share) * int(sizes.sum())))
     cache = dataset.store.chunks
     assert cache is not None
     fetched = list[int]()
@@ -186,12 +192,13 @@ def _in_turn(url: str, place: str, folder: str, pairs: int) -> dict[str, list[fl
     """Seconds of epochs through a cache that has everything, and over a local copy."""
     from packtrain import open_dataset
 
-    dataset = open_dataset(url, _transform(), stage=place)
+    transform = _transform(url)
+    dataset = open_dataset(url, transform, stage=place)
     cache = dataset.store.chunks
     assert cache is not None
     before = cache.state()["fetched_bytes"]
     seconds: dict[str, list[float]] = {"warm": [], "local": []}
-    with _loader(dataset) as warm, _loader(open_dataset(folder, _transform())) as local:
+    with _loader(dataset) as warm, _loader(open_dataset(folder, transform)) as local:
         sides = {"warm": warm, "local": local}
         for pair in range(pairs):
             # Each is the first one in every other pair.
@@ -204,10 +211,10 @@ def _in_turn(url: str, place: str, folder: str, pairs: int) -> dict[str, list[fl
     return seconds
 
 
-def _transform() -> list[Any]:
-    from packtrain.transforms import RandomCrop, RandomHorizontalFlip
+def _transform(url: str) -> list[Any]:
+    from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
-    return [RandomCrop(224), RandomHorizontalFlip()]
+    return [RandomCrop(224) if url.endswith("/raw") else RandomResizedCrop(224), RandomHorizontalFlip()]
 
 
 def _loader(dataset: Any) -> Any:
