@@ -73,16 +73,17 @@ def test_lightning_trains_each_generation_to_its_end(root: Path, workers: int, t
 
 def test_accelerate_knows_the_end_of_each_generation(root: Path) -> None:
     require_module("accelerate")
-    from accelerate import Accelerator
+    from helpers.accelerate_training import accelerator_of
 
     from packtrain.accelerate import prepare
 
-    prepared = prepare(loader_of(opened(root), drop_last=False), Accelerator(cpu=True))
-    for samples in (0, 60, 300):
-        newest = grow(root, samples) if samples else last(root)
-        found, ends = [], []
-        for batch in prepared:
-            found += batch.n.tolist()
-            ends.append(prepared.end_of_dataloader)
-            assert prepared.remainder == len(of(newest)) % 8
-        assert sorted(found) == of(newest) and ends == [False] * (len(ends) - 1) + [True]
+    with accelerator_of() as accelerator:
+        prepared = prepare(loader_of(opened(root), drop_last=False), accelerator)
+        for samples in (0, 60, 300):
+            newest = grow(root, samples) if samples else last(root)
+            found, ends = [], []
+            for batch in prepared:
+                found += batch.n.tolist()
+                ends.append(prepared.end_of_dataloader)
+                assert prepared.remainder == len(of(newest)) % 8
+            assert sorted(found) == of(newest) and ends == [False] * (len(ends) - 1) + [True]

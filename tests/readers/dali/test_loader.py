@@ -235,10 +235,10 @@ def test_frameworks_choose_the_epoch(dali: None, folder: Path) -> None:
 
 def test_accelerate_is_told_when_an_epoch_ends(dali: None, folder: Path) -> None:
     require_module("accelerate")
-    from accelerate import Accelerator
+    from helpers.accelerate_training import accelerator_of
 
-    with ours(dataset_in(folder)) as loader, ours(dataset_in(folder)) as other:
-        prepared = prepare(loader, Accelerator(cpu=True))
+    with ours(dataset_in(folder)) as loader, ours(dataset_in(folder)) as other, accelerator_of() as accelerator:
+        prepared = prepare(loader, accelerator)
         found = [(batch, prepared.end_of_dataloader) for batch in prepared]
         assert_alike([batch for batch, _ in found], list(other), most=0)
         assert [end for _, end in found] == [False] * 5 + [True]
