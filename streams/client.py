@@ -158,7 +158,15 @@ class ChunkCache:
             self._connections.say(Ahead(tuple(missing)))
 
     def register(
-        self, job_id: str, rank: int, world_size: int, batch_size: int, lanes: int, window: int, keys: tuple[int, ...]
+        self,
+        job_id: str,
+        rank: int,
+        world_size: int,
+        batch_size: int,
+        lanes: int,
+        window: int,
+        keys: tuple[int, ...],
+        consumed: int = 0,
     ) -> Job:
         """Says that a rank goes through the dataset in a `ChunkOrder`, so that its chunks come before it needs them.
 
@@ -170,11 +178,12 @@ class ChunkCache:
             lanes: Lanes of the order.
             window: Window of the order.
             keys: Keys of this epoch and, if there is one, of the next.
+            consumed: Positions of this epoch that all ranks have used up.
 
         Raises:
             UsageError: The budget is too small; the message names the one that would do.
         """
-        return Job(self._connections, job_id, Reading(rank, world_size, batch_size, lanes, window, keys))
+        return Job(self._connections, job_id, Reading(rank, world_size, batch_size, lanes, window, keys, consumed))
 
     def fill(self) -> Filling:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""

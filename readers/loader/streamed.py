@@ -30,6 +30,7 @@ from ..monitoring.stats import Meter
 from .chunk_shuffled import ChunkShuffled, Room
 from .engine import Job
 from .following import Following
+from .order import Order
 from .progress import Progress
 from .ranks import Place, Ranks
 from .state import LoaderState
@@ -71,7 +72,8 @@ class FollowingChunks(Following):
         self._fitted = False
         self._ahead = 0
         """Number of positions of the epoch that batches have been begun for."""
-        self._place: Place | None = None
+        self._told: tuple[Place, Order] | None = None
+        """What the cache was told as the pass began that it knows of."""
         self._telling: Telling | None = None
         self._process = os.getpid()
         if not self._in_order:
@@ -120,10 +122,11 @@ class FollowingChunks(Following):
 
     @override
     def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
-        if place != self._place:
-            # The cache divides the order among as many ranks.
+        told = place, self._progress.order
+        if told != self._told:
+            # The epoch after one that was resumed may have other lanes.
             self._leave()
-        self._place, self._ahead = place, self._progress.consumed
+        self._told, self._ahead = told, self._progress.consumed
         if self._telling is None:
             self._telling = self._begun(place)
             self._end = weakref.finalize(self, self._telling.close)
@@ -176,7 +179,8 @@ class FollowingChunks(Following):
         # Ranks are told from other jobs by the program that has started them, such as torchrun.
         name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
-        reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys)
+        consumed = self._progress.consumed
+        reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys, consumed)
         return Telling(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
 from packtrain._core.errors import LoaderError, RemoteError, UsageError
+from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
@@ -253,6 +254,41 @@ class TestResume:
                 found += [row for _, _, rows in islice(loader, count) for row in rows.tolist()]
                 state = loader.state_dict()
         assert sorted(found) == list(range(ROWS))
+
+    def test_the_epoch_after_has_lanes_of_its_own_which_the_cache_knows(self, streamed: Streamed) -> None:
+        local, dataset = streamed.local(), streamed.open()
+        with loader_of(local, sampler=ChunkShuffled(local, lanes=3, window=2), num_workers=0) as other:
+            next(iter(other))
+            state = other.state_dict()
+        needed = []
+        for epochs in (1, 2):
+            with loader_of(dataset, num_workers=0) as loader:
+                if epochs == 2:
+                    loader.load_state_dict(state)
+                    epoch_of(loader)
+                next(iter(loader))
+                needed.append(cache_of(dataset).state()["needed"])
+        assert needed[0] == needed[1]
+
+    def test_nothing_is_fetched_first_that_the_rest_of_an_epoch_does_not_need(self, streamed: Streamed) -> None:
+        dataset = streamed.open(streamed.part(0.3))
+        order, cache = ChunkShuffled(dataset, lanes=2, window=1), cache_of(dataset)
+        with loader_of(streamed.local(), sampler=order, num_workers=0) as loader:
+            for _ in islice(loader, 30):
+                pass
+            state, key = loader.state_dict(), loader._progress.order_keys(0)[0]
+        before = len(streamed.store.reads())
+        with loader_of(dataset, sampler=order, num_workers=0) as loader:
+            loader.load_state_dict(state)
+            next(iter(loader))
+        rest = order.chunks.places(key, state["consumed"], ROWS)
+        shards = Manifest.load(streamed.remote.dataset).shards
+        needed = {
+            (shards[cache.table.shard[chunk]].name, cache.table.extents(chunk)[0].start)
+            for chunk in set((np.searchsorted(order.chunks.bounds, rest, side="right") - 1).tolist())
+        }
+        first = streamed.store.reads()[before:][:16]
+        assert first and {(name, offset) for name, offset, _ in first} <= needed
 
     def test_a_cache_with_too_little_room_for_the_state_says_so(self, streamed: Streamed) -> None:
         with loader_of(streamed.open(), num_workers=0) as loader:
