@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import numpy as np
@@ -129,7 +130,7 @@ class FollowingChunks(Following):
         self._told, self._ahead = told, self._progress.consumed
         if self._telling is None:
             self._telling = self._begun(place)
-            self._end = weakref.finalize(self, self._telling.close)
+            self._ending = weakref.finalize(self, self._telling.close)
         self._tell()
         return self._noted(jobs)
 
@@ -195,7 +196,7 @@ class FollowingChunks(Following):
     def _leave(self) -> None:
         telling, self._telling = self._telling, None
         if telling is not None and self._process == os.getpid():
-            telling.close()
+            self._ending()
 
 
 class Telling:
@@ -225,8 +226,10 @@ class Telling:
         self._meter = meter
         self._fetched = [cache.state()["fetched_bytes"] for cache in caches]
         self._latest: tuple[int, int, int] | None = None
-        self._news = threading.Event()
-        self._ended = threading.Event()
+        # Not events: `close` may be called by the collector of garbage, in a thread that holds the lock of one.
+        self._news = SimpleQueue[None]()
+        self._end = SimpleQueue[None]()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="packtrain-progress", daemon=True)
         self._thread.start()
 
@@ -239,14 +242,19 @@ class Telling:
             begun: Positions up to which batches have been begun.
         """
         self._latest = epoch, consumed, begun
-        if not self._news.is_set():
-            self._news.set()
+        if self._news.empty():
+            self._news.put(None)
 
     def close(self) -> None:
-        """The rank has ended."""
-        self._ended.set()
-        self._news.set()
-        self._thread.join(_LOOKS)
+        """The rank has ended. Any thread may say so, also the one that tells the caches."""
+        self._ended = True
+        self._news.put(None)
+        self._end.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LOOKS)
+        self._take_leave()
+
+    def _take_leave(self) -> None:
         if self._reader is not None:
             self._reader.close()
         for filling in self._fillings:
@@ -254,9 +262,9 @@ class Telling:
 
     def _run(self) -> None:
         looked, told = time.monotonic(), None
-        while not self._ended.is_set():
-            self._news.wait(_LOOKS)
-            self._news.clear()
+        while not self._ended:
+            with suppress(Empty):
+                self._news.get(timeout=_LOOKS)
             latest = self._latest
             # Whoever waits for a chunk gets the same error. Until then, this is tried again.
             with suppress(PacktrainError, OSError):
@@ -264,11 +272,14 @@ class Telling:
                     epoch, consumed, begun = latest
                     self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
                     told = latest
-                if time.monotonic() - looked >= _LOOKS and not self._ended.is_set():
+                if time.monotonic() - looked >= _LOOKS and not self._ended:
                     looked = time.monotonic()
                     self._look()
             # What a cache that has everything knows of the rank is of use only when another job comes.
-            self._ended.wait(_LOOKS if all(cache.complete for cache in self._caches) else _PAUSE)
+            with suppress(Empty):
+                self._end.get(timeout=_LOOKS if all(cache.complete for cache in self._caches) else _PAUSE)
+        # Once more: another fetcher may have been told while nobody waited for this thread any longer.
+        self._take_leave()
 
     def _look(self) -> None:
         """Counts what was fetched, renews the wish for everything, and lets go of chunks that have gone."""

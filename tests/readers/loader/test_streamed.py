@@ -11,6 +11,7 @@ import pickle
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -34,7 +35,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
-from packtrain._streams import cutting
+from packtrain._streams import connections, cutting, starting
 from packtrain._streams.client import ChunkCache
 from packtrain._streams.client import Job as Reader
 
@@ -401,6 +402,41 @@ class TestDeaths:
             lambda: cache.state()["readers"] == 0 and threading.active_count() == before, "nothing is left of it"
         )
 
+    @pytest.mark.parametrize("shuffle", [True, False])
+    def test_a_loader_that_is_closed_as_the_fetcher_starts_again_is_forgotten(
+        self, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+    ) -> None:
+        dataset, go, started = streamed.open(), threading.Event(), threading.Event()
+        cache, begin = cache_of(dataset), starting.start_fetcher
+
+        def start_fetcher(*arguments: Any) -> dict[str, Any]:
+            started.set()
+            assert go.wait(60)
+            return begin(*arguments)
+
+        with loader_of(dataset, shuffle=shuffle, num_workers=0) as loader:
+            epoch_of(loader)
+            # Nobody waits for a chunk, so only the thread that tells the cache notices that the fetcher has gone.
+            wait_until(lambda: cache.complete, "every chunk is there")
+            next(iter(loader))
+            kill_fetcher(cache)
+            monkeypatch.setattr(connections, "start_fetcher", start_fetcher)
+            loader._following.take(0)
+            assert started.wait(60)
+        go.set()
+        name = "packtrain-progress"
+        wait_until(lambda: not any(thread.name == name for thread in threading.enumerate()), "the thread has ended")
+        # This asks over the only connection that is left.
+        wait_until(lambda: cache.state()["clients"] == 1, "the loader is forgotten")
+
+    def test_a_loader_that_is_closed_keeps_nothing_of_what_it_told(self, streamed: Streamed) -> None:
+        with loader_of(streamed.open(), num_workers=0) as loader:
+            next(iter(loader))
+            telling = weakref.ref(cast(Any, loader._following)._telling)
+            assert telling() is not None
+            loader.close()
+            assert telling() is None
+
     @pytest.mark.complete
     def test_a_loader_may_be_used_on_both_sides_of_a_fork(self, streamed: Streamed) -> None:
         loader = loader_of(streamed.open(streamed.part(0.5)), num_workers=0)
@@ -504,17 +540,20 @@ class TestFigures:
 class Heard:
     """A reader that remembers what it was told, and a meter."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.told: list[tuple[tuple[int, int], int, int]] = []
+        self.closed = False
+        self._then = then
 
     def progress(self, keys: tuple[int, int], consumed: int, in_flight: int) -> None:
         self.told.append((keys, consumed, in_flight))
+        self._then()
 
     def count_fetched(self, size: int) -> None:
         pass
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class Cache:
@@ -546,3 +585,17 @@ def test_progress_is_told_now_and_then_and_always_the_last(
     telling.tell(2, 400, 300)
     wait_until(lambda: heard.told[-1:] == [((2, 3), 400, 0)], "nothing is begun behind what is consumed")
     telling.close()
+
+
+def test_what_is_collected_by_the_thread_that_tells_is_closed() -> None:
+    heard = Heard(lambda: telling.close())
+    telling = Telling(
+        cast(Reader, heard),
+        lambda epoch: (epoch, epoch + 1),
+        (cast(ChunkCache, Cache(False)),),
+        (),
+        cast(Meter, heard),
+    )
+    telling.tell(0, 0, 0)
+    telling._thread.join(60)
+    assert heard.closed and not telling._thread.is_alive()
