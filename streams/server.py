@@ -155,18 +155,28 @@ class Server:
             if events & selectors.EVENT_WRITE:
                 self._flush(client)
             if events & selectors.EVENT_READ:
-                data = client.connection.recv(1 << 16)
-                if not data:
-                    raise ConnectionResetError
-                client.received.add(data)
-                while (line := client.received.next()) is not None:
-                    self._handle(client, line)
-                if len(client.received) > _MOST_LINE:
-                    raise ConnectionResetError
+                # The end of a connection comes after the last message.
+                for _ in range(2):
+                    self._receive(client)
         except BlockingIOError:
             return
         except OSError:
             self._leave(client)
+
+    def _receive(self, client: _Client) -> None:
+        data = client.connection.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError
+        client.received.add(data)
+        while (line := client.received.next()) is not None:
+            self._handle(client, line)
+        if len(client.received) > _MOST_LINE:
+            raise ConnectionResetError
+
+    def _notice_who_left(self) -> None:
+        """Forgets ranks that have left. What their process said afterwards may have been heard before."""
+        for client in [client for client in self._clients if client.job is not None]:
+            self._attend(client, selectors.EVENT_READ)
 
     def _leave(self, client: _Client) -> None:
         if client not in self._clients:
@@ -238,6 +248,7 @@ class Server:
             case Ping():
                 return {"pong": True}
             case State():
+                self._notice_who_left()
                 readers = sum(each.job is not None for each in self._clients)
                 return {
                     "pid": os.getpid(),
@@ -272,6 +283,7 @@ class Server:
         if client.job is not None:
             self._keeper.read(client, request.reading)
             return None
+        self._notice_who_left()
         job = request.job[:100]
         others = {other.job for other in self._clients if other.job not in (None, job)}
         self._keeper.register(client, request.reading, sorted(map(str, others)))
