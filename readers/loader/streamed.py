@@ -273,7 +273,8 @@ class Telling:
                     self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
                     told = latest
                 if time.monotonic() - looked >= _LOOKS and not self._ended:
-                    looked = time.monotonic()
+                    # All is said again: another fetcher may have come, which knows nothing of the rank.
+                    looked, told = time.monotonic(), None
                     self._look()
             # What a cache that has everything knows of the rank is of use only when another job comes.
             with suppress(Empty):

@@ -429,6 +429,15 @@ class TestDeaths:
         # This asks over the only connection that is left.
         wait_until(lambda: cache.state()["clients"] == 1, "the loader is forgotten")
 
+    def test_a_new_fetcher_hears_of_a_loader_from_which_nobody_takes_a_batch(self, streamed: Streamed) -> None:
+        dataset = streamed.open()
+        with loader_of(dataset, num_workers=0) as loader:
+            next(iter(loader))
+            # The first may have died before it heard all that there was to say.
+            for _ in range(3):
+                kill_fetcher(cache_of(dataset))
+                wait_until(lambda: cache_of(dataset).state()["readers"] == 1, "the loader is known again")
+
     def test_a_loader_that_is_closed_keeps_nothing_of_what_it_told(self, streamed: Streamed) -> None:
         with loader_of(streamed.open(), num_workers=0) as loader:
             next(iter(loader))
