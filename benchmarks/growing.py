@@ -203,21 +203,21 @@ def _train(folder: Path, budget: str, seconds: float) -> dict[str, float]:
         with Loader(dataset, BATCH, shuffle=True, drop_last=True, num_workers=FILL_WORKERS) as loader:
             for _ in loader:
                 pass
-            return _flow(loader, dataset, filler.pid, seconds)
+            return _flow(loader, dataset, filler, seconds)
     finally:
         filler.kill()
         filler.wait()
 
 
-def _flow(loader: Any, dataset: GrowingDataset, filler: int, seconds: float) -> dict[str, float]:
+def _flow(loader: Any, dataset: GrowingDataset, filler: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
     """Rates, and processor time of all processes, over at least so many seconds in which the filler published."""
-    workers = [process for process in _children(os.getpid()) if process != filler]
-    processes = {"workers": workers, "filler": [filler]}
+    workers = [process for process in _children(os.getpid()) if process != filler.pid]
+    processes = {"workers": workers, "filler": [filler.pid]}
     # Waits for whole epochs, since what is published in one is seen in the next.
     first, waited, taken, epochs = _written(dataset), 0.0, 0, 0
     before = {name: _processor_seconds(each) for name, each in processes.items()}
     started, used = time.perf_counter(), time.process_time()
-    while time.perf_counter() - started < seconds or _written(dataset) == first:
+    while time.perf_counter() - started < seconds or (_written(dataset) == first and filler.poll() is None):
         for _held in loader:
             taken += BATCH
             time.sleep(max(0.0, taken * RECORD_BYTES / RATE - (time.perf_counter() - started)))
