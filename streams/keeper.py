@@ -28,7 +28,7 @@ from .chunks import ChunkTable
 from .entry import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
 from .failures import Failures
 from .fetching import Source, Wrong
-from .policy import IN_FLIGHT, Policy, Reading
+from .policy import IN_FLIGHT, Policy, Reading, least_bytes
 from .workers import Workers
 
 _MORE_IN_FLIGHT: Final = 8
@@ -104,8 +104,7 @@ class Keeper:
         for chunk in found:
             self._policy.arrived(chunk)
         self._budget = 0
-        self._found: Final = self._policy.used
-        self._gathered_at: Final = time.monotonic() + _GATHER_SECONDS
+        self._spare()
         self._overhead: Final = overhead_of(entry, len(self._table))
         self._workers: Final = Workers(self._source, self._files, IN_FLIGHT + _MORE_IN_FLIGHT)
         self.woken: Final = self._workers.woken
@@ -162,9 +161,17 @@ class Keeper:
     # What clients want
 
     def allow(self, budget: int) -> None:
-        """The cache may take so many bytes."""
+        """The cache may take so many bytes. If it takes more, chunks go once somebody uses it, but not at once."""
+        if budget < self._budget:
+            self._spare()
         self._budget = budget
         self._set_budget()
+
+    def _spare(self) -> None:
+        """Keeps what is there for now: others may come with a larger budget, and who comes now may be refused."""
+        self._spared = self._policy.used
+        self._spared_until = time.monotonic() + _GATHER_SECONDS
+        self._used = False
 
     def hold(self, chunk: int) -> None:
         """Somebody has a ticket for a chunk, which must not go."""
@@ -182,6 +189,7 @@ class Keeper:
             suspect: True if its file is said to be damaged.
             check: True if whoever waits compares each record with its checksum.
         """
+        self._used = True
         there = bool(self._policy.present[chunk])
         enough = there and self._files.has(chunk) and (check or chunk not in self._wrong)
         if enough and not (suspect and self._damaged(chunk)):
@@ -203,12 +211,14 @@ class Keeper:
 
     def ahead(self, chunks: Iterable[int]) -> None:
         """Chunks that will be asked for soon."""
+        self._used = True
         self._ahead.update(dict.fromkeys(chunks))
         while len(self._ahead) > _MOST_AHEAD:
             del self._ahead[next(iter(self._ahead))]
 
     def fill(self, on: bool) -> None:
         """Somebody wants all chunks; or no longer. Calls are counted."""
+        self._used |= on
         self._policy.fill(on)
 
     def register(self, reader: Hashable, reading: Reading, others: Collection[str]) -> None:
@@ -223,13 +233,16 @@ class Keeper:
             UsageError: The budget does not hold its windows. It is forgotten.
         """
         self._policy.read(reader, reading)
-        need = min(self._policy.needed() + self._headroom(), int(self._allocated.sum()))
+        need = self._with_headroom(self._policy.needed())
         if need > self._budget - self._overhead:
             self._policy.forget(reader)
-            raise UsageError(self._too_small(need, others))
+            fewest = self._with_headroom(self._policy.needed() + least_bytes(self._allocated, 1, 1))
+            raise UsageError(self._too_small(need, fewest, others))
+        self._used = True
 
     def read(self, reader: Hashable, reading: Reading) -> None:
         """A rank that is registered says where it is."""
+        self._used = True
         self._policy.read(reader, reading)
 
     def forget(self, reader: Hashable) -> None:
@@ -360,14 +373,17 @@ class Keeper:
         most = max(0, self._budget - self._overhead)
         if self._ceiling.bytes is not None:
             most = min(most, self._ceiling.bytes)
-        if time.monotonic() < self._gathered_at:
-            most = max(most, self._found)
+        if not self._used or time.monotonic() < self._spared_until:
+            most = max(most, self._spared)
         self._policy.budget = most - self._files.gone_bytes()
 
     def _headroom(self) -> int:
         """Bytes of the chunks that are fetched at the same time."""
         largest = int(self._allocated.max(initial=0))
         return min(IN_FLIGHT * largest, max(largest, _MOST_IN_FLIGHT), int(self._allocated.sum()))
+
+    def _with_headroom(self, windows: int) -> int:
+        return min(windows + self._headroom(), int(self._allocated.sum()))
 
     def _slot_for(self, chunk: int) -> bool:
         policy = self._policy
@@ -408,13 +424,14 @@ class Keeper:
         self._policy.unask(chunk)
         return [Outcome(chunk, error)]
 
-    def _too_small(self, need: int, jobs: Collection[str]) -> str:
+    def _too_small(self, need: int, fewest: int, jobs: Collection[str]) -> str:
+        fits = fewest <= self._budget - self._overhead
         shared = f" for this job and {', '.join(jobs)} together" if jobs else ""
         return (
             f"the cache {self._entry} needs {size(need + self._overhead)}{shared}, and its budget is "
             f"{size(self._budget)}: raise the budget, to "
-            f'"{-(-(need + self._overhead) // (1 << 20))}MiB" or more, or use fewer lanes= or a smaller window= of '
-            "ChunkShuffled"
+            f'"{-(-(need + self._overhead) // (1 << 20))}MiB" or more'
+            + (", or use fewer lanes= or a smaller window= of ChunkShuffled" if fits else "")
         )
 
     def _stuck(self, need: int) -> NoRoom:

@@ -266,8 +266,8 @@ class Telling:
             with suppress(Empty):
                 self._news.get(timeout=_LOOKS)
             latest = self._latest
-            # Tried again until it can be said. Who waits for a chunk of a fetcher that cannot be reached gets the error;
-            # a rank that a new fetcher has no room for reads on, and its chunks are fetched as it needs them.
+            # Tried again until it can be said. If no fetcher can be reached, who waits for a chunk gets the error; if a
+            # new one has no room for this rank, its chunks are fetched as it needs them.
             with suppress(PacktrainError, OSError):
                 if self._reader is not None and latest is not None and latest is not told:
                     epoch, consumed, begun = latest

@@ -14,12 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from helpers.local_objects import STORE
+from helpers.local_objects import STORE, LocalObjects
 from helpers.streaming import MiB, Remote, assert_whole, consume, fetcher_pid, kill_fetcher, read, taken, write_plain
 from helpers.waiting import wait_until
 
-from packtrain._streams import cutting
+from packtrain._streams import cutting, keeper
 from packtrain._streams.client import ChunkCache
+from packtrain._streams.keeper import Keeper
+from packtrain._streams.policy import Reading
 from packtrain.errors import CorruptRecord, NoRoom, RemoteError, UsageError
 
 CHUNKS = 100
@@ -111,8 +113,36 @@ class TestBudget:
         other = remote.open(small)
         assert other.state()["present"] == 40, "the largest budget counts"
         cache.close()
+        wait_until(lambda: other.state()["budget"] == small, "the larger job has left")
+        assert read(other, 40) == remote.expected(other, 40)
         wait_until(lambda: other.state()["present"] == 5, "the others are gone")
         assert taken(other.entry) <= small
+
+    def test_nothing_goes_for_a_job_that_is_refused(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keeper, "_GATHER_SECONDS", 0.0)
+        small, large = budget_for(remote, 5), budget_for(remote, 50)
+        cache = remote.open(large)
+        for chunk in range(40):
+            read(cache, chunk)
+        kill_fetcher(cache)
+        found = Keeper(cache.entry, LocalObjects())
+
+        def present() -> int:
+            found.let_go()
+            found.decide()
+            count: int = found.figures()["present"]
+            return count
+
+        for budgets in [(small,), (large, small)]:
+            for budget in budgets:
+                found.allow(budget)
+            assert found.figures()["budget"] == small
+            with pytest.raises(UsageError, match="raise the budget"):
+                found.register("rank", Reading(0, 1, 8, 4, 1, (1, 2)), ())
+            assert present() == 40
+        found.ask(0)
+        assert present() == 5
+        found.close()
 
     @pytest.mark.complete
     def test_the_largest_counts_when_a_fetcher_dies_and_the_smaller_job_comes_first(self, remote: Remote) -> None:
@@ -129,6 +159,8 @@ class TestBudget:
         read(cache, 42)
         assert cache.state()["present"] >= 41
         cache.close()
+        wait_until(lambda: other.state()["budget"] == small, "the larger job has left")
+        read(other, 43)
         wait_until(lambda: other.state()["present"] <= 5, "the others are gone")
 
     def test_a_chunk_larger_than_the_budget(self, remote: Remote) -> None:
@@ -141,6 +173,9 @@ class TestBudget:
         with pytest.raises(UsageError, match=r'needs .* raise the budget, to "\d+MiB" or more, or use fewer lanes='):
             cache.register("job", 0, 1, 8, 32, 2, (1, 2))
         cache.register("job", 0, 1, 8, 2, 1, (1, 2)).close()
+        cache.close()
+        with pytest.raises(UsageError, match=r'raise the budget, to "\d+MiB" or more$'):
+            remote.open(budget_for(remote, 12)).register("job", 0, 1, 8, 32, 2, (1, 2))
 
     def test_everything_that_fits_is_fetched_in_the_background(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, CHUNKS))
