@@ -30,6 +30,7 @@ from packtrain._codec.decoders.selfcheck import deviation, sampled, samples
 from packtrain._codec.geometry import Box
 from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.pixels import array_from_image
+from packtrain._core.installing import build_command
 from packtrain.errors import MissingDependency, UsageError
 
 BACK_ENDS = tuple(name for name in DECODERS if name not in ("auto", "pillow"))
@@ -474,7 +475,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "module", "command"),
         [
-            ("extension", "packtrain._codec.native._extension", "--no-binary packtrain packtrain`"),
+            ("extension", "packtrain._codec.native._extension", f"`{build_command()}`"),
             ("simplejpeg", "simplejpeg", "`pip install 'packtrain[simplejpeg]'`"),
             ("accimage", "accimage", "`conda install -c conda-forge accimage`"),
         ],
