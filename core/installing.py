@@ -27,6 +27,17 @@ def pip() -> str:
     return f"{shlex.quote(sys.executable)} -m pip"
 
 
+def extra_command(name: str) -> str:
+    """The command that installs an extra of packtrain, as `pyproject.toml` names it."""
+    origin = _origin()
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        return f"pip install {shlex.quote(f'packtrain[{name}] @ {_repository(origin)}')}"
+    source = _path(url) if url.startswith("file://") else "packtrain"
+    option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {option}{shlex.quote(f'{source}[{name}]')}"
+
+
 def missing_packages() -> Iterator[str]:
     """Debian packages that are missing for compiling packtrain's extension or pillow-simd."""
     if shutil.which("cc") is None:

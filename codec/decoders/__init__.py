@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
-from packtrain._core.installing import build_command
+from packtrain._core.installing import build_command, extra_command
 
 from ..box import Box
 from .fallback import BackEnd
@@ -32,7 +32,7 @@ DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg", "accimage")
 _PREFERRED: Final = ("extension", "simplejpeg")
 _COMMANDS: Final[Mapping[str, Callable[[], str]]] = {
     "extension": build_command,
-    "simplejpeg": lambda: "pip install 'packtrain[simplejpeg]'",
+    "simplejpeg": lambda: extra_command("simplejpeg"),
     "accimage": lambda: "conda install -c conda-forge accimage",
 }
 

@@ -13,6 +13,11 @@ import pytest
 from packtrain._core import installing
 
 
+def installed_from(monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None) -> None:
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+
+
 def test_what_is_missing_for_compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr(installing, "HEADERS", {"libnone-dev": "surely/not/there.h", "python3-dev": "mine.h"})
@@ -47,6 +52,25 @@ def test_what_is_missing_for_compiling(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_packtrain_is_built_from_where_it_came_from(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, expected: list[str]
 ) -> None:
-    text = None if origin is None else json.dumps(origin)
-    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    installed_from(monkeypatch, origin)
     assert shlex.split(installing.build_command([]))[3:] == ["install", *expected]
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ({"url": "file:///home/me/pack%20train", "dir_info": {"editable": True}}, ["-e", "/home/me/pack train[dali]"]),
+        ({"url": "file:///home/me/packtrain", "dir_info": {}}, ["/home/me/packtrain[dali]"]),
+        ({"url": "file:///tmp/packtrain-0.1.0.tar.gz", "archive_info": {}}, ["/tmp/packtrain-0.1.0.tar.gz[dali]"]),
+        (
+            {"url": "https://git.example/p", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+            ["packtrain[dali] @ git+https://git.example/p@0a1b"],
+        ),
+        (None, ["packtrain[dali]"]),
+    ],
+)
+def test_an_extra_is_installed_from_where_packtrain_came_from(
+    monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, expected: list[str]
+) -> None:
+    installed_from(monkeypatch, origin)
+    assert shlex.split(installing.extra_command("dali")) == ["pip", "install", *expected]
