@@ -87,14 +87,28 @@ def test_our_own_resnet_18_is_torchvisions() -> None:
         assert torch.equal(own(images), theirs(images))
 
 
-def test_without_torchvision_there_is_only_a_resnet_18(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("2.9.0", "pip install torchvision torch==2.9.0"),
+        ("2.9.0+cpu", "pip install torchvision torch==2.9.0+cpu --index-url https://download.pytorch.org/whl/cpu"),
+        (
+            "2.9.0+cu126",
+            "pip install torchvision torch==2.9.0+cu126 --index-url https://download.pytorch.org/whl/cu126",
+        ),
+    ],
+)
+def test_without_torchvision_there_is_only_a_resnet_18(
+    monkeypatch: pytest.MonkeyPatch, version: str, command: str
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert isinstance(network("resnet18", 10, 224), ResNet18)
     for arch in ARCHS[1:]:
         with pytest.raises(MissingDependency, match=f"--arch {arch} needs torchvision") as caught:
             network(arch, 10, 224)
         # pip keeps the torch that is there, and takes the torchvision that fits it.
-        assert f"`pip install torchvision torch=={torch.__version__}`" in str(caught.value)
+        assert f"`{command}`" in str(caught.value)
 
 
 # --- learning rate, optimizer, average ---
