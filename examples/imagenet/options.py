@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from packtrain.errors import UsageError
 
@@ -44,7 +45,7 @@ class TrainOptions:
         print_every: Steps between two lines.
         save_every: Steps between two checkpoints; another one is written after each epoch.
         profile: Write a profile of some steps.
-        evaluate: Only evaluate the checkpoint in `output`.
+        evaluate: Only evaluate the checkpoint in `output`, which says what `arch` and `ema` are.
     """
 
     train: str
@@ -77,6 +78,11 @@ class TrainOptions:
     save_every: int = 1000
     profile: bool = False
     evaluate: bool = False
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint lies."""
+        return Path(self.output) / "checkpoint.pt"
 
     def check(self) -> None:
         """Checks what no other part checks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,49 @@ pytestmark = pytest.mark.complete
 
 # --- checkpoints ---
 
+KIND = checkpoint.Kind("resnet18", "sgd", 0.9, 10)
+
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    kind = {"arch": "resnet18", "opt": "sgd"}
-    checkpoint.save(path, kind, parts)
-    checkpoint.load(path, kind, parts)
-    for name, value, found in (("arch", "resnet50", "resnet18"), ("opt", "adamw", "sgd")):
-        with pytest.raises(UsageError, match=f"continue with --{name} {found}$"):
-            checkpoint.load(path, {**kind, name: value}, parts)
-    with pytest.raises(UsageError, match="differs in ema"):
-        checkpoint.load(path, kind, {**parts, "ema": nn.Linear(2, 2)})
-    with pytest.raises(UsageError, match="does not fit"):
-        checkpoint.load(path, kind, {"model": nn.Linear(3, 2)})
+    checkpoint.save(path, KIND, parts)
+    kind, states = checkpoint.read(path)
+    assert kind == KIND
+    checkpoint.restore(path, states, parts)
+    for others in ({"model": nn.Linear(3, 2)}, {**parts, "ema": nn.Linear(2, 2)}):
+        with pytest.raises(UsageError, match="does not fit"):
+            checkpoint.restore(path, states, others)
+    torch.save({"model": parts["model"].state_dict()}, tmp_path / "other.pt")
+    with pytest.raises(UsageError, match="a checkpoint of something else"):
+        checkpoint.read(tmp_path / "other.pt")
     for damaged in (path.read_bytes()[:-100], b"junk\n", b"\0" * 64, b"]", b""):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"cannot be read as a checkpoint: \w"):
-            checkpoint.load(path, kind, parts)
+            checkpoint.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("arch", "resnet50", "with --arch resnet18, not resnet50: continue with --arch resnet18$"),
+        ("opt", "adamw", "with --opt sgd, not adamw: continue with --opt sgd$"),
+        ("ema", 0.0, r"with --ema 0\.9, not 0\.0: continue with --ema 0\.9$"),
+        ("classes", 8, "with 10 classes, not 8"),
+    ],
+)
+def test_a_training_of_another_kind_is_told_the_two_values(name: str, value: object, message: str) -> None:
+    given: Any = {name: value}
+    with pytest.raises(UsageError, match=message):
+        KIND.check(Path("checkpoint.pt"), replace(KIND, **given))
+
+
+def test_what_the_average_keeps_may_change() -> None:
+    KIND.check(Path("checkpoint.pt"), replace(KIND, ema=0.5))
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    checkpoint.save(path, {"arch": "resnet18"}, parts)
+    checkpoint.save(path, KIND, parts)
     before = path.read_bytes()
 
     def fail(state: object, file: Any) -> None:
@@ -56,7 +78,7 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(checkpoint.Unwritten, match=r"checkpoint.new cannot be written: No space .* with --resume"):
-        checkpoint.save(path, {"arch": "resnet18"}, parts)
+        checkpoint.save(path, KIND, parts)
     assert path.read_bytes() == before
 
 
