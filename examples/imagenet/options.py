@@ -90,6 +90,12 @@ class TrainOptions:
         Raises:
             UsageError: An option is out of its range.
         """
+        for path in (self.train, self.val):
+            if "://" in path and not self.stage:
+                raise UsageError(
+                    f"{path} is in an object store, and is cached on this machine while it trains: give --stage FOLDER "
+                    "on a local disk, and --budget 200GiB, for example, to bound the cache of the training images"
+                )
         for name in ("batch_size", "size", "epochs", "print_every", "save_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected at least 1")

@@ -146,7 +146,8 @@ def parse_options() -> TrainOptions:
         elif isinstance(option.default, bool):
             parser.add_argument(name, action="store_true")
         else:
-            parser.add_argument(name, type=type(option.default), default=option.default)
+            shown = "" if option.default == "" else f"[default: {option.default}]"
+            parser.add_argument(name, type=type(option.default), default=option.default, help=shown)
     return TrainOptions(**vars(parser.parse_args()))
 
 

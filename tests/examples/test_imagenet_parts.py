@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from imagenet import checkpoint
 from imagenet.metrics import Sums, means
 from imagenet.models import ARCHS, ResNet18, network
 from imagenet.optimization import Average, learning_rate, optimizer_of
+from imagenet.options import TrainOptions
+from imagenet.train import parse_options
 from torch import nn
 
 from packtrain.errors import MissingDependency, UsageError
@@ -80,6 +83,25 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatc
     with pytest.raises(checkpoint.Unwritten, match=r"checkpoint.new cannot be written: No space .* with --resume"):
         checkpoint.save(path, KIND, parts)
     assert path.read_bytes() == before
+
+
+# --- options ---
+
+
+def test_help_shows_the_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        parse_options()
+    shown = capsys.readouterr().out
+    for option, default in (("ARCH", "resnet18"), ("BATCH_SIZE", "256"), ("LR", "0.1"), ("WORKERS", "-1")):
+        assert re.search(rf" {option}\s+\[default: {default}\]", shown), option
+
+
+@pytest.mark.parametrize("datasets", [("s3://bucket/train", "packed/val"), ("packed/train", "gs://bucket/val")])
+def test_an_object_store_takes_a_stage(datasets: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"(s3|gs)://bucket/\w+ is in an object store.*--stage.*--budget 200GiB"):
+        TrainOptions(*datasets).check()
+    TrainOptions(*datasets, stage="/nvme").check()
 
 
 # --- networks ---
