@@ -103,7 +103,10 @@ def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2}, "num_workers=2: .* give num_threads="),
+        (
+            {"num_workers": 2},
+            "num_workers=2: DaliLoader does not have this argument; DALI's threads .* give num_threads=",
+        ),
         ({"num_workers": 0}, "num_workers=0: .* give num_threads="),
         ({"collate_fn": list}, "give batch_transform="),
         ({"worker_init_fn": print}, "nothing to initialise"),
