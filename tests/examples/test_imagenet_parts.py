@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from imagenet.metrics import Sums, means
 from imagenet.models import ARCHS, ResNet18, network
 from imagenet.optimization import Average, learning_rate, optimizer_of
 from imagenet.options import TrainOptions
-from imagenet.train import parse_options
+from imagenet.train import parse_options, tested
 from torch import nn
 
 from packtrain.errors import MissingDependency, UsageError
@@ -64,6 +64,13 @@ def test_a_training_of_another_kind_is_told_the_two_values(name: str, value: obj
     given: Any = {name: value}
     with pytest.raises(UsageError, match=message):
         KIND.check(Path("checkpoint.pt"), replace(KIND, **given))
+
+
+def test_a_network_of_fewer_classes_than_the_images_have_is_not_evaluated(tmp_path: Path) -> None:
+    options, nothing = TrainOptions("train", "val", output=str(tmp_path)), cast(Any, None)
+    checkpoint.save(options.checkpoint, KIND, {"model": nn.Linear(2, 2)})
+    with pytest.raises(UsageError, match="was written with 10 classes, but the images have 11"):
+        tested(options, nothing, nothing, 11)
 
 
 def test_what_the_average_keeps_may_change() -> None:
