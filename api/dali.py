@@ -1,4 +1,4 @@
-"""NVIDIA DALI behind the loader's face; needs ``pip install 'packtrain[dali]'``."""
+"""NVIDIA DALI behind the loader's face; needs the extra ``packtrain[dali]``."""
 
 from packtrain._readers.dali.loader import DaliLoader as DaliLoader
 from packtrain._readers.dali.webdataset import WebdatasetLoader as WebdatasetLoader

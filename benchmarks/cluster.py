@@ -48,7 +48,7 @@ MOST: Final = 1.10
 def measure(*, quick: bool = False) -> dict[str, Any]:
     """Seconds of packing, by engine; they take turns."""
     if find_spec("ray") is None:
-        raise Unmeasurable("Ray is not installed: pip install 'packtrain[ray]'")
+        raise Unmeasurable("Ray is not installed: pip install '.[ray]'")
     images, repetitions = real_list(), 1 if quick else REPETITIONS
     text, repeats, lines = repeated_list(images, QUICK_LINES if quick else LINES)
     with scratch() as folder:

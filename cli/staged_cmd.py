@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,7 +89,11 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
     for entry in gone:
         say(f"{entry.id}: evicted, {size(entry.bytes)}")
     if not gone:
-        say("nothing can be evicted: run `packtrain staged list` to see what is in use, pinned or safe for now")
+        say(
+            "\n".join(
+                ["nothing can be evicted: run `packtrain staged list` to see what is in use or pinned", *_safe(place)]
+            )
+        )
 
 
 @command.command("pin")
@@ -140,6 +144,18 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
         print_json(entry)
     else:
         say(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
+
+
+def _safe(place: Path) -> Iterator[str]:
+    """What to say of the copies that nothing but their grace period keeps."""
+    from packtrain._staging.inventory import entries
+
+    for entry in entries(place):
+        if entry.promised and not (entry.pinned or entry.leased):
+            yield (
+                f"{entry.id}: in its grace period for another {_span(entry.promised_until - time.time())}, because its "
+                "path was printed (`packtrain stage --grace`); --force evicts it all the same"
+            )
 
 
 def _warn_of_strays(place: Path) -> None:

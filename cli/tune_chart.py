@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.installing import extra_command
 
 if TYPE_CHECKING:
     from packtrain._readers.tuning import Setting, SettingResult, TuneResult
@@ -15,11 +16,10 @@ INK: Final = "#52606d"
 PLAIN: Final = "#9aa5b1"
 BEST: Final = "#e07a1f"
 # matplotlib depends on Pillow, which pip would install over pillow-simd. Without its dependencies it runs with either.
-_INSTALL_COMMANDS: Final = {
-    False: "pip install 'packtrain[plot]'",
-    True: "pip install contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil && "
-    "pip install --no-deps matplotlib",
-}
+_BESIDE_PILLOW_SIMD: Final = (
+    "pip install contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil && "
+    "pip install --no-deps matplotlib"
+)
 
 
 class _Panel(NamedTuple):
@@ -45,9 +45,8 @@ def require_drawable(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MissingDependency(
-            f"--plot needs matplotlib ({error}): `{_INSTALL_COMMANDS[_has_pillow_simd()]}`"
-        ) from error
+        command = _BESIDE_PILLOW_SIMD if _has_pillow_simd() else extra_command("plot")
+        raise MissingDependency(f"--plot needs matplotlib ({error}): `{command}`") from error
 
 
 def draw(result: TuneResult, path: Path) -> None:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import extra_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,11 +48,6 @@ _FOREIGN: Final = ((0, b"%PDF", "PDF"), (0, b"<svg", "SVG"), (4, b"ftyphei", "HE
 _DEFAULT_LIMIT: Final = 1024 * 1024 * 1024 // 4 // 3
 _WIDE: Final = {"F": "floating-point numbers", "I": "whole numbers of up to 32 bits"}
 
-_INSTALL = (
-    "install one of the two: `pip install 'packtrain[pillow]'` (a wheel), or the faster "
-    "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'` (compiled here; needs a C compiler and zlib and libjpeg headers)"
-)
-
 
 @functools.cache
 def require_pillow() -> ModuleType:
@@ -63,7 +59,7 @@ def require_pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingDependency(f"neither Pillow nor pillow-simd can be imported ({error}): {_INSTALL}") from error
+        raise MissingDependency(f"neither Pillow nor pillow-simd can be imported ({error}): {_advice()}") from error
     return Image
 
 
@@ -217,7 +213,14 @@ def pillow_conflict() -> str | None:
         return None
     return (
         "Pillow and pillow-simd are both installed and have overwritten each other's files. Keep one: "
-        "`pip uninstall -y pillow pillow-simd`, then " + _INSTALL
+        "`pip uninstall -y pillow pillow-simd`, then " + _advice()
+    )
+
+
+def _advice() -> str:
+    return (
+        f'install one of the two: `{extra_command("pillow")}` (a wheel), or the faster `CC="cc -mavx2" '
+        f"{extra_command('simd')}` (compiled here; needs a C compiler and zlib and libjpeg headers)"
     )
 
 

@@ -360,7 +360,10 @@ def _why_no_dataset(folder: Path) -> str:
             f"`packtrain fill --status {shlex.quote(os.fspath(folder))}` tells how far it is"
         )
     if holds(folder, PLAN):
-        return f"{folder} has no {MANIFEST}: packing did not finish. Run the same pack command again"
+        return (
+            f"{folder} has no {MANIFEST}: packing did not finish. Run the same pack command again; if it is packed in "
+            f"parts (--part), `packtrain pack --status {shlex.quote(os.fspath(folder))}` says what is left to do"
+        )
     return f"{folder} has no {MANIFEST}: not a dataset"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
@@ -196,7 +197,9 @@ def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reorde
         more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise PackError(
             f"{len(wrong)} of {len(plan.shards)} shards are missing from {output.address}: "
-            f"{'; '.join(wrong[:_NAMED])}{more}. Run the same pack command again, which packs what is missing"
+            f"{'; '.join(wrong[:_NAMED])}{more}. Run the same pack command again, which packs what is missing; "
+            f"if it is packed in parts (--part), `packtrain pack --status {shlex.quote(str(output.address))}` says "
+            "which are left"
         )
     if others:
         raise _other_lines(output.address, others[0])

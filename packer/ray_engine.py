@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
+from packtrain._core.installing import extra_command
 from packtrain._core.interrupts import postponed_ctrl_c
 
 from .engine import ATTEMPTS, Done, Raised, Report, Result, Task, failure
@@ -95,7 +96,7 @@ def tried_ray() -> Any:
         ray = importlib.import_module("ray")
     except (ImportError, metadata.PackageNotFoundError) as error:
         raise MissingDependency(
-            f"packing on a cluster needs Ray, which cannot be imported ({error}): pip install 'packtrain[ray]'"
+            f"packing on a cluster needs Ray, which cannot be imported ({error}): `{extra_command('ray')}`"
         ) from error
     if not f"{found}.".startswith(f"{TRIED}."):
         raise MissingDependency(

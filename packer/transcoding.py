@@ -8,12 +8,14 @@ from typing import Final
 
 from packtrain._codec.box import Box
 from packtrain._codec.cut import cut
-from packtrain._codec.native import BUILD_COMMAND, require_extension
+from packtrain._codec.native import require_extension
 from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import build_command
 
 # The number is raised whenever the transcoder gives other bytes for the same image.
 _TRANSCODER: Final = "transcoder 1"
-_PURPOSE: Final = "Store mode crop-ready (--store verbatim does not: it keeps files as they are)"
+_PURPOSE: Final = "Store mode crop-ready"
+_OTHERWISE: Final = "use --store verbatim, which keeps files as they are"
 
 
 def transcoded(jpeg: bytes) -> tuple[bytes | None, str]:
@@ -27,7 +29,7 @@ def transcoded(jpeg: bytes) -> tuple[bytes | None, str]:
         MemoryError: There is not enough memory.
         MissingDependency: There is no C extension.
     """
-    module = require_extension(_PURPOSE)
+    module = require_extension(_PURPOSE, _OTHERWISE)
     try:
         return module.transcode(jpeg), ""
     except ValueError as error:
@@ -40,7 +42,7 @@ def transcoder() -> str:
     Raises:
         MissingDependency: There is no C extension, or it does not transcode a JPEG that is certainly sound.
     """
-    module = require_extension(_PURPOSE)
+    module = require_extension(_PURPOSE, _OTHERWISE)
     jpeg = _small_jpeg()
     record, reason = transcoded(jpeg)
     # Without this, an extension that refuses everything would store a whole dataset verbatim.
@@ -48,7 +50,7 @@ def transcoder() -> str:
         reason = reason or "the record has no table of restart intervals"
         raise MissingDependency(
             f"packtrain's C extension ({module.LIBJPEG}) does not work here: it fails on a small JPEG ({reason}). "
-            f"Build it again: `{BUILD_COMMAND}`; or use --store verbatim, which keeps files as they are"
+            f"Build it again: `{build_command()}`; or {_OTHERWISE}"
         )
     return f"{_TRANSCODER} ({module.LIBJPEG})"
 

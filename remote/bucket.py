@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from crc32c import crc32c
 from typing_extensions import override
 
-from packtrain._core.errors import Denied, MissingDependency, RemoteError
+from packtrain._core.errors import Denied, RemoteError
 from packtrain._core.files import write_at
 
-from .objects import MISSING, Found, Head, Objects
+from .objects import Found, Head, Objects, not_installed
 from .refusals import Busy, Expired, Passing, Unreached, refusal
 from .urls import Url
 
@@ -23,7 +23,7 @@ try:
     import obstore
     from obstore import exceptions
 except ImportError as error:
-    raise MissingDependency(MISSING) from error
+    raise not_installed() from error
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from packtrain._core.errors import MissingDependency, PacktrainError, RemoteError
+from packtrain._core.errors import PacktrainError, RemoteError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.interrupts import postponed_ctrl_c
 
-from .objects import MISSING, Found, Head, Objects
+from .objects import Found, Head, Objects, not_installed
 from .service import BLOCK
 from .urls import Url
 
@@ -176,7 +176,7 @@ class _Service:
 
     def __init__(self, patient: bool) -> None:
         if find_spec("obstore") is None:
-            raise MissingDependency(MISSING)
+            raise not_installed()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
         command += ["patient"] if patient else []

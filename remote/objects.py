@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import extra_command
 
 from .urls import Url
 
-MISSING: Final = "object stores are read by obstore, which is not installed: pip install 'packtrain[remote]'"
+
+def not_installed() -> MissingDependency:
+    """What is raised where the package is missing that reads and writes objects."""
+    return MissingDependency(f"object stores are read by obstore, which is not installed: `{extra_command('remote')}`")
 
 
 class Found(NamedTuple):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import build_command, extra_command
 
 from ..box import Box
-from ..native import BUILD_COMMAND
 from .fallback import BackEnd
 from .pillow import Encoded
 from .selfcheck import deviation
@@ -30,10 +30,10 @@ DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg", "accimage")
 
 # Fastest first; Pillow needs no check.
 _PREFERRED: Final = ("extension", "simplejpeg")
-_COMMANDS: Final = {
-    "extension": BUILD_COMMAND,
-    "simplejpeg": "pip install 'packtrain[simplejpeg]'",
-    "accimage": "conda install -c conda-forge accimage",
+_COMMANDS: Final[Mapping[str, Callable[[], str]]] = {
+    "extension": build_command,
+    "simplejpeg": lambda: extra_command("simplejpeg"),
+    "accimage": lambda: "conda install -c conda-forge accimage",
 }
 
 
@@ -107,7 +107,7 @@ def decoder(name: str = "auto") -> Decoder:
     try:
         made: Decoder = importlib.import_module(f"{__name__}.{name}").DECODER
     except ImportError as error:
-        raise MissingDependency(f"decoder {name!r} cannot be imported ({error}): `{_COMMANDS[name]}`") from error
+        raise MissingDependency(f"decoder {name!r} cannot be imported ({error}): `{_COMMANDS[name]()}`") from error
     return made
 
 

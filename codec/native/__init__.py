@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import build_command
 
 from .selftest import fault
 
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Buffer
-
-BUILD_COMMAND: Final = (
-    "apt-get install gcc libjpeg-dev python3-dev && "
-    "pip install --force-reinstall --no-deps --no-binary packtrain packtrain"
-)
-"""Builds the extension on a system with Debian's packages."""
 
 
 class Extension(Protocol):
@@ -418,10 +413,7 @@ def _imported() -> tuple[Extension | None, str]:
     try:
         module = cast(Extension, importlib.import_module(f"{__name__}._extension"))
     except ModuleNotFoundError:
-        return None, (
-            "it could not be built when packtrain was installed: the C compiler or libjpeg-turbo's headers were "
-            "missing (`packtrain doctor` says which)"
-        )
+        return None, "it could not be built when packtrain was installed"
     except ImportError as error:
         return None, f"it was built, but cannot be loaded: {error}"
     problem = fault(module)
@@ -437,15 +429,19 @@ absence: Final = _found[1]
 """Why `extension` is None, as the end of a sentence; empty if it is not."""
 
 
-def require_extension(purpose: str) -> Extension:
+def require_extension(purpose: str, otherwise: str = "") -> Extension:
     """The extension, for callers that cannot work without it.
 
     Args:
         purpose: What needs the extension, as the beginning of a sentence.
+        otherwise: What can be done without it, as the end of a sentence.
 
     Raises:
         MissingDependency: The extension was not built, or does not work here.
     """
     if extension is None:
-        raise MissingDependency(f"{purpose} needs packtrain's C extension, but {absence}. Run `{BUILD_COMMAND}`")
+        way_out = f"; or {otherwise}" if otherwise else ""
+        raise MissingDependency(
+            f"{purpose} needs packtrain's C extension, but {absence}. Run `{build_command()}`{way_out}"
+        )
     return extension

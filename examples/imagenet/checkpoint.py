@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,40 @@ class Unwritten(PacktrainError):
     """A checkpoint cannot be written. The one before it stays."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a training must have in common with the checkpoint that it continues from.
+
+    Attributes:
+        arch: The network.
+        opt: The optimizer.
+        ema: What a step keeps of the running average of the weights; 0 for no average.
+        classes: Number of classes.
+    """
+
+    arch: str
+    opt: str
+    ema: float
+    classes: int
+
+    def check(self, path: Path, given: Kind) -> None:
+        """Checks that a training of another kind continues from `path`, which is of this one.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        if given.classes != self.classes:
+            raise UsageError(
+                f"{path} was written with {self.classes} classes, not {given.classes}: continue with the images that "
+                "it was trained with"
+            )
+        # How much the average keeps may change.
+        fits = {"arch": given.arch == self.arch, "opt": given.opt == self.opt, "ema": bool(given.ema) == bool(self.ema)}
+        for name in (name for name, fit in fits.items() if not fit):
+            mine, its = getattr(self, name), getattr(given, name)
+            raise UsageError(f"{path} was written with --{name} {mine}, not {its}: continue with --{name} {mine}")
+
+
 class Stateful(Protocol):
     """Part of a training that has a state: model, optimizer, loader..."""
 
@@ -27,12 +62,12 @@ class Stateful(Protocol):
         """Continues from a state."""
 
 
-def save(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) -> None:
+def save(path: Path, kind: Kind, parts: Mapping[str, Stateful]) -> None:
     """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one.
 
     Args:
         path: Where to write it.
-        options: The options with which it has to be continued, by name.
+        kind: What has to stay when it is continued.
         parts: What it holds.
 
     Raises:
@@ -42,7 +77,7 @@ def save(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) 
     new = path.with_suffix(".new")
     try:
         with new.open("wb") as file:
-            torch.save({**options, **state}, file)
+            torch.save({"kind": asdict(kind), **state}, file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
@@ -53,12 +88,11 @@ def save(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) 
         ) from error
 
 
-def load(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) -> None:
-    """Continues from a checkpoint, which any number of processes may have written.
+def read(path: Path) -> tuple[Kind, dict[str, Any]]:
+    """A checkpoint, which any number of processes may have written: its kind, and the states of its parts by name.
 
     Raises:
-        UsageError: The file is no checkpoint, or that of another training.
-        PacktrainError: The checkpoint belongs to another dataset.
+        UsageError: The file is no checkpoint.
     """
     try:
         # Onto the CPU, because each process would otherwise put its copy on the GPU that the first one had.
@@ -69,22 +103,22 @@ def load(path: Path, options: Mapping[str, str], parts: Mapping[str, Stateful]) 
         raise UsageError(
             f"{path} cannot be read as a checkpoint: {reason}. Start anew with another --output"
         ) from error
-    if not isinstance(state, dict) or not options.keys() <= state.keys():
+    kind = state.pop("kind", None) if isinstance(state, dict) else None
+    if not isinstance(kind, dict) or kind.keys() != {field.name for field in fields(Kind)}:
         raise UsageError(f"{path} is a checkpoint of something else: choose another --output")
-    for name, value in options.items():
-        if state[name] != value:
-            raise UsageError(
-                f"{path} was written with --{name} {state[name]}, not {value}: continue with --{name} {state[name]}"
-            )
-    missing = parts.keys() ^ (state.keys() - options.keys())
-    if missing:
-        raise UsageError(
-            f"{path} was written with other options, and differs in {', '.join(sorted(missing))}: "
-            "continue with the options it was written with"
-        )
+    return Kind(**kind), state
+
+
+def restore(path: Path, states: Mapping[str, Any], parts: Mapping[str, Stateful]) -> None:
+    """Continues with what was read from `path`.
+
+    Raises:
+        UsageError: A part does not fit its state.
+        PacktrainError: The checkpoint belongs to another dataset.
+    """
     for name, part in parts.items():
         try:
-            part.load_state_dict(state[name])
+            part.load_state_dict(states[name])
         except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
                 f"{path} does not fit this training: {name}: {error}. Continue with the options it was written with"

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from packtrain import TrainVal
 from packtrain.errors import PacktrainError
 
-CHECKPOINT: Final = "checkpoint.pt"
 AMP: Final = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 REMEDY: Final = "try a lower --lr, --clip-grad-norm 1, or --amp bf16"
@@ -38,6 +37,7 @@ class Training:
 
     Attributes:
         options: How to train.
+        classes: Number of classes of the network.
         processes: This process among all.
         data: The loaders.
         model: The network.
@@ -49,6 +49,7 @@ class Training:
     """
 
     options: TrainOptions
+    classes: int
     processes: Processes
     data: TrainVal
     model: nn.Module
@@ -69,23 +70,23 @@ class Training:
     @property
     def path(self) -> Path:
         """Where the checkpoint lies."""
-        return Path(self.options.output) / CHECKPOINT
+        return self.options.checkpoint
 
     @property
-    def kind(self) -> dict[str, str]:
-        """The options with which a checkpoint has to be continued."""
-        return {"arch": self.options.arch, "opt": self.options.opt}
+    def kind(self) -> checkpoint.Kind:
+        """What has to stay when a checkpoint is continued."""
+        options = self.options
+        return checkpoint.Kind(options.arch, options.opt, options.ema, self.classes)
 
     @property
     def parts(self) -> dict[str, checkpoint.Stateful]:
         """What a checkpoint holds."""
-        found: dict[str, checkpoint.Stateful] = {
-            "training": self,
-            "data": self.data,
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "scaler": self.scaler,
-        }
+        return {"data": self.data, "optimizer": self.optimizer, "scaler": self.scaler, **self.tested_parts}
+
+    @property
+    def tested_parts(self) -> dict[str, checkpoint.Stateful]:
+        """What of it an evaluation needs."""
+        found: dict[str, checkpoint.Stateful] = {"training": self, "model": self.model}
         return found if self.average is None else {**found, "ema": self.average}
 
     def save(self) -> None:

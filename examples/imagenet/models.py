@@ -37,8 +37,7 @@ def network(arch: str, classes: int, size: int) -> nn.Module:
             return ResNet18(classes)
         raise MissingDependency(
             f"--arch {arch} needs torchvision, which cannot be imported: {error}. "
-            f"Install the one that fits your torch: `pip install torchvision torch=={torch.__version__}`; "
-            "or train --arch resnet18"
+            f"Install the one that fits your torch: `{command_for_torchvision()}`; or train --arch resnet18"
         ) from error
     if arch == "vit_s_16":
         if size % 16:
@@ -46,6 +45,15 @@ def network(arch: str, classes: int, size: int) -> nn.Module:
         return small_transformer(models, classes, size)
     model: nn.Module = models.get_model(arch, num_classes=classes)
     return model
+
+
+def command_for_torchvision() -> str:
+    """Installs the torchvision that was built for the torch that is installed."""
+    version = str(torch.__version__)
+    command = f"pip install torchvision torch=={version}"
+    # A build such as 2.9.0+cpu or 2.9.0+cu126 comes from an index of PyTorch's, and so does its torchvision.
+    _, _, build = version.partition("+")
+    return f"{command} --index-url https://download.pytorch.org/whl/{build}" if build else command
 
 
 def small_transformer(models: Any, classes: int, size: int) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from packtrain.errors import UsageError
 
@@ -44,7 +45,7 @@ class TrainOptions:
         print_every: Steps between two lines.
         save_every: Steps between two checkpoints; another one is written after each epoch.
         profile: Write a profile of some steps.
-        evaluate: Only evaluate the checkpoint in `output`.
+        evaluate: Only evaluate the checkpoint in `output`, which says what `arch` and `ema` are.
     """
 
     train: str
@@ -78,12 +79,23 @@ class TrainOptions:
     profile: bool = False
     evaluate: bool = False
 
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint lies."""
+        return Path(self.output) / "checkpoint.pt"
+
     def check(self) -> None:
         """Checks what no other part checks.
 
         Raises:
             UsageError: An option is out of its range.
         """
+        for path in (self.train, self.val):
+            if "://" in path and not self.stage:
+                raise UsageError(
+                    f"{path} is in an object store, and is cached on this machine while it trains: give --stage FOLDER "
+                    "on a local disk, and --budget 200GiB, for example, to bound the cache of the training images"
+                )
         for name in ("batch_size", "size", "epochs", "print_every", "save_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected at least 1")

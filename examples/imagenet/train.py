@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
@@ -60,12 +60,58 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
     Raises:
         UsageError: An option is wrong, or the checkpoint is missing, damaged, or that of another training.
     """
+    path = options.checkpoint
+    if options.evaluate:
+        return tested(options, here, data, classes)
+    if path.exists() and not options.resume:
+        raise UsageError(f"{path} exists: add --resume to continue it, or choose another --output")
+    if not path.exists():
+        training = fresh(options, here, data, classes)
+        make_folder(path.parent)
+        return training
+    kind, states = checkpoint.read(path)
+    kind.check(path, checkpoint.Kind(options.arch, options.opt, options.ema, classes))
+    training = fresh(options, here, data, classes)
+    given = [{**group, "params": None} for group in training.optimizer.param_groups]
+    checkpoint.restore(path, states, training.parts)
+    # The checkpoint has them, too, but those of the command line count, as for all other options.
+    for group, options_of_group in zip(training.optimizer.param_groups, given, strict=True):
+        group.update({**options_of_group, "params": group["params"]})
+    here.print(f"continues from {path}: epoch {data.get_train_loader().epoch}, step {training.step}")
+    return training
+
+
+def tested(options: TrainOptions, here: Processes, data: TrainVal, classes: int) -> Training:
+    """The training of a checkpoint, as far as evaluating it takes.
+
+    Raises:
+        UsageError: There is no checkpoint, it is damaged, or it does not have all `classes` of the images.
+    """
+    path = options.checkpoint
+    if not path.exists():
+        raise UsageError(f"{path}: there is no checkpoint to evaluate")
+    kind, states = checkpoint.read(path)
+    if kind.classes < classes:
+        raise UsageError(f"{path} was written with {kind.classes} classes, but the images have {classes}")
+    training = fresh(replace(options, arch=kind.arch, opt=kind.opt, ema=kind.ema), here, data, kind.classes)
+    checkpoint.restore(path, states, training.tested_parts)
+    here.print(f"evaluates {path}: {kind.arch}, {kind.classes} classes, step {training.step}")
+    return training
+
+
+def fresh(options: TrainOptions, here: Processes, data: TrainVal, classes: int) -> Training:
+    """A training at its beginning.
+
+    Raises:
+        UsageError: An option is wrong.
+    """
     torch.manual_seed(options.seed)
     model = network(options.arch, classes, options.size).to(here.device)
     # Images are channels_last already. It is the fastest format for convolutions.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    training = Training(
+    return Training(
         options,
+        classes,
         here,
         data,
         model,
@@ -74,24 +120,18 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
         torch.amp.GradScaler(here.device.type, enabled=AMP[options.amp] == torch.float16),
         Average(model, options.ema) if options.ema else None,
     )
-    if training.path.exists() and not (options.resume or options.evaluate):
-        raise UsageError(f"{training.path} exists: add --resume to continue it, or choose another --output")
-    if training.path.exists():
-        given = [{**group, "params": None} for group in training.optimizer.param_groups]
-        checkpoint.load(training.path, training.kind, training.parts)
-        # The checkpoint has them, too, but those of the command line count, as for all other options.
-        for group, options_of_group in zip(training.optimizer.param_groups, given, strict=True):
-            group.update({**options_of_group, "params": group["params"]})
-        here.print(f"continues from {training.path}: epoch {data.get_train_loader().epoch}, step {training.step}")
-    elif options.evaluate:
-        raise UsageError(f"{training.path}: there is no checkpoint to evaluate")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder for the output.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
     try:
-        training.path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"{training.path.parent}: cannot be made a folder: {error.strerror}. Choose another --output"
-        ) from error
-    return training
+        raise UsageError(f"{path}: cannot be made a folder: {error.strerror}. Choose another --output") from error
 
 
 def parse_options() -> TrainOptions:
@@ -106,7 +146,8 @@ def parse_options() -> TrainOptions:
         elif isinstance(option.default, bool):
             parser.add_argument(name, action="store_true")
         else:
-            parser.add_argument(name, type=type(option.default), default=option.default)
+            shown = "" if option.default == "" else f"[default: {option.default}]"
+            parser.add_argument(name, type=type(option.default), default=option.default, help=shown)
     return TrainOptions(**vars(parser.parse_args()))
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from packtrain._core.arguments import items, path_of, whole
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.installing import extra_command
 from packtrain._core.opening import open_regular
 from packtrain._core.schema import check_name
 
@@ -34,7 +35,7 @@ class RandomSlices:
     within the array are equally likely. Windows of HDF5 and Zarr arrays take the least time if they match the chunks.
 
     Attributes:
-        path: An ``.npy`` file, an HDF5 file, or the folder of a Zarr array or group (``pip install packtrain[zarr]``).
+        path: An ``.npy`` file, an HDF5 file, or the folder of a Zarr array or group (the extra ``packtrain[zarr]``).
         shape: Shape of a window; it has as many dimensions as the array.
         name: Name of the array in an HDF5 file or a Zarr group; None where there is only one.
         field: Name of the field that holds the window.
@@ -150,7 +151,7 @@ def _zarr(path: Path, name: str | None) -> Iterator[Any]:
     try:
         zarr = importlib.import_module("zarr")
     except ImportError as error:
-        raise MissingDependency("zarr is needed to read Zarr arrays: pip install 'packtrain[zarr]'") from error
+        raise MissingDependency(f"zarr is needed to read Zarr arrays: `{extra_command('zarr')}`") from error
     if not any((path / file).exists() for file in ("zarr.json", ".zarray", ".zgroup")):
         raise UsageError(f"{path} is a folder, but neither a Zarr array nor a Zarr group")
     found = zarr.open(fspath(path), mode="r")

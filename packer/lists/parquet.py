@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import ListError, MissingDependency, UsageError
+from packtrain._core.installing import extra_command
 from packtrain._core.kinds import KINDS
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
@@ -121,7 +122,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependency(
-            f"Parquet files are read with pyarrow, which cannot be imported ({error}): pip install 'packtrain[parquet]'"
+            f"Parquet files are read with pyarrow, which cannot be imported ({error}): `{extra_command('parquet')}`"
         ) from error
     return pyarrow, pyarrow.parquet
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.installing import extra_command
 
 from ..loader.device import device_of
 
@@ -28,8 +29,8 @@ def require_dali() -> None:
         importlib.import_module("nvidia.dali")
     except ImportError as error:
         raise MissingDependency(
-            "NVIDIA DALI is needed: pip install 'packtrain[dali]' (Linux only; for a GPU with CUDA 13, pip install "
-            f"nvidia-dali-cuda130). The import says: {error}"
+            f"NVIDIA DALI is needed: `{extra_command('dali')}` (Linux only; for a GPU with CUDA 13, `pip install "
+            f"nvidia-dali-cuda130`). The import says: {error}"
         ) from error
 
 

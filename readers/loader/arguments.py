@@ -47,7 +47,7 @@ def refuse(
     """
     for name, (default, advice) in refused.items():
         if unknown.get(name, default) != default:
-            raise UsageError(f"{name}={unknown[name]!r}: a loader does not have this argument; {advice}")
+            raise UsageError(f"{name}={unknown[name]!r}: {loader} does not have this argument; {advice}")
     refuse_unknown(loader, [name for name in unknown if name not in refused], known)
 
 

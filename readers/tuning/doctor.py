@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Final
-from urllib.parse import unquote
 
-from .machine import COMPILER, HEADERS, MachineFacts, find_facts
+from packtrain._core.installing import EXTENSION_NEEDS, after_installing, build_command, pip
+
+from .machine import MachineFacts, find_facts
 
 # Eight workers with two batches each of 256 images, 224 x 224 and uint8, take 0.6 GiB.
 _SMALL_SHM: Final = 1 << 30
-_EXTENSION_HEADERS: Final = ("libjpeg-dev", "python3-dev")
 
 
 @dataclass(frozen=True)
@@ -89,11 +85,11 @@ def _advise_on_decoders(facts: MachineFacts) -> Iterator[Advice]:
     extension, simplejpeg = found.get("extension"), found.get("simplejpeg")
     if extension is None or extension.auto:
         return
-    build = _after_installing(facts, _EXTENSION_HEADERS, f"{_pip()} install {_own_source()}")
+    build = build_command(facts.to_install)
     if extension.version is None:
         yield Advice(
             "the C extension is missing: it is the fastest decoder, and packing crop-ready images needs it. "
-            f"Why: {extension.problem}",
+            f"Why: {extension.problem}. {_for_building(facts)}. To build it:",
             build,
         )
     else:
@@ -105,42 +101,23 @@ def _advise_on_decoders(facts: MachineFacts) -> Iterator[Advice]:
     if simplejpeg is not None and simplejpeg.version is None:
         yield Advice(
             "if the C extension cannot be compiled here, simplejpeg (a wheel) still decodes crops faster than Pillow",
-            f"{_pip()} install --no-deps simplejpeg",
+            f"{pip()} install --no-deps simplejpeg",
         )
 
 
-def _pip() -> str:
-    """pip of this interpreter; the one on the PATH may belong to another."""
-    return f"{shlex.quote(sys.executable)} -m pip"
+def _for_building(facts: MachineFacts) -> str:
+    """What of that which building the extension needs is missing on a machine with these facts."""
+    missing = [package for package in facts.to_install if package in EXTENSION_NEEDS]
+    if missing:
+        return f"Not installed here: {', '.join(missing)}"
+    return "A compiler and all headers are here now; if it fails again, pip's option -v shows what the compiler says"
 
 
 def _replace_pillow(facts: MachineFacts) -> str:
     """Removes Pillow and pillow-simd and installs the faster one of those that run on this processor."""
-    remove = f"{_pip()} uninstall -y pillow pillow-simd"
+    remove = f"{pip()} uninstall -y pillow pillow-simd"
     if not facts.avx2:
-        return f"{remove} && {_pip()} install pillow"
+        return f"{remove} && {pip()} install pillow"
     # The cache of pip may hold a build without AVX2.
-    build = f'CC="cc -mavx2" {_pip()} install --no-cache-dir --no-binary pillow-simd pillow-simd'
-    return _after_installing(facts, tuple(HEADERS), f"{remove} && {build}")
-
-
-def _after_installing(facts: MachineFacts, headers: tuple[str, ...], command: str) -> str:
-    """The command, after an installation of the compiler and those of `headers` that are missing."""
-    missing = [package for package in facts.to_install if package in (COMPILER, *headers)]
-    return f"apt-get install -y {' '.join(missing)} && {command}" if missing else command
-
-
-def _own_source() -> str:
-    """Arguments for pip that build packtrain from where the installed one came from."""
-    try:
-        origin = json.loads(metadata.distribution("packtrain").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
-        origin = {}
-    url = origin.get("url", "")
-    if origin.get("dir_info", {}).get("editable"):
-        return f"--no-deps --editable {shlex.quote(unquote(url.removeprefix('file://')))}"
-    if "vcs_info" in origin:
-        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
-    if url and not url.endswith(".whl"):
-        return f"--force-reinstall --no-deps {shlex.quote(url)}"
-    return "--force-reinstall --no-deps --no-binary packtrain packtrain"
+    build = f'CC="cc -mavx2" {pip()} install --no-cache-dir --no-binary pillow-simd pillow-simd'
+    return after_installing(facts.to_install, f"{remove} && {build}")

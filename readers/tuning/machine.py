@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,14 +15,11 @@ from packtrain._codec.decoders import DECODERS, candidates, decoder
 from packtrain._codec.pillow import pillow_conflict, pillow_version
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency
+from packtrain._core.installing import missing_packages
 
 from .decoder_speed import DecoderSpeed, measure_decoder
 from .gpu import TrialFacts, find_dali, find_gpu
 
-COMPILER: Final = "gcc"
-"""Debian package of the C compiler."""
-HEADERS: Final = {"libjpeg-dev": "jpeglib.h", "zlib1g-dev": "zlib.h", "python3-dev": "Python.h"}
-"""Debian packages that compiling an extension needs, and a header of each."""
 _PACKAGES: Final = ("packtrain", "numpy", "torch")
 
 
@@ -94,7 +89,7 @@ def find_facts(seconds: float) -> MachineFacts:
         pillow=pillow,
         pillow_problem=pillow_problem,
         avx2=_has_avx2(Path("/proc/cpuinfo")),
-        to_install=tuple(_to_install()),
+        to_install=tuple(missing_packages()),
         cores=available_cores(),
         machine_cores=os.cpu_count() or 1,
         shm_bytes=shm_bytes,
@@ -146,15 +141,3 @@ def _has_avx2(cpuinfo: Path) -> bool:
         return platform.machine() == "x86_64" and "avx2" in cpuinfo.read_text().split()
     except OSError:
         return False
-
-
-def _to_install() -> Iterator[str]:
-    """Debian packages that are missing for compiling an extension."""
-    if shutil.which("cc") is None:
-        yield COMPILER
-    folders = [Path("/usr/include"), Path("/usr/local/include"), Path(sysconfig.get_path("include"))]
-    if "CONDA_PREFIX" in os.environ:
-        folders.append(Path(os.environ["CONDA_PREFIX"], "include"))
-    for package, header in HEADERS.items():
-        if not any((folder / header).exists() for folder in folders):
-            yield package

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("backend", ["packtrain", "torch", "dali-cpu"])
 def test_memory_stays_the_same(folder: Path, backend: str) -> None:
     if backend == "dali-cpu":
-        pytest.importorskip("nvidia.dali", reason="pip install 'packtrain[dali]'")
+        pytest.importorskip("nvidia.dali", reason="pip install '.[dali]'")
     # In a process of its own, so that what the back end adds is not small beside the rest.
     found = child("train_val_memory", backend, folder, EPOCHS)["bytes"]
     assert {phase: len(figures) for phase, figures in found.items()} == dict.fromkeys(PHASES, EPOCHS)

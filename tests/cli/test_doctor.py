@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.support import with_modules
@@ -99,6 +98,13 @@ class TestAdvice:
         assert "the C extension is missing" in advice.text
         assert " -m pip install " in command_of(advice)
 
+    def test_what_is_missing_for_building_the_extension_is_named(self) -> None:
+        advice = only(without_extension("it failed", to_install=("gcc", "libjpeg-dev", "zlib1g-dev")))
+        assert "Why: it failed. Not installed here: gcc, libjpeg-dev. To build it:" in advice.text
+        advice = only(without_extension("it failed", to_install=("zlib1g-dev",)))
+        assert "Why: it failed. A compiler and all headers are here now; " in advice.text
+        assert "apt-get" not in command_of(advice)
+
     def test_an_extension_that_deviates(self) -> None:
         advice = only(without_extension("decodes a small grey JPEG to other pixels than Pillow", "libjpeg 9"))
         assert "other pixels than Pillow, so it is not used" in advice.text
@@ -168,43 +174,6 @@ class TestFacts:
         assert total == state.f_blocks * state.f_frsize
         assert free is not None and 0 < free <= total
         assert machine._shm(tmp_path / "missing") == (None, None)
-
-    def test_what_is_missing_for_compiling(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr("shutil.which", lambda name: None)
-        monkeypatch.setattr(machine, "HEADERS", {"libnone-dev": "surely/not/there.h", "python3-dev": "mine.h"})
-        monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
-        (tmp_path / "include").mkdir()
-        (tmp_path / "include" / "mine.h").touch()
-        assert list(machine._to_install()) == ["gcc", "libnone-dev"]
-
-    @pytest.mark.parametrize(
-        ("origin", "expected"),
-        [
-            (
-                {"url": "file:///home/me/pack%20train", "dir_info": {"editable": True}},
-                ["--no-deps", "--editable", "/home/me/pack train"],
-            ),
-            (
-                {"url": "file:///home/me/packtrain", "dir_info": {}},
-                ["--force-reinstall", "--no-deps", "file:///home/me/packtrain"],
-            ),
-            (
-                {"url": "https://git.example/p", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
-                ["--force-reinstall", "--no-deps", "git+https://git.example/p@0a1b"],
-            ),
-            (
-                {"url": "file:///tmp/packtrain-0.1.0-py3-none-any.whl", "archive_info": {}},
-                ["--force-reinstall", "--no-deps", "--no-binary", "packtrain", "packtrain"],
-            ),
-            (None, ["--force-reinstall", "--no-deps", "--no-binary", "packtrain", "packtrain"]),
-        ],
-    )
-    def test_packtrain_is_built_from_where_it_came_from(
-        self, monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, expected: list[str]
-    ) -> None:
-        text = None if origin is None else json.dumps(origin)
-        monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
-        assert shlex.split(doctor._own_source()) == expected
 
 
 class TestCommand:

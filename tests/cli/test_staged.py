@@ -116,6 +116,15 @@ class TestEvict:
         assert names(place) == set()
         assert run("staged", "evict", "--all", "--to", place).out.startswith("nothing can be evicted")
 
+    def test_what_only_its_grace_period_keeps_is_named_with_the_way_out(
+        self, run: Run, datasets: tuple[Path, Path], place: Path
+    ) -> None:
+        path = Path(run("stage", datasets[0], "--to", place, "--grace", "90m").out.rstrip("\n"))
+        head, line = run("staged", "evict", "--all", "--to", place).out.splitlines()
+        assert head.startswith("nothing can be evicted")
+        assert line.startswith(f"{path.name}: in its grace period for another 1 h, ") and "--force" in line
+        assert run("staged", "evict", "--all", "--force", "--to", place).out.startswith(f"{path.name}: evicted")
+
     def test_the_source_is_left_alone(
         self, run: Run, datasets: tuple[Path, Path], staged: tuple[Staged, Staged], place: Path
     ) -> None:

@@ -15,6 +15,7 @@ from helpers.support import packed, soon
 from PIL import Image
 
 from packtrain import TuneOptions
+from packtrain._core.installing import extra_command
 from packtrain._readers.tuning import Setting, Trial, TuneTarget, bench
 
 from .conftest import Outcome, Run
@@ -186,7 +187,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("pillow", "command"),
         [
-            ("Pillow 13.0.0, libjpeg-turbo 3", "`pip install 'packtrain[plot]'`"),
+            ("Pillow 13.0.0, libjpeg-turbo 3", f"`{extra_command('plot')}`"),
             ("pillow-simd 12.1, libjpeg-turbo 3", "pip install --no-deps matplotlib`"),
         ],
     )

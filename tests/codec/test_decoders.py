@@ -30,6 +30,7 @@ from packtrain._codec.decoders.selfcheck import deviation, sampled, samples
 from packtrain._codec.geometry import Box
 from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.pixels import array_from_image
+from packtrain._core.installing import build_command, extra_command
 from packtrain.errors import MissingDependency, UsageError
 
 BACK_ENDS = tuple(name for name in DECODERS if name not in ("auto", "pillow"))
@@ -474,8 +475,8 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "module", "command"),
         [
-            ("extension", "packtrain._codec.native._extension", "--no-binary packtrain packtrain`"),
-            ("simplejpeg", "simplejpeg", "`pip install 'packtrain[simplejpeg]'`"),
+            ("extension", "packtrain._codec.native._extension", f"`{build_command()}`"),
+            ("simplejpeg", "simplejpeg", f"`{extra_command('simplejpeg')}`"),
             ("accimage", "accimage", "`conda install -c conda-forge accimage`"),
         ],
     )

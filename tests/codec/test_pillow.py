@@ -11,6 +11,7 @@ from helpers.support import with_modules
 
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._codec.pillow import pillow_conflict
+from packtrain._core.installing import extra_command
 
 
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -35,8 +36,8 @@ def test_without_either_the_error_names_both_commands(
     done = run_with(without_pillow, "pack", images, tmp_path / "out", "--format", "tar", store, "--workers", "1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: neither Pillow nor pillow-simd can be imported")
-    assert "`pip install 'packtrain[pillow]'`" in done.stderr
-    assert "`CC=\"cc -mavx2\" pip install 'packtrain[simd]'`" in done.stderr
+    assert f"`{extra_command('pillow')}`" in done.stderr
+    assert f'`CC="cc -mavx2" {extra_command("simd")}`' in done.stderr
     assert "Traceback" not in done.stderr
 
 

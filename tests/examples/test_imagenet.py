@@ -117,8 +117,10 @@ def test_it_learns_and_says_how_in_the_style_of_torchvision(colours: Path, tmp_p
         assert float(accuracies[-1]) > 90, output
     assert (tmp_path / "trace.json").stat().st_size
     assert "convolution" in (tmp_path / "profile.txt").read_text()
-    status, again, errors = run(*small(colours, tmp_path, "--ema", 0.9, "--evaluate"))
+    # The options of the checkpoint count, not these or their defaults.
+    status, again, errors = run(*small(colours, tmp_path, "--arch", "vit_s_16", "--opt", "adamw", "--evaluate"))
     assert status == 0, errors
+    assert again.startswith(f"evaluates {tmp_path / 'checkpoint.pt'}: resnet18, ")
     tested = [re.sub(r"time.*", "", line) for line in output.splitlines() if line.startswith("Test")][-2:]
     assert [re.sub(r"time.*", "", line) for line in again.splitlines() if line.startswith("Test")] == tested
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from imagenet import checkpoint
 from imagenet.metrics import Sums, means
 from imagenet.models import ARCHS, ResNet18, network
 from imagenet.optimization import Average, learning_rate, optimizer_of
+from imagenet.options import TrainOptions
+from imagenet.train import parse_options, tested
 from torch import nn
 
 from packtrain.errors import MissingDependency, UsageError
@@ -26,28 +30,56 @@ pytestmark = pytest.mark.complete
 
 # --- checkpoints ---
 
+KIND = checkpoint.Kind("resnet18", "sgd", 0.9, 10)
+
 
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    kind = {"arch": "resnet18", "opt": "sgd"}
-    checkpoint.save(path, kind, parts)
-    checkpoint.load(path, kind, parts)
-    for name, value, found in (("arch", "resnet50", "resnet18"), ("opt", "adamw", "sgd")):
-        with pytest.raises(UsageError, match=f"continue with --{name} {found}$"):
-            checkpoint.load(path, {**kind, name: value}, parts)
-    with pytest.raises(UsageError, match="differs in ema"):
-        checkpoint.load(path, kind, {**parts, "ema": nn.Linear(2, 2)})
-    with pytest.raises(UsageError, match="does not fit"):
-        checkpoint.load(path, kind, {"model": nn.Linear(3, 2)})
+    checkpoint.save(path, KIND, parts)
+    kind, states = checkpoint.read(path)
+    assert kind == KIND
+    checkpoint.restore(path, states, parts)
+    for others in ({"model": nn.Linear(3, 2)}, {**parts, "ema": nn.Linear(2, 2)}):
+        with pytest.raises(UsageError, match="does not fit"):
+            checkpoint.restore(path, states, others)
+    torch.save({"model": parts["model"].state_dict()}, tmp_path / "other.pt")
+    with pytest.raises(UsageError, match="a checkpoint of something else"):
+        checkpoint.read(tmp_path / "other.pt")
     for damaged in (path.read_bytes()[:-100], b"junk\n", b"\0" * 64, b"]", b""):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"cannot be read as a checkpoint: \w"):
-            checkpoint.load(path, kind, parts)
+            checkpoint.read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("arch", "resnet50", "with --arch resnet18, not resnet50: continue with --arch resnet18$"),
+        ("opt", "adamw", "with --opt sgd, not adamw: continue with --opt sgd$"),
+        ("ema", 0.0, r"with --ema 0\.9, not 0\.0: continue with --ema 0\.9$"),
+        ("classes", 8, "with 10 classes, not 8"),
+    ],
+)
+def test_a_training_of_another_kind_is_told_the_two_values(name: str, value: object, message: str) -> None:
+    given: Any = {name: value}
+    with pytest.raises(UsageError, match=message):
+        KIND.check(Path("checkpoint.pt"), replace(KIND, **given))
+
+
+def test_a_network_of_fewer_classes_than_the_images_have_is_not_evaluated(tmp_path: Path) -> None:
+    options, nothing = TrainOptions("train", "val", output=str(tmp_path)), cast(Any, None)
+    checkpoint.save(options.checkpoint, KIND, {"model": nn.Linear(2, 2)})
+    with pytest.raises(UsageError, match="was written with 10 classes, but the images have 11"):
+        tested(options, nothing, nothing, 11)
+
+
+def test_what_the_average_keeps_may_change() -> None:
+    KIND.check(Path("checkpoint.pt"), replace(KIND, ema=0.5))
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, parts = tmp_path / "checkpoint.pt", {"model": nn.Linear(2, 2)}
-    checkpoint.save(path, {"arch": "resnet18"}, parts)
+    checkpoint.save(path, KIND, parts)
     before = path.read_bytes()
 
     def fail(state: object, file: Any) -> None:
@@ -56,8 +88,27 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(checkpoint.Unwritten, match=r"checkpoint.new cannot be written: No space .* with --resume"):
-        checkpoint.save(path, {"arch": "resnet18"}, parts)
+        checkpoint.save(path, KIND, parts)
     assert path.read_bytes() == before
+
+
+# --- options ---
+
+
+def test_help_shows_the_defaults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        parse_options()
+    shown = capsys.readouterr().out
+    for option, default in (("ARCH", "resnet18"), ("BATCH_SIZE", "256"), ("LR", "0.1"), ("WORKERS", "-1")):
+        assert re.search(rf" {option}\s+\[default: {default}\]", shown), option
+
+
+@pytest.mark.parametrize("datasets", [("s3://bucket/train", "packed/val"), ("packed/train", "gs://bucket/val")])
+def test_an_object_store_takes_a_stage(datasets: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"(s3|gs)://bucket/\w+ is in an object store.*--stage.*--budget 200GiB"):
+        TrainOptions(*datasets).check()
+    TrainOptions(*datasets, stage="/nvme").check()
 
 
 # --- networks ---
@@ -87,14 +138,28 @@ def test_our_own_resnet_18_is_torchvisions() -> None:
         assert torch.equal(own(images), theirs(images))
 
 
-def test_without_torchvision_there_is_only_a_resnet_18(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("2.9.0", "pip install torchvision torch==2.9.0"),
+        ("2.9.0+cpu", "pip install torchvision torch==2.9.0+cpu --index-url https://download.pytorch.org/whl/cpu"),
+        (
+            "2.9.0+cu126",
+            "pip install torchvision torch==2.9.0+cu126 --index-url https://download.pytorch.org/whl/cu126",
+        ),
+    ],
+)
+def test_without_torchvision_there_is_only_a_resnet_18(
+    monkeypatch: pytest.MonkeyPatch, version: str, command: str
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert isinstance(network("resnet18", 10, 224), ResNet18)
     for arch in ARCHS[1:]:
         with pytest.raises(MissingDependency, match=f"--arch {arch} needs torchvision") as caught:
             network(arch, 10, 224)
         # pip keeps the torch that is there, and takes the torchvision that fits it.
-        assert f"`pip install torchvision torch=={torch.__version__}`" in str(caught.value)
+        assert f"`{command}`" in str(caught.value)
 
 
 # --- learning rate, optimizer, average ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import re
 import sys
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,6 +24,7 @@ from helpers.support import require_module
 import packtrain
 from packtrain import RandomRecords, RandomSlices
 from packtrain._core.errors import CorruptRecord, MissingDependency, UsageError
+from packtrain._core.installing import extra_command
 from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
 from packtrain._filler.encoding import SampleEncoder
@@ -309,7 +311,7 @@ def test_files_of_other_kinds_are_told(tmp_path: Path) -> None:
 
 def test_a_folder_needs_zarr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'packtrain\[zarr\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('zarr')}`")):
         next(RandomSlices(tmp_path, (1,))())
 
 

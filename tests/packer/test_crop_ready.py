@@ -28,6 +28,7 @@ from packtrain._codec.cut import cut, has_table, has_true_table, without_table
 from packtrain._codec.decode import RecordDecoder, ordinary
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import Box
+from packtrain._core.installing import build_command
 from packtrain._core.options import StoreOptions
 from packtrain._packer.images import StoredImage, store_image
 from packtrain._packer.sources import Refused
@@ -260,7 +261,7 @@ class TestDatasets:
             patch.setattr(native, "extension", None)
             with pytest.raises(MissingDependency) as caught:
                 packed(images, tmp_path / "out", "tar", store=StoreOptions())
-            assert native.BUILD_COMMAND in str(caught.value) and "--store verbatim" in str(caught.value)
+            assert build_command() in str(caught.value) and "--store verbatim" in str(caught.value)
             assert not list(tmp_path.glob("out/*"))
             packed(images, tmp_path / "verbatim", "tar")
 

@@ -26,7 +26,7 @@ from packtrain.errors import ShardFailed
 
 pytestmark = [
     pytest.mark.stress,
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'packtrain[ray]'"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"),
 ]
 
 COUNT = 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,13 +24,14 @@ from helpers.ray_cluster import RayCluster, a_driver, descendants, ray_cluster
 from helpers.support import image_set, tree
 
 from packtrain import PackOptions, RayEngine, pack
+from packtrain._core.installing import extra_command
 from packtrain._core.options import StoreOptions
 from packtrain._packer import ray_engine
 from packtrain._packer.ray_engine import tried_ray
 from packtrain.errors import MissingDependency, NoSpace, ShardFailed, UsageError
 
 pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'packtrain[ray]'"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"),
 ]
 
 
@@ -299,7 +301,7 @@ def test_ray_must_be_there_in_the_version_that_was_tried(monkeypatch: pytest.Mon
         with pytest.raises(MissingDependency, match=r"Ray 2\.60.* Ray 2\.6\.3 .*pip install 'ray==2\.60\.\*'"):
             tried_ray()
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'packtrain\[ray\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('ray')}`")):
         tried_ray()
 
 

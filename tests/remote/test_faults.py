@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -38,6 +39,7 @@ from helpers.objects.servers import SECRET, Server
 from helpers.support import require_module
 
 from packtrain._core.errors import MissingDependency, RemoteError
+from packtrain._core.installing import extra_command
 from packtrain._remote.client import ObjectStore, _Service
 from packtrain._remote.objects import Objects
 from packtrain._remote.urls import Url
@@ -463,7 +465,7 @@ def test_without_obstore_it_says_what_to_install(url: Url, monkeypatch: pytest.M
 
     monkeypatch.setattr("packtrain._remote.client.find_spec", absent)
     before = children()
-    with pytest.raises(MissingDependency, match=r"pip install 'packtrain\[remote\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('remote')}`")):
         ObjectStore().size(url)
     assert children() == before
 

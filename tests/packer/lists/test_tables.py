@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import tracemalloc
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain import Columns, FieldColumn, PackOptions
+from packtrain._core.installing import extra_command
 from packtrain._core.options import LabelSpec
 from packtrain._packer.listing import Cell, ListedSample, Listing
 from packtrain._packer.lists.delimited import BadRecord, DelimitedRows, read_record
@@ -637,5 +639,5 @@ def test_a_damaged_parquet_file_is_an_error(tmp_path: Path, keep: int) -> None:
 def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'packtrain\[parquet\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('parquet')}`")):
         read_list(tmp_path / "a.parquet", LabelSpec("none"), columns=Columns("path"))

@@ -453,7 +453,7 @@ def test_dali_on_a_gpu_is_asked_for_there(folder: Path, monkeypatch: pytest.Monk
 def _dali(request: pytest.FixtureRequest) -> None:
     """Leaves out what DALI is needed for where it is not installed."""
     if "dali-cpu" in getattr(getattr(request.node, "callspec", None), "params", {}).values():
-        pytest.importorskip("nvidia.dali", reason="pip install 'packtrain[dali]'")
+        pytest.importorskip("nvidia.dali", reason="pip install '.[dali]'")
 
 
 @pytest.fixture(autouse=True)

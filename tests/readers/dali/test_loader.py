@@ -20,6 +20,7 @@ from helpers.lazily import consumed, lazy
 from helpers.support import FORMATS, flip, image_set, packed, require_module
 
 from packtrain import Loader, RepeatedAugmentation, Weighted, open_dataset
+from packtrain._core.installing import extra_command
 from packtrain.accelerate import prepare
 from packtrain.dali import DaliLoader
 from packtrain.errors import CorruptRecord, MissingDependency, UsageError
@@ -95,14 +96,17 @@ def test_it_has_the_arguments_of_the_loader_but_those_about_workers() -> None:
 
 def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'packtrain\[dali\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('dali')}`")):
         ours(dataset_in(folder))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2}, "num_workers=2: .* give num_threads="),
+        (
+            {"num_workers": 2},
+            "num_workers=2: DaliLoader does not have this argument; DALI's threads .* give num_threads=",
+        ),
         ({"num_workers": 0}, "num_workers=0: .* give num_threads="),
         ({"collate_fn": list}, "give batch_transform="),
         ({"worker_init_fn": print}, "nothing to initialise"),

@@ -119,9 +119,9 @@ class TestTorchs:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"batch_sampler": [[1]]}, "batch_sampler=.*: a loader does not have this argument; give sampler="),
-            ({"in_order": False}, "in_order=False: a loader .* batches always come in order"),
-            ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda': a loader .* give device="),
+            ({"batch_sampler": [[1]]}, "batch_sampler=.*: Loader does not have this argument; give sampler="),
+            ({"in_order": False}, "in_order=False: Loader .* batches always come in order"),
+            ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda': Loader .* give device="),
             ({"batchsize": 3}, r"Loader has no argument 'batchsize'; did you mean 'batch_size'\?"),
             ({"schuffle": True}, r"no argument 'schuffle'; did you mean 'shuffle'\?"),
             ({"qqq": 1}, "no argument 'qqq'$"),
