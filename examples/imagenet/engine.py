@@ -81,10 +81,10 @@ class Training:
     @property
     def parts(self) -> dict[str, checkpoint.Stateful]:
         """What a checkpoint holds."""
-        return {"data": self.data, "optimizer": self.optimizer, "scaler": self.scaler, **self.tested_parts}
+        return {"data": self.data, "optimizer": self.optimizer, "scaler": self.scaler, **self.evaluated_parts}
 
     @property
-    def tested_parts(self) -> dict[str, checkpoint.Stateful]:
+    def evaluated_parts(self) -> dict[str, checkpoint.Stateful]:
         """What of it an evaluation needs."""
         found: dict[str, checkpoint.Stateful] = {"training": self, "model": self.model}
         return found if self.average is None else {**found, "ema": self.average}

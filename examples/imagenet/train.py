@@ -62,7 +62,7 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
     """
     path = options.checkpoint
     if options.evaluate:
-        return tested(options, here, data, classes)
+        return evaluation(options, here, data, classes)
     if path.exists() and not options.resume:
         raise UsageError(f"{path} exists: add --resume to continue it, or choose another --output")
     if not path.exists():
@@ -81,7 +81,7 @@ def begin(options: TrainOptions, here: Processes, data: TrainVal, classes: int) 
     return training
 
 
-def tested(options: TrainOptions, here: Processes, data: TrainVal, classes: int) -> Training:
+def evaluation(options: TrainOptions, here: Processes, data: TrainVal, classes: int) -> Training:
     """The training of a checkpoint, as far as evaluating it takes.
 
     Raises:
@@ -94,7 +94,7 @@ def tested(options: TrainOptions, here: Processes, data: TrainVal, classes: int)
     if kind.classes < classes:
         raise UsageError(f"{path} was written with {kind.classes} classes, but the images have {classes}")
     training = fresh(replace(options, arch=kind.arch, opt=kind.opt, ema=kind.ema), here, data, kind.classes)
-    checkpoint.restore(path, states, training.tested_parts)
+    checkpoint.restore(path, states, training.evaluated_parts)
     here.print(f"evaluates {path}: {kind.arch}, {kind.classes} classes, step {training.step}")
     return training
 

@@ -19,7 +19,7 @@ from imagenet.metrics import Sums, means
 from imagenet.models import ARCHS, ResNet18, network
 from imagenet.optimization import Average, learning_rate, optimizer_of
 from imagenet.options import TrainOptions
-from imagenet.train import parse_options, tested
+from imagenet.train import evaluation, parse_options
 from torch import nn
 
 from packtrain.errors import MissingDependency, UsageError
@@ -70,7 +70,7 @@ def test_a_network_of_fewer_classes_than_the_images_have_is_not_evaluated(tmp_pa
     options, nothing = TrainOptions("train", "val", output=str(tmp_path)), cast(Any, None)
     checkpoint.save(options.checkpoint, KIND, {"model": nn.Linear(2, 2)})
     with pytest.raises(UsageError, match="was written with 10 classes, but the images have 11"):
-        tested(options, nothing, nothing, 11)
+        evaluation(options, nothing, nothing, 11)
 
 
 def test_what_the_average_keeps_may_change() -> None:
