@@ -45,8 +45,8 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
     "--labels",
     default="int",
     metavar="int|int*K|float|float*K|class|none",
-    help="What follows the path on each line; class: the name of a class; names are numbered in sorted order, as "
-    "text (10 before 3), or in that of --classes.",
+    help="What follows the path on each line; class: the name of a class. Names are numbered in the order of "
+    "--classes, or sorted as text (10 before 3).",
 )
 @column_options
 @click.option("--classes", type=PATH, help="File of class names, one per line, in label order.")

@@ -7,9 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-import sysconfig
 from collections.abc import Collection, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -40,6 +38,8 @@ def extra_command(name: str) -> str:
 
 def missing_packages() -> Iterator[str]:
     """Debian packages that are missing for compiling packtrain's extension or pillow-simd."""
+    import sysconfig
+
     if shutil.which("cc") is None:
         yield COMPILER
     folders = [Path("/usr/include"), Path("/usr/local/include"), Path(sysconfig.get_path("include"))]
@@ -82,6 +82,9 @@ def _own_source() -> str:
 
 def _origin() -> dict[str, Any]:
     """Where packtrain was installed from, as PEP 610 says; empty if that was an index of packages."""
+    # It takes 30 ms to import, and every worker process imports this module.
+    from importlib import metadata
+
     try:
         found: dict[str, Any] = json.loads(metadata.distribution("packtrain").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:

@@ -168,7 +168,7 @@ class Keeper:
         self._set_budget()
 
     def _spare(self) -> None:
-        """Keeps what is there for now: others may come with a larger budget, and who comes now may be refused."""
+        """Keeps what is there for now: others may come with a larger budget, and whoever comes now may be refused."""
         self._spared = self._policy.used
         self._spared_until = time.monotonic() + _GATHER_SECONDS
         self._used = False

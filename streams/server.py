@@ -174,7 +174,7 @@ class Server:
             raise ConnectionResetError
 
     def _notice_who_left(self) -> None:
-        """Forgets ranks that have left. What their process said afterwards may have been heard before."""
+        """Forgets ranks that have left, whose process may have come again over another connection."""
         for client in [client for client in self._clients if client.job is not None]:
             self._attend(client, selectors.EVENT_READ)
 

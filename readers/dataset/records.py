@@ -160,9 +160,9 @@ class DatasetFaults(Faults):
     def _mend(self) -> str:
         if self._cache is not None:
             return (
-                f"`packtrain verify {shlex.quote(os.fspath(self.path))}` says whether the store has it so; if not, the "
-                f"disk has changed it: `packtrain staged evict {shlex.quote(os.fspath(self._cache))}` removes the "
-                "cache, and what is needed is fetched again"
+                f"`packtrain verify {shlex.quote(os.fspath(self.path))}` says whether it is damaged in the store; "
+                f"if not, the disk has changed it: `packtrain staged evict {shlex.quote(os.fspath(self._cache))}` "
+                "removes the cache, and what is needed is fetched again"
             )
         if self._staged:
             return f"`packtrain staged repair {shlex.quote(os.fspath(self.path))}` copies once more what is damaged"

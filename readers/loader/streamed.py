@@ -74,7 +74,7 @@ class FollowingChunks(Following):
         self._ahead = 0
         """Number of positions of the epoch that batches have been begun for."""
         self._told: tuple[Place, Order] | None = None
-        """What the cache was told as the pass began that it knows of."""
+        """The ranks and the order that the cache was last told of."""
         self._telling: Telling | None = None
         self._process = os.getpid()
         if not self._in_order:
@@ -226,7 +226,7 @@ class Telling:
         self._meter = meter
         self._fetched = [cache.state()["fetched_bytes"] for cache in caches]
         self._latest: tuple[int, int, int] | None = None
-        # Not events: `close` may be called by the collector of garbage, in a thread that holds the lock of one.
+        # Not events: the garbage collector may call `close` in a thread that holds the lock of one.
         self._news = SimpleQueue[None]()
         self._end = SimpleQueue[None]()
         self._ended = False
@@ -266,21 +266,21 @@ class Telling:
             with suppress(Empty):
                 self._news.get(timeout=_LOOKS)
             latest = self._latest
-            # Tried again until it can be said. If no fetcher can be reached, who waits for a chunk gets the error; if a
-            # new one has no room for this rank, its chunks are fetched as it needs them.
+            # On an error, this is tried again. If no fetcher can be reached, whoever waits for a chunk gets the error.
+            # If a new one has no room for this rank, its chunks are fetched as it needs them.
             with suppress(PacktrainError, OSError):
                 if self._reader is not None and latest is not None and latest is not told:
                     epoch, consumed, begun = latest
                     self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
                     told = latest
                 if time.monotonic() - looked >= _LOOKS and not self._ended:
-                    # All is said again: another fetcher may have come, which knows nothing of the rank.
+                    # Next time all is said again: there may be a new fetcher, which knows nothing of the rank.
                     looked, told = time.monotonic(), None
                     self._look()
             # What a cache that has everything knows of the rank is of use only when another job comes.
             with suppress(Empty):
                 self._end.get(timeout=_LOOKS if all(cache.complete for cache in self._caches) else _PAUSE)
-        # Once more: another fetcher may have been told while nobody waited for this thread any longer.
+        # `close` does not wait for long, so a new fetcher may have been told of the rank after it.
         self._take_leave()
 
     def _look(self) -> None:

@@ -131,7 +131,7 @@ class Figures:
         refused: Number of images that DALI or the GPU refused, so that packtrain decoded them on the CPU.
         chunk_seconds: The part of `busy_seconds` in which workers waited for chunks from an object store.
         fetched_bytes: Bytes that this machine fetched from the object store meanwhile, for all that use the same cache.
-            They are counted once a second, so those of an epoch's last second may count in the next.
+            They are counted once a second, so those of an epoch's last second may be missing, or count in the next.
     """
 
     setup: Setup
