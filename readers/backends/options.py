@@ -12,10 +12,12 @@ from torch.utils.data import Dataset
 
 from packtrain._core.arguments import choice, flag, unexpected, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.options import LabelSpec
 from packtrain._core.schema import PAIR
 
 from ..dali.loader import DaliLoader
-from ..dataset.image_dataset import ImageDataset, open_dataset
+from ..dataset.combined import NAMES, require_same_classes
+from ..dataset.image_dataset import ImageDataset, open_dataset, samples_of
 from ..loader.loader import Loader
 from ..loader.ranks import Ranks
 from .torch_loader import TorchLoader
@@ -139,6 +141,33 @@ def ranks_for(rank: int | None, world_size: int | None, local_rank: int | None) 
             "torch.distributed, call init_process_group before"
         )
     return Ranks(local_rank, world_size)
+
+
+def require_same_labels(train: ImageDataset, val: ImageDataset) -> None:
+    """Makes sure that a label stands for the same class in both, as far as their class names tell.
+
+    Where only one has names, the labels of the other are taken as they are, but each of them must have a name. Where
+    one has a `target_transform`, its names say nothing about the labels that are handed out.
+
+    Raises:
+        UsageError: It does not.
+        CorruptFile: An index is damaged.
+    """
+    one, two = samples_of(train), samples_of(val)
+    assert one is not None and two is not None
+    both = one, two
+    if any(len(each) and each.locate(0)[0].target_transform is not None for each in both):
+        return
+    require_same_classes(store for each in both for store in each.stores)
+    for named, bare in (both, both[::-1]):
+        if named.classes is None or bare.classes is not None or bare.schema.labels != LabelSpec() or not len(bare):
+            continue
+        if (largest := int(bare.labels.max())) >= len(named.classes):
+            name, other = bare.stores[0].name, named.stores[0].name
+            raise UsageError(
+                f"label {largest} of {name} is none of the {len(named.classes)} classes of {other}, which are numbered "
+                f"from 0: pack {name} with the numbers of these classes, or with {NAMES}"
+            )
 
 
 def dataset_of(name: str, dataset: str | os.PathLike[str] | ImageDataset) -> ImageDataset:

@@ -17,7 +17,7 @@ from ..loader.postprocess import BatchTransform
 from ..transforms.arguments import bounds
 from ..transforms.geometric import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from .memory import give_back, limit
-from .options import Backend, dataset_of, device_for, making, ranks_for
+from .options import Backend, dataset_of, device_for, making, ranks_for, require_same_labels
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -75,7 +75,8 @@ class TrainVal:
         decode: Where ``backend="packtrain"`` decodes, see `packtrain.Loader`.
 
     Raises:
-        UsageError: An argument is of the wrong type or out of its range, or the back end cannot read a dataset.
+        UsageError: An argument is of the wrong type or out of its range, the back end cannot read a dataset, or a label
+            stands for different classes in the two.
         MissingDependency: DALI is not installed.
         DatasetError: A dataset cannot be opened.
     """
@@ -134,6 +135,7 @@ class TrainVal:
             limit()
         self.train: Final = dataset_of("train", train)
         self.val: Final = dataset_of("val", val)
+        require_same_labels(self.train, self.val)
         given = self._place if self._ranks.given else (None, None)
         self._train: Final = make.loader(
             self.train,

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from ..transforms.several_crops import composed
 from ..transforms.views import Views
 from .samples import PackedSamples, Samples, TransformLike
 from .store import Store
+
+NAMES: Final = "`--classes classes.txt`, a file of all class names, one per line in label order"
+"""Gives datasets the same class names."""
 
 
 class SubsetSamples(Samples):
@@ -163,15 +166,15 @@ class ConcatSamples(Samples):
         parts: The samples to put together.
 
     Raises:
-        UsageError: There are none, or their class names differ, or the fields of their samples.
+        UsageError: There are none, or a label stands for different classes, or the fields of their samples differ.
     """
 
     def __init__(self, parts: Sequence[Samples]) -> None:
         if not parts:
             raise UsageError("concat needs at least one dataset")
-        names = {part.classes for part in parts}
-        if len(names) > 1:
-            raise UsageError("the datasets have different class names, so that one label would mean two things")
+        stores = [store for part in parts for store in part.stores]
+        require_same_classes(stores)
+        _require_names_for_all(stores)
         _check_same_fields(parts)
         self._parts = tuple(parts)
         self._ends = list(accumulate(len(part) for part in parts))
@@ -229,7 +232,8 @@ class ConcatSamples(Samples):
     @property
     @override
     def classes(self) -> tuple[str, ...] | None:
-        return self._parts[0].classes
+        # A part may lack the last classes.
+        return max((part.classes for part in self._parts), key=lambda names: len(names or ()))
 
     @property
     @override
@@ -336,6 +340,38 @@ def _same(one: object, other: object) -> bool:
     if not (isinstance(one, Compose) and isinstance(other, Compose)):
         return one is other
     return len(one.given) == len(other.given) and all(a is b for a, b in zip(one.given, other.given, strict=True))
+
+
+def require_same_classes(stores: Iterable[Store]) -> None:
+    """Makes sure that a label stands for the same class in all datasets. Those without class names are not compared.
+
+    Raises:
+        UsageError: It does not.
+    """
+    known = {classes: store.name for store in stores if (classes := store.schema.classes) is not None}
+    longest = max(known, key=len, default=())
+    for classes, name in known.items():
+        for label, (one, other) in enumerate(zip(longest, classes, strict=False)):
+            if one != other:
+                raise UsageError(
+                    f"{known[longest]} and {name} number their classes differently: label {label} is {one!r} in "
+                    f"{known[longest]}, but {other!r} in {name}: pack both with {NAMES}"
+                )
+
+
+def _require_names_for_all(stores: Sequence[Store]) -> None:
+    """Makes sure that all datasets have class names, or none has: together they have one list of names.
+
+    Raises:
+        UsageError: Some have.
+    """
+    named = [store.name for store in stores if store.schema.classes is not None]
+    bare = [store.name for store in stores if store.schema.classes is None]
+    if named and bare:
+        raise UsageError(
+            f"{named[0]} has class names, but {bare[0]} has none, so it is not known whether their labels mean the "
+            f"same: pack {bare[0]} with {NAMES}"
+        )
 
 
 def _check_same_fields(parts: Sequence[Samples]) -> None:

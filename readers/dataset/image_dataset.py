@@ -276,7 +276,8 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     """Datasets one after the other, as one; each keeps its own transforms.
 
     Raises:
-        UsageError: There are none, one is no packtrain dataset, or their class names or fields differ.
+        UsageError: There are none, one is no packtrain dataset, a label stands for different classes, only some have
+            class names, or their fields differ.
     """
     expected = "a list of datasets from open_dataset, subset or concat"
     parts = [samples_of(dataset) for dataset in items("datasets", datasets, expected)]

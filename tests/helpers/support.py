@@ -93,6 +93,14 @@ def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", wor
     return out
 
 
+def with_classes(out: Path, names: str, *, named: bool = True) -> Path:
+    """Packs an image of each class to `out`, with or without the names of the classes. Returns `out`."""
+    source = out.with_name(f"{out.name}-source")
+    listing = image_set(source, len(names), classes=len(names))
+    (source / "classes.txt").write_text("\n".join(names))
+    return packed(listing, out, "tar", classes=source / "classes.txt" if named else None)
+
+
 def items(dataset: Any) -> list[tuple[Any, Any]]:
     """All (image, label) pairs of a dataset, by iterating over it."""
     return list(dataset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections import deque
@@ -17,11 +18,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.growing import copy_of
 from helpers.ranks import in_ranks
-from helpers.support import encoded, flip, image_set, packed, picture
+from helpers.support import encoded, flip, image_set, packed, picture, with_classes
 from helpers.waiting import wait_until
 
-from packtrain import Loader, StoreOptions, TrainVal, open_dataset
+from packtrain import Loader, StoreOptions, TrainVal, concat, open_dataset
 from packtrain._readers.backends.torch_loader import TorchLoader
 from packtrain.errors import CorruptRecord, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
@@ -422,6 +424,37 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
 def test_a_wrong_argument_is_refused(folder: Path, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         made(folder, **options)
+
+
+def test_a_label_must_mean_the_same_class_in_both(tmp_path: Path) -> None:
+    for name, names in (("a", "abc"), ("b", "bcd"), ("c", "ab")):
+        with_classes(tmp_path / name, names)
+    other = open_dataset(tmp_path / "b")
+    for val in (tmp_path / "b", other, other.subset([0]), concat([other, other])):
+        with pytest.raises(UsageError, match=r"label 0 is 'a' in .*/a, but 'b' in .*/b: pack both with `--classes"):
+            made(tmp_path / "a", val=val)
+    for train, shorter in (("a", "c"), ("c", "a")):
+        # One of them lacks the last class.
+        made(tmp_path / train, val=tmp_path / shorter).close()
+    other.target_transform = [1, 2, 3].__getitem__
+    made(tmp_path / "a", val=other).close()
+
+
+def test_labels_without_names_are_taken_as_they_are(tmp_path: Path) -> None:
+    named, bare = with_classes(tmp_path / "named", "abc"), with_classes(tmp_path / "bare", "abc", named=False)
+    growing = copy_of(open_dataset(bare), tmp_path / "growing", 2, 4).dataset(None)
+    for train, val in ((named, bare), (bare, named), (bare, bare), (growing, named), (growing, bare)):
+        with made(train, val=val, workers=0) as data:
+            assert labels_of(data.get_val_loader()) == [0, 1, 2]
+    more = with_classes(tmp_path / "more", "abcd", named=False)
+    expected = (
+        f"label 3 of {tmp_path}/more is none of the 3 classes of {tmp_path}/named, which are numbered from 0: pack "
+        f"{tmp_path}/more with the numbers of these classes, or with `--classes classes.txt`, a file of all class "
+        "names, one per line in label order"
+    )
+    for train, val in ((named, more), (more, named)):
+        with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+            made(train, val=val)
 
 
 def test_datasets_of_other_fields_are_refused(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.support import encoded, packed, picture, sources
+from helpers.support import encoded, packed, picture, sources, with_classes
 
-from packtrain import concat, open_dataset
+from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import LabelSpec
 from packtrain.errors import NotADataset, PacktrainError, UsageError
 
@@ -108,15 +109,38 @@ class TestLabels:
             _ = opened.targets
 
 
+def opened(out: Path, names: str, **options: Any) -> PackedDataset:
+    return open_dataset(with_classes(out, names, **options))
+
+
 class TestMistakes:
     def test_concat_of_nothing(self) -> None:
         with pytest.raises(UsageError, match="at least one"):
             concat([])
 
-    def test_concat_of_different_classes(self, packed_folder: Path, images: Path, tmp_path: Path) -> None:
-        other = open_dataset(packed(images, tmp_path / "out", "tar"))
-        with pytest.raises(UsageError, match="different class names"):
-            concat([open_dataset(packed_folder), other])
+    def test_concat_of_labels_that_mean_different_classes(self, tmp_path: Path) -> None:
+        one, other = (opened(tmp_path / name, names) for name, names in (("a", "abc"), ("b", "abd")))
+        expected = (
+            f"{tmp_path}/a and {tmp_path}/b number their classes differently: label 2 is 'c' in {tmp_path}/a, but "
+            f"'d' in {tmp_path}/b: pack both with `--classes classes.txt`, a file of all class names, one per line in "
+            "label order"
+        )
+        with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+            concat([one, other])
+        with pytest.raises(UsageError, match=r"label 2 is 'c' in .*a, but 'd' in .*b: "):
+            concat([opened(tmp_path / "shorter", "ab"), concat([one, one.subset([0])]), other])
+
+    def test_concat_of_a_dataset_that_lacks_the_last_classes(self, tmp_path: Path) -> None:
+        both = concat([opened(tmp_path / name, names) for name, names in (("a", "ab"), ("b", "abc"))])
+        assert both.classes == ("a", "b", "c")
+        assert [(both.classes or ())[label] for label in both.targets] == ["a", "b", "a", "b", "c"]
+
+    def test_concat_of_datasets_of_which_only_one_has_names(self, tmp_path: Path) -> None:
+        named, bare = opened(tmp_path / "a", "ab"), opened(tmp_path / "b", "ab", named=False)
+        for both in ([named, bare], [bare, named]):
+            with pytest.raises(UsageError, match=r"/a has class names, but .*/b has none, .*pack .*/b with `--c"):
+                concat(both)
+        assert concat([bare, bare]).classes is None
 
     @pytest.mark.parametrize(
         ("prepare", "error", "message"),
