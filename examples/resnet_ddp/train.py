@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from packtrain import Loader, open_dataset
+from packtrain import Loader, PackedDataset, open_dataset
 from packtrain.errors import PacktrainError, UsageError
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -140,11 +140,25 @@ def learning_rate(highest: float, progress: float) -> float:
     return highest * min(progress / 0.05, (1 + math.cos(math.pi * progress)) / 2)
 
 
+def require_same_classes(dataset: PackedDataset, validation: PackedDataset) -> None:
+    """Makes sure that a label stands for the same class in both datasets, if both know the names of their classes.
+
+    Raises:
+        UsageError: It does not.
+    """
+    for label, names in enumerate(zip(dataset.classes or (), validation.classes or (), strict=False)):
+        if names[0] != names[1]:
+            raise UsageError(
+                f"label {label} is {names[0]!r} in {dataset.store.path}, but {names[1]!r} in {validation.store.path}: "
+                "pack both with the same --classes"
+            )
+
+
 def train(options: TrainOptions, device: torch.device) -> None:
     """Trains in each process of the default process group; resumes from the checkpoint if there is one.
 
     Raises:
-        UsageError: The processes cannot share a batch evenly.
+        UsageError: The processes cannot share a batch evenly, or the validation images have other classes.
         PacktrainError: A dataset is missing or damaged.
     """
     batch_size, left = divmod(options.batch_size, dist.get_world_size())
@@ -152,6 +166,8 @@ def train(options: TrainOptions, device: torch.device) -> None:
         raise UsageError(f"batch size {options.batch_size} is not a multiple of {dist.get_world_size()} processes")
     torch.manual_seed(options.seed)
     dataset = open_dataset(options.dataset, transform=[RandomResizedCrop(options.size), RandomHorizontalFlip()])
+    if options.validation:
+        require_same_classes(dataset, open_dataset(options.validation))
     model = resnet(int(dataset.targets.max()) + 1, options.width, options.stages).to(device)
     # Images are channels_last already. It is the fastest format for convolutions.
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

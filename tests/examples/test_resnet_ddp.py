@@ -16,7 +16,8 @@ import pytest
 import torch
 from helpers import training
 from helpers.ranks import in_ranks
-from resnet_ddp.train import Run, TrainOptions, learning_rate, resnet
+from helpers.support import with_classes
+from resnet_ddp.train import Run, TrainOptions, learning_rate, require_same_classes, resnet
 
 from packtrain import Loader, open_dataset
 from packtrain.errors import UsageError
@@ -205,6 +206,15 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(options: TrainOptions, 
         in_ranks(2, refusal, replace(options, batch_size=7), group=tmp_path / "group")
         == ["batch size 7 is not a multiple of 2 processes"] * 2
     )
+
+
+def test_validation_images_of_other_classes_are_refused(options: TrainOptions, tmp_path: Path) -> None:
+    train, other, fewer = (with_classes(tmp_path / names, names) for names in ("abc", "bc", "ab"))
+    options = replace(options, dataset=str(train), validation=str(other))
+    (found,) = in_ranks(1, refusal, options, group=tmp_path / "group")
+    assert found == f"label 0 is 'a' in {train}, but 'b' in {other}: pack both with the same --classes"
+    for known in (fewer, Path(options.dataset), with_classes(tmp_path / "bare", "ab", named=False)):
+        require_same_classes(open_dataset(train), open_dataset(known))
 
 
 def refusal(rank: int, world: int, options: TrainOptions) -> str:
