@@ -15,6 +15,7 @@ from packtrain._core.keys import mixed
 from packtrain._core.schema import IMAGE
 
 from ..dataset.rows import is_sample
+from ..transforms.arguments import for_unit_range
 from ..transforms.finisher import Finisher
 from .engine import Job
 from .generators import Seeder
@@ -210,6 +211,7 @@ def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> 
         deviations = [float(value) for value in (std if isinstance(std, Iterable) else [std])]
     except (TypeError, ValueError):
         raise UsageError(f"mean={mean!r}, std={std!r}: expected numbers, one for each channel") from None
+    given = tuple(means), tuple(deviations)
     # A number is for all channels, also beside one for each.
     if not isinstance(mean, Iterable):
         means *= len(deviations)
@@ -219,4 +221,5 @@ def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> 
         raise UsageError(f"mean={mean!r}, std={std!r}: expected equally many of both")
     if not all(map(math.isfinite, means + deviations)) or min(deviations) <= 0:
         raise UsageError(f"mean={mean!r}, std={std!r}: expected finite numbers, and std greater than 0")
+    for_unit_range(*given, "images are scaled to [0, 1] before they are normalised")
     return tuple(zip(means, deviations, strict=True))

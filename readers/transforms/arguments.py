@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast, get_args
 
 from packtrain._codec.geometry import FILTERS, PadMode
@@ -111,6 +111,31 @@ def warp_fill(value: float | Sequence[float] | None) -> tuple[int, ...]:
     if len(colour) not in (1, 3) or not all(0 <= each <= 255 for each in colour):
         raise unexpected("fill", value, "a value from 0 to 255, or three of them")
     return colour
+
+
+def for_unit_range(mean: Sequence[float], std: Sequence[float], why: str) -> None:
+    """Checks that mean and standard deviation are not those of bytes, with which all pixels would be nearly the same.
+
+    Args:
+        mean: Mean of each channel, or one for all.
+        std: Standard deviation, likewise.
+        why: Says what has scaled the images to [0, 1].
+
+    Raises:
+        UsageError: One is above 1.
+    """
+    given = {"mean": mean, "std": std}
+    if all(number <= 1 for numbers in given.values() for number in numbers):
+        return
+    right = {name: [each / 255 for each in numbers] if max(numbers) > 1 else numbers for name, numbers in given.items()}
+    advice = "give numbers up to 1" if max(*right["mean"], *right["std"]) > 1 else f"pass {_shown(right)}"
+    raise UsageError(f"{_shown(given)}: {why}: {advice}")
+
+
+def _shown(arguments: Mapping[str, Sequence[float]]) -> str:
+    """Keyword arguments as they are typed: a number, or a tuple of them."""
+    each = {name: ", ".join(f"{number:.6g}" for number in numbers) for name, numbers in arguments.items()}
+    return ", ".join(f"{name}=({text})" if "," in text else f"{name}={text}" for name, text in each.items())
 
 
 def probability(name: str, value: float) -> float:

@@ -15,7 +15,7 @@ from .base import Transform, transform_image
 from .choices import operations_of
 from .recognition import recognised
 from .recognition.albumentations import OnArray, adapted
-from .tensor_steps import FinishingStep
+from .tensor_steps import FinishingStep, check_statistics
 
 # What may become of a transform.
 FUSED: Final = "fused"
@@ -40,12 +40,13 @@ class Compose:
         transforms: Transforms, any callables, and lists or `Compose` of them, torchvision's `Compose` included.
 
     Raises:
-        UsageError: One of the transforms is none of these.
+        UsageError: One of the transforms is none of these, or images in [0, 1] are normalised with the mean of bytes.
     """
 
     def __init__(self, transforms: Iterable[Any]) -> None:
         self.given: Final = tuple(_flat(items("transforms", transforms, "a list of transforms")))
         known = [recognised(each) for each in self.given]
+        check_statistics(part for parts in known for part in ((None,) if parts is None else parts))
         count = _leading(known, Transform)
         self.fused: Final[tuple[Transform, ...]] = _joined(known[:count])
         # Whatever follows steps on tensors wants what the given ones make of a PIL image.

@@ -17,6 +17,8 @@ from packtrain._codec.pillow import require_pillow
 from packtrain._core.arguments import flag, items, unexpected
 from packtrain._core.errors import UsageError
 
+from .arguments import for_unit_range
+
 if TYPE_CHECKING:
     import torch
 
@@ -207,6 +209,28 @@ class Normalize(PointwiseStep):
             for found in (self.mean, self.std)
         )
         return values.sub(mean).div_(std)
+
+
+def check_statistics(steps: Iterable[object]) -> None:
+    """Checks that images in [0, 1] are not normalised with the statistics of bytes.
+
+    Args:
+        steps: A pipeline from the beginning. Anything but a `FinishingStep` may give values of any range.
+
+    Raises:
+        UsageError: They are.
+    """
+    scaling: FinishingStep | None = None
+    for step in steps:
+        if isinstance(step, Normalize):
+            if scaling is not None:
+                name = type(scaling).__name__
+                for_unit_range(step.mean, step.std, f"{name} has scaled the images to [0, 1] before Normalize")
+            scaling = None
+        elif isinstance(step, ToTensor | ConvertImageDtype) or (isinstance(step, ToDtype) and step.scale):
+            scaling = step if isinstance(step, ToTensor) or step.dtype.is_floating_point else None
+        elif not isinstance(step, FinishingStep):
+            scaling = None
 
 
 def tensor_of(image: Any) -> torch.Tensor:

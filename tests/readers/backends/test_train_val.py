@@ -393,6 +393,7 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
         ({"val_size": 31}, "val_size=31: expected a whole number, at least 32"),
         ({"mean": (1, 2)}, "mean=.*expected equally many"),
         ({"std": (0, 1, 1)}, "expected finite numbers, and std greater than 0"),
+        ({"mean": (123.675, 116.28, 103.53)}, r"pass mean=\(0.485, 0.456, 0.406\), std=\(0.229, 0.224, 0.225\)"),
         ({"fp16": "yes"}, "fp16='yes': expected True or False"),
         ({"min_crop_size": 0}, "min_crop_size=0: expected a part"),
         ({"min_crop_size": 1.1}, "min_crop_size=1.1: expected a part"),

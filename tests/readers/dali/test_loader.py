@@ -127,6 +127,7 @@ def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: 
         ({"on_error": "replace"}, "on_error='replace': expected one of raise, skip"),
         ({"transform": [RandomResizedCrop(8), ColorJitter(0.5)]}, "ColorJitter"),
         ({"transform": None, "sampler": [0], "shuffle": True}, "either sampler or shuffle"),
+        ({"mean": 127.5, "std": 63.75}, "pass mean=0.5, std=0.25"),
     ],
     ids=str,
 )

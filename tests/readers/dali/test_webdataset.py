@@ -275,6 +275,7 @@ def test_a_damaged_image_ends_the_pass_and_the_error_says_what_survives_it(listi
         ({"transform": [RandomResizedCrop(16), ToTensor()]}, "ToTensor.*give mean=, std= and dtype="),
         ({"transform": [RandomResizedCrop(16, interpolation="box")]}, "DALI has nearest, bilinear, bicubic, lanczos"),
         ({"decode": "mixed"}, "give device='cuda'"),
+        ({"mean": 127.5, "std": 63.75}, "pass mean=0.5, std=0.25"),
     ],
     ids=str,
 )

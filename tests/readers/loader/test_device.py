@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -293,7 +294,7 @@ def test_normalised_images_are_torchvisions(data: Any, dtype: torch.dtype, heigh
     channels = data.draw(st.integers(1, 4))
     per = data.draw(st.sampled_from([1, channels]))
     mean = data.draw(st.lists(st.floats(-1, 1), min_size=per, max_size=per))
-    std = data.draw(st.lists(st.floats(0.01, 2), min_size=per, max_size=per))
+    std = data.draw(st.lists(st.floats(0.01, 1), min_size=per, max_size=per))
     seed = data.draw(st.integers(0, 99))
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (2, channels, height, width), dtype=torch.uint8, generator=generator)
@@ -333,13 +334,13 @@ def test_bytes_stay_bytes_unless_something_else_is_asked_for(workers: int) -> No
 
 
 def test_batches_may_differ_in_size_and_shape() -> None:
-    postprocess = Postprocess((0.5, 0.25), (1, 2))
+    postprocess = Postprocess((0.5, 0.25), (1, 0.5))
     for width in (5, 7, 5):
         images = torch.full((2, 2, 3, width), 51, dtype=torch.uint8)
         found, _ = postprocess((images, None), JOB)
         assert found.shape == images.shape
         torch.testing.assert_close(found[:, 0], torch.full((2, 3, width), -0.3))
-        torch.testing.assert_close(found[:, 1], torch.full((2, 3, width), -0.025))
+        torch.testing.assert_close(found[:, 1], torch.full((2, 3, width), -0.1))
 
 
 def test_finished_batches_keep_no_slot() -> None:
@@ -475,6 +476,33 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> 
         Loader(Numbered(4), 2, **options)
 
 
+BYTES: dict[str, Any] = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            BYTES,
+            "mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375): images are scaled to [0, 1] before they are "
+            "normalised: pass mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)",
+        ),
+        ({name: np.array(values) for name, values in BYTES.items()}, "pass mean=(0.485, 0.456, 0.406), std=(0.229, "),
+        ({"mean": 127.5, "std": 63.75}, "pass mean=0.5, std=0.25"),
+        ({"mean": 127.5, "std": 0.25}, "pass mean=0.5, std=0.25"),
+        ({"mean": 0.5, "std": 63.75}, "pass mean=0.5, std=0.25"),
+        ({"mean": (0, 0, 0), "std": (255, 255, 255)}, "pass mean=(0, 0, 0), std=(1, 1, 1)"),
+        (
+            {"mean": 300, "std": 1},
+            "mean=300, std=1: images are scaled to [0, 1] before they are normalised: give numbers ",
+        ),
+    ],
+)
+def test_statistics_of_bytes_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        Loader(Numbered(4), 2, **options)
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="device='cuda': torch sees no CUDA device; device='cpu' gives"):
@@ -486,7 +514,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_number_is_for_all_channels_beside_one_for_each() -> None:
     images = torch.arange(24, dtype=torch.uint8).view(2, 3, 2, 2)
-    for mean, std in ((0.5, (0.5, 0.25, 1.0)), ((0.1, 0.2, 0.3), 2.0)):
+    for mean, std in ((0.5, (0.5, 0.25, 1.0)), ((0.1, 0.2, 0.3), 0.4)):
         found = Postprocess(mean, std)((images, torch.tensor([0, 1])), JOB)[0]
         means, deviations = ([each] * 3 if isinstance(each, float) else each for each in (mean, std))
         expected = Postprocess(means, deviations)((images, torch.tensor([0, 1])), JOB)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -286,6 +287,41 @@ def test_wrong_parameters_are_refused(number: int) -> None:
 def test_steps_that_do_not_fit_are_refused(folder: Path, steps: list[Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         open_dataset(folder, [transforms.CenterCrop(20), *steps])[0]
+
+
+BYTES = ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
+RIGHT = "mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)"
+
+
+def test_statistics_of_bytes_are_refused_for_images_from_0_to_1(torchvision: Any) -> None:
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    wrong = transforms.Normalize(*BYTES)
+    scaled: list[tuple[str, list[Any]]] = [
+        ("ToTensor", [transforms.CenterCrop(20), transforms.ToTensor(), wrong]),
+        ("ToTensor", [transforms.ToTensor(), RandomErasing(), wrong, str]),
+        ("ToDtype", [transforms.ToImage(), transforms.ToDtype(torch.float32, scale=True), wrong]),
+        ("ConvertImageDtype", [transforms.ConvertImageDtype(torch.float16), wrong]),
+        ("ToTensor", [v1.ToTensor(), v1.Normalize(*BYTES)]),
+        ("ToDtype", [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(*BYTES)]),
+    ]
+    for name, steps in scaled:
+        expected = (
+            "mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375): "
+            f"{name} has scaled the images to [0, 1] before Normalize: pass {RIGHT}"
+        )
+        with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+            Compose(steps)
+    others: list[list[Any]] = [
+        [transforms.ToDtype(torch.float32), wrong],
+        [transforms.ToTensor(), transforms.ConvertImageDtype(torch.uint8), transforms.ToDtype(torch.float32), wrong],
+        [transforms.ToTensor(), lambda image: image * 255, wrong],
+        # From normalised values back to those before.
+        [transforms.ToTensor(), transforms.Normalize(MEAN, STD), transforms.Normalize([-2.1], [4.4])],
+    ]
+    for steps in others:
+        Compose(steps)
 
 
 def test_a_pipeline_pickles() -> None:
