@@ -35,6 +35,7 @@ from .samples import SampleMaker, emptied
 from .schedule import Schedule
 from .state import LoaderState, identity_of
 from .streamed import FollowingChunks
+from .unprepared import UNPREPARED, holds_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -231,7 +232,7 @@ class Loader:
         self._pipeline = Pipeline(self._options, self.stats)
         self._skipped = 0
         self._told = set[str]()
-        """Warnings about images that were refused. In each epoch they are refused again."""
+        """Warnings that each epoch would give again."""
         self._pass: Token | None = None
         """Stands for the present pass."""
         self._made = True
@@ -479,6 +480,8 @@ class Loader:
             # Once more: the pass may have been moved since.
             self._following.begin(self._dataset)
             progress.begin(place)
+            # Otherwise they are not of this pass: it may be a validation, in which nothing is accumulated.
+            applied = not holds_gradients()
             run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
             while batch := next(run, None):
                 self._note_skipped(batch.made)
@@ -490,6 +493,9 @@ class Loader:
                 self._require_present(this, place)
             self._following.finish()
             self._move(progress.epoch + 1)
+            if applied and UNPREPARED not in self._told and holds_gradients():
+                self._told.add(UNPREPARED)
+                warnings.warn(UNPREPARED, RuntimeWarning, stacklevel=4)
         except BaseException as error:
             # Whoever keeps the error must keep neither records nor a generation.
             emptied(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from itertools import chain
 from pathlib import Path
@@ -88,6 +89,54 @@ class TestPrepared:
             pytest.raises(UsageError, match=r"DataLoader is not a packtrain Loader; accelerator\.prepare"),
         ):
             prepare(DataLoader(Numbers(4)), accelerator)  # type: ignore[arg-type]
+
+
+class TestUnprepared:
+    """Accelerate does not know where its epochs end."""
+
+    @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.complete)])
+    def test_gradients_that_are_not_applied_are_warned_of_once(self, runs: Any, workers: int) -> None:
+        with (
+            runs.accelerator_of(gradient_accumulation_steps=4) as accelerator,
+            runs.loader_of(num_workers=workers, multiprocessing_context="fork") as loader,
+            pytest.warns() as found,
+        ):
+            epochs = runs.steps(accelerator, accelerator.prepare(loader), 4)
+        # In the second epoch, two more are added to them.
+        assert [epoch[-1][2] for epoch in epochs] == [False, True, False, True]
+        assert [str(each.message) for each in found] == [
+            "the epoch has ended, and Accelerate holds accumulated gradients that it has not applied, because it does "
+            "not know where an epoch of this loader ends. Write `loader = packtrain.accelerate.prepare(loader, "
+            "accelerator)` before the first epoch: accelerator.prepare leaves a packtrain Loader as it is"
+        ]
+        assert found[0].category is RuntimeWarning and found[0].filename == runs.__file__
+
+    @pytest.mark.parametrize("case", ["prepared", "applied", "not accumulated", "kept on purpose", "no accelerator"])
+    def test_nothing_is_said_where_none_are_left(self, runs: Any, case: str) -> None:
+        from accelerate.utils import GradientAccumulationPlugin
+
+        options: dict[str, Any] = {"gradient_accumulation_steps": 4}
+        if case == "not accumulated":
+            options = {}
+        elif case == "kept on purpose":
+            plugin = GradientAccumulationPlugin(num_steps=4, sync_with_dataloader=False)
+            options = {"gradient_accumulation_plugin": plugin}
+        loader = runs.loader_of(24 * runs.BATCH if case == "applied" else runs.ROWS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if case == "no accelerator":
+                assert sum(1 for _ in loader) == 6
+                return
+            with runs.accelerator_of(**options) as accelerator:
+                runs.steps(accelerator, prepare(loader, accelerator) if case == "prepared" else loader, 2)
+
+    def test_nothing_is_said_of_a_validation(self, runs: Any) -> None:
+        with runs.accelerator_of(gradient_accumulation_steps=4) as accelerator:
+            with pytest.warns(RuntimeWarning, match="has not applied"):
+                runs.steps(accelerator, runs.loader_of(), 1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert sum(1 for _ in runs.loader_of(shuffle=False)) == 6
 
 
 class TestProcesses:
