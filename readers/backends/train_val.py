@@ -67,7 +67,8 @@ class TrainVal:
         local_rank: Number of this process's GPU on this machine; None: torch's current device.
         device: Device of the batches; None: this process's GPU, or the CPU where torch sees no GPU.
         seed: Seed of the order and of all random numbers; None: torch's seed, that of rank 0 for all ranks.
-        pin_memory: True to hand out batches in pinned memory. Not needed with a GPU as `device`.
+        pin_memory: True to hand out batches in pinned memory, see `packtrain.Loader`. Not needed with a GPU as
+            `device`.
         on_error: What to do about a damaged record, see `packtrain.Loader`. Also in validation.
         drop_last: True to drop the incomplete step at the end of a training epoch. Validation drops nothing.
         batch_transform: Called last with images and labels of each training batch, and returns both; for MixUp, for

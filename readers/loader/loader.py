@@ -124,8 +124,8 @@ class Loader:
         decode: Where images are decoded: ``"cpu"``, by the workers, or ``"cuda"``, by the GPU that is `device`.
             Experimental: it has not been run on a GPU yet. Then transforms may only crop, resize and flip, and take
             steps on tensors; pixels differ a little from Pillow's, see docs/gpu-decoding.md.
-        pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Not needed with a GPU as
-            `device`.
+        pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Only then is
+            ``images.to("cuda", non_blocking=True)`` safe, see docs/frameworks.md. Not needed with a GPU as `device`.
         unknown: Not for use: refuses what a loader does not have, and says what it has instead.
 
     Raises:

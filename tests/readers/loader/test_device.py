@@ -545,7 +545,9 @@ def test_pinned_memory_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(loader)) == 2
 
 
-def test_batches_are_handed_out_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_handed_out_in_pinned_memory(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a batch: a copy that does not wait may read it after its slot is written again."""
     pinned: list[torch.Tensor] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
@@ -554,7 +556,7 @@ def test_batches_are_handed_out_in_pinned_memory(monkeypatch: pytest.MonkeyPatch
         return pinned[-1]
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    with loader_on("cpu", num_workers=0, pin_memory=True, fields=("row",)) as loader:
+    with loader_on("cpu", num_workers=workers, pin_memory=True, fields=("row",)) as loader:
         for batch in loader:
             assert all(any(tensor is one for one in pinned) for tensor in batch)
 
