@@ -14,6 +14,12 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #define HAS_CRC32C 1
+/* To clang, the instruction is no part of SSE 4.2 if it was told so, as zig cc tells it. gcc 10 has no name for it. */
+#if defined(__clang__) && __clang_major__ >= 14
+#define CRC32C __attribute__((target("sse4.2,crc32")))
+#else
+#define CRC32C __attribute__((target("sse4.2")))
+#endif
 #endif
 
 #define NPY_HEADER 128
@@ -83,7 +89,7 @@ static void copy_until(Copy *copy, const unsigned char *end) {
 /* How LANE bytes of zeros change a checksum, for each value of each of its bytes, as in zlib's crc32_combine. */
 static uint32_t zeros[4][256];
 
-__attribute__((target("sse4.2"))) static void make_zeros(void) {
+CRC32C static void make_zeros(void) {
     for (int byte = 0; byte < 4; byte++) {
         for (uint32_t value = 1; value < 256; value++) {
             uint64_t crc = value << 8 * byte;
@@ -106,7 +112,7 @@ static uint64_t word(const unsigned char *data) {
 }
 
 /* The checksum after 3 * LANE more bytes. */
-__attribute__((target("sse4.2"))) static uint32_t lanes(uint32_t crc, const unsigned char *data) {
+CRC32C static uint32_t lanes(uint32_t crc, const unsigned char *data) {
     uint64_t first = crc, second = 0, third = 0;
     for (size_t at = 0; at < LANE; at += 64) {
         for (size_t line = 0; line < 3; line++) {
@@ -122,7 +128,7 @@ __attribute__((target("sse4.2"))) static uint32_t lanes(uint32_t crc, const unsi
 }
 
 /* The checksum of a record. Copies each piece right after it has been summed up, while it is still in the cache. */
-__attribute__((target("sse4.2"))) static uint32_t checked_copy(const unsigned char *data, size_t size, Copy *copy) {
+CRC32C static uint32_t checked_copy(const unsigned char *data, size_t size, Copy *copy) {
     uint32_t crc = ~0u;
     const unsigned char *end = data + size;
     for (; end - data >= 3 * LANE; copy_until(copy, data)) {

@@ -184,7 +184,7 @@ static bool read_kernel(const Py_buffer *weights, Py_ssize_t side, Kernel *kerne
 PyObject *gaussian_blur(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *image, *target, *weights[2];
-    Py_buffer views[2] = {{NULL}, {NULL}};
+    Py_buffer views[2] = {0};
     ImagePair pair;
     Kernel kernels[2];
     if (!PyArg_ParseTuple(args, "OOOO:gaussian_blur", &image, &weights[0], &weights[1], &target) ||

@@ -7,6 +7,7 @@ these tests, so that the ends of bytes objects are watched too.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,33 @@ assert extension.__file__ == sys.argv[1]
 OVERFLOW = LOAD + "import ctypes; ctypes.CDLL(sys.argv[1]).peek(ctypes.py_object(bytes(100)), 100)"
 CAMPAIGN = LOAD + "from fuzz import campaign; print(*campaign.run(int(sys.argv[2]), 20, step=3, pixels=False))"
 TESTS = LOAD + "import pytest; sys.exit(pytest.main(sys.argv[2:]))"
+
+
+# Clang takes crc32 for an instruction of its own if it is told that the processor may lack it, as zig cc does.
+COMPILERS = (("gcc",), ("clang",), ("clang", "-mno-crc32"), ("clang-19",), ("clang-19", "-mno-crc32"))
+
+
+def compilers(choices: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
+    """Those that are installed."""
+    return [choice for choice in choices if shutil.which(choice[0])]
+
+
+@pytest.mark.parametrize("compiler", compilers(COMPILERS), ids=" ".join)
+def test_no_compiler_warns(compiler: tuple[str, ...]) -> None:
+    (module,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    include = f"-I{sysconfig.get_path('include')}"
+    options = ("-fsyntax-only", "-O2", "-Wall", "-Wextra", "-Werror", include)
+    output_of(*compiler, *options, *(ROOT / source for source in module["sources"]))
+
+
+@pytest.mark.parametrize("clang", ["none", *(name for (name,) in compilers((("clang",), ("clang-19",))))])
+def test_the_fuzzer_runs(clang: str) -> None:
+    """Without clang it is our own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-m", "fuzz.matrix", "--no-tests", "--seconds", "2", "--clang", clang]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("driver.c with gcc" if clang == "none" else "libFuzzer of ") in done.stdout
 
 
 @pytest.fixture(scope="module")
