@@ -108,6 +108,7 @@ class GrowingCache:
 
         Raises:
             UsageError: There is no budget, the source cannot be sent or imported, or a filler works there already.
+            OutputConflict: The folder holds something else, or other users can change it.
             FillError: The filler cannot begin.
         """
         outlive = flag("outlive", outlive)

@@ -23,6 +23,7 @@ from .encoding import EncodedSample, SampleEncoder
 from .figures import FillFigures
 from .intake import Intake, Source
 from .options import FillOptions
+from .ownership import make_own_folder
 from .pacing import Pacing
 from .publishing import Generations
 from .rate import Rate
@@ -62,14 +63,14 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
     Raises:
         UsageError: Another filler works there, the cache has another format or other fields, or the budget is too small
             for shards of this size.
-        OutputConflict: The folder holds something else.
+        OutputConflict: The folder holds something else, or others can change it.
         CorruptFile: The cache is damaged; the message says what to do.
         PackError: A file cannot be written, for another reason than a full disk, which is waited for; or the folder is
             another one than at the beginning.
     """
     figures = FillFigures()
     with file_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
+        make_own_folder(root)
         check_folder(root)
         lock = filler_lock(root)
     with lock, file_errors(root), Intake(source, options, figures) as intake:

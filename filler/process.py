@@ -34,6 +34,7 @@ from .figures import FillFigures
 from .filler import fill
 from .intake import Source
 from .options import FillOptions
+from .ownership import make_own_folder
 from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
 
 _MOST_LOG: Final = 32 << 10
@@ -72,10 +73,11 @@ def run(
 
     Raises:
         UsageError: Another filler works there, or there is no such source.
+        OutputConflict: Others can change the folder, or it holds something else.
         FillError: The folder cannot be made.
     """
     with file_errors(root, FillError, verb="make"):
-        root.mkdir(parents=True, exist_ok=True)
+        make_own_folder(root)
         try:
             lock = be_the_filler(root)
         except BlockingIOError as error:
@@ -260,13 +262,12 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
 
     Raises:
         UsageError: The source cannot be sent or imported, or another filler works there.
+        OutputConflict: Others can change the folder, or it holds something else.
         FillError: It cannot begin.
     """
     job = _job(root, source, options, log=outlive)
     if is_filled(root):
         raise _another(root)
-    with file_errors(root, FillError, verb="make"):
-        root.mkdir(parents=True, exist_ok=True)
     lifeline = Lifeline()
     ours, theirs = os.pipe()
     try:

@@ -9,19 +9,12 @@ from typing import Final
 
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import fsync_folder, is_temporary
-from packtrain._core.generations import (
-    FILLER_LOCK,
-    GENERATIONS,
-    LOG,
-    READERS,
-    SHARDS,
-    STATUS,
-    TEMPORARY,
-)
+from packtrain._core.generations import GENERATIONS, READERS, SHARDS, TEMPORARY
 from packtrain._core.manifest import CACHE
 from packtrain._core.reader_reports import ENDED, is_report
 
-_FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)
+from .ownership import FILES, FOLDERS, MODE
+
 _SHARD: Final = re.compile(r"cache-(\d{6,})\.(?:tar|idx|h5|mdb|index\.npy)")
 _UNFINISHED: Final = re.compile(r"cache-\d{6,}\.(?:tar|h5|mdb)(?:\.field)?")
 _GENERATION: Final = re.compile(r"\d{8,}\.json")
@@ -53,9 +46,9 @@ def clear_up(root: Path, end_shard: int) -> None:
         root: The cache.
         end_shard: One past the number of the newest shard that is in a generation.
     """
-    for name in _FOLDERS:
-        (root / name).mkdir(exist_ok=True)
-    for folder in (root, *(root / name for name in _FOLDERS)):
+    for name in FOLDERS:
+        (root / name).mkdir(MODE, exist_ok=True)
+    for folder in (root, *(root / name for name in FOLDERS)):
         for path in list(folder.iterdir()):
             if is_temporary(path) and _is_known(folder, _meant(path), root):
                 path.unlink()
@@ -83,7 +76,7 @@ def stray_warning(root: Path) -> str:
 
 
 def _strays(root: Path) -> Iterator[Path]:
-    for folder in (root, *(root / name for name in _FOLDERS)):
+    for folder in (root, *(root / name for name in FOLDERS)):
         if not folder.is_dir():
             continue
         for path in folder.iterdir():
@@ -95,7 +88,7 @@ def _strays(root: Path) -> Iterator[Path]:
 def _is_known(folder: Path, name: str, root: Path) -> bool:
     """True if packtrain gives this name to something in this folder of a cache."""
     if folder == root:
-        return name in (CACHE, STATUS, FILLER_LOCK, LOG, *_FOLDERS)
+        return name in (*FILES, *FOLDERS)
     patterns = {SHARDS: _SHARD, GENERATIONS: _GENERATION, TEMPORARY: _UNFINISHED}
     if folder.name == READERS:
         return name == ENDED or is_report(name)
