@@ -14,9 +14,10 @@ import click
 from packtrain._core.arguments import unexpected
 from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.options import FORMATS
+from packtrain._core.printable import one_line
 from packtrain._core.sizes import duration, size
 
-from .output import changing_line, one_line, print_json, say
+from .output import changing_line, print_json, say
 from .paths import PATH
 from .words import named
 

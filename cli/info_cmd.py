@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from packtrain._core.printable import one_line
 from packtrain._core.sizes import size
 
-from .output import one_line, print_json, say
+from .output import print_json, say
 from .paths import PATH_OR_URL
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -21,15 +20,12 @@ from typing import Any, Final, NoReturn, Protocol
 import click
 
 from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.printable import one_line, printable
 from packtrain._core.sizes import size
 from packtrain._remote.urls import Url
 
 _LOG_SECONDS: Final = 10.0
 _ERASE: Final = "\r\x1b[K"
-# All control characters except tab and line feed, marks that change the direction of writing, and halves of surrogates.
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 class ShowProgress(Protocol):
@@ -116,20 +112,6 @@ def changing_line() -> Iterator[Callable[[str], None]]:
     finally:
         if terminal:
             click.echo(_ERASE, err=True, nl=False)
-
-
-def printable(text: str) -> str:
-    r"""Returns `text` with an escape such as ``\x1b`` for everything that could steer a terminal or mislead its reader.
-
-    File names, class names and datasets may be made by strangers. Escaped are control characters, those that change the
-    direction of writing, and bytes that are no text; line breaks and tabs stay.
-    """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def one_line(text: str) -> str:
-    """Returns `text` like `printable`, and without line breaks, for a row of a table."""
-    return printable(text).replace("\n", "\\n")
 
 
 def say(text: str, *, err: bool = False, colour: str | None = None, end: str = "\n") -> None:

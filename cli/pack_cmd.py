@@ -14,10 +14,11 @@ from click.core import ParameterSource
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain._core.printable import one_line
 from packtrain._core.sizes import duration, parse_bytes, size
 
 from .columns import column_options, columns_of
-from .output import one_line, print_json, progress, run, say, warn
+from .output import print_json, progress, run, say, warn
 from .paths import PATH, PATH_OR_URL
 from .words import named
 

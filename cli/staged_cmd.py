@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from packtrain._core.errors import UsageError
+from packtrain._core.printable import one_line
 from packtrain._core.sizes import size
 from packtrain._remote.urls import is_address
 
-from .output import one_line, print_json, say, warn
+from .output import print_json, say, warn
 from .paths import PATH
 from .stage_cmd import PLACE, stage_progress
 

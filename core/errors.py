@@ -32,9 +32,15 @@ its other attributes are optional, so that it survives a ``DataLoader`` worker, 
 
 from __future__ import annotations
 
+from .printable import printable
+
 
 class PacktrainError(Exception):
     """Base of all errors raised on purpose by packtrain."""
+
+    def __str__(self) -> str:
+        # A traceback prints it, and it may quote names and texts of strangers.
+        return printable(super().__str__())
 
 
 class UsageError(PacktrainError):

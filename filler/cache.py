@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from packtrain._core.arguments import flag, number, path_of
 from packtrain._core.errors import FillError, UsageError
 from packtrain._core.generations import generation_numbers
+from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, LABEL, Schema
 
 from .forms import Sample
@@ -120,7 +121,7 @@ class GrowingCache:
                 "call close() first"
             )
         if self._filler is not None and (why := self._failure()):
-            warnings.warn(f"the last filler of {self.root} is gone: {why}", RuntimeWarning, stacklevel=2)
+            warnings.warn(printable(f"the last filler of {self.root} is gone: {why}"), RuntimeWarning, stacklevel=2)
         started = start(self.root, source, self._options, outlive=outlive)
         self.close()
         if started is not None:
@@ -170,7 +171,9 @@ class GrowingCache:
         self._wait(timeout)
         if why := self._failure():
             warnings.warn(
-                f"{self.root} gets no new samples, its filler is gone: {why}. Training goes on with what is there",
+                printable(
+                    f"{self.root} gets no new samples, its filler is gone: {why}. Training goes on with what is there"
+                ),
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -207,7 +210,7 @@ class GrowingCache:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({os.fspath(self.root)!r}, {self.status().doing})"
+        return f"{type(self).__name__}({os.fspath(self.root)!r}, {printable(self.status().doing)})"
 
     def _wait(self, timeout: float | None) -> None:
         """Waits for a generation.

@@ -16,6 +16,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.generations import FILLER_LOCK, CacheInfo
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.locks import Lock
+from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 
 from . import page_cache
@@ -135,7 +136,7 @@ class Filler:
         self._check_budget()
         if warning := stray_warning(root):
             figures.problem = warning
-            warnings.warn(warning, RuntimeWarning, stacklevel=3)
+            warnings.warn(printable(warning), RuntimeWarning, stacklevel=3)
         self._evict()
         self._look()
 

@@ -27,6 +27,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.lifeline import Lifeline, depend_on
+from packtrain._core.printable import printable
 from packtrain._core.problems import reason
 from packtrain._core.signals import signal_name
 
@@ -382,7 +383,7 @@ def serve(answers: int, lifeline: int | None = None) -> None:
         run(root, _received(job), job.options, log.bound if log else None, partial(_begin, answer, log))
     except (Exception, SystemExit) as error:
         if not answer.failed(error):
-            warnings.warn(f"filling {root} has failed: {_described(error)}", RuntimeWarning, stacklevel=1)
+            warnings.warn(printable(f"filling {root} has failed: {_described(error)}"), RuntimeWarning, stacklevel=1)
         sys.exit(1)
 
 

@@ -17,6 +17,7 @@ from packtrain._core.files import temporary_path
 from packtrain._core.generations import STATUS
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import Count, Time
+from packtrain._core.printable import one_line
 from packtrain._core.reader_reports import reports
 from packtrain._core.sizes import duration, size
 from packtrain._core.typed import OneOf
@@ -105,7 +106,7 @@ class FillStatus:
         return f"{self.state}: {self.why}" if self.why else self.state
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<9} {text}" for name, text in _rows(self))
+        return "\n".join(f"{name:<9} {one_line(text)}" for name, text in _rows(self))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from packtrain._core.errors import CorruptFile, CorruptRecord, NoRoom, Packtrain
 from packtrain._core.files import FULL
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
+from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 from packtrain._remote.objects import Objects
 from packtrain._staging.folder import Folder
@@ -447,5 +448,5 @@ class Keeper:
 def log(message: str) -> None:
     """Writes a line to the fetcher's log, unless the disk is full."""
     with suppress(OSError):
-        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(message)}\n")
         sys.stderr.flush()

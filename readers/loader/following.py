@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import GenerationGone, LoaderError, PacktrainError, UsageError
 from packtrain._core.generations import promise, shorten
+from packtrain._core.printable import printable
 from packtrain._core.reader_reports import ReaderReport
 
 from ..dataset.growing import GrowingDataset
@@ -231,8 +232,9 @@ class FollowingGenerations(Following):
 
     def _load_gone(self, dataset: GrowingDataset, state: LoaderState) -> None:
         if state.consumed < state.length:
+            path = printable(str(self._store.path))
             warnings.warn(
-                f"{self._store.path}: the generation that the state names has made room for newer ones, so its epoch "
+                f"{path}: the generation that the state names has made room for newer ones, so its epoch "
                 f"{state.epoch} cannot be continued after {state.consumed} of {state.length} samples. The next pass "
                 f"begins epoch {state.epoch + 1} on the newest generation",
                 RuntimeWarning,
@@ -338,7 +340,7 @@ class FollowingGenerations(Following):
             self._report.begin(generation)
 
     def _warn(self, what: str, stacklevel: int) -> None:
-        warnings.warn(f"{self._store.path} {what}", RuntimeWarning, stacklevel=stacklevel + 1)
+        warnings.warn(printable(f"{self._store.path} {what}"), RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 def _words(cache: str) -> list[int]:

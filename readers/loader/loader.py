@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self
 
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, RemoteError, UsageError
+from packtrain._core.printable import printable
 
 from ..dataset.growing import GrowingDataset
 from ..dataset.image_dataset import caches_of
@@ -529,12 +530,12 @@ class Loader:
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
-            warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=5)
+            warnings.warn(printable(f"left out: {reason}"), RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
         for message in made.refused:
             if len(self._told) < _WARNINGS and message not in self._told:
                 self._told.add(message)
-                warnings.warn(message, RuntimeWarning, stacklevel=5)
+                warnings.warn(printable(message), RuntimeWarning, stacklevel=5)
         self.stats.count(made.size, len(made.skipped), len(made.refused))
         self._following.take(made.size)
         if not made.size and self.world_size > 1:

@@ -12,8 +12,6 @@ from pathlib import Path
 import click
 import pytest
 from helpers.support import encoded, picture
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packtrain import PackOptions, pack
 from packtrain._cli import output
@@ -25,21 +23,6 @@ from .conftest import Run
 CLI = Path(__file__).parents[2] / "cli"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 EVIL = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\x7f\u202egpj\udcff"
-
-
-@given(st.text())
-def test_what_is_printable_steers_nothing_and_keeps_all_the_rest(text: str) -> None:
-    shown = output.printable(text)
-    assert not STEERING.search(shown)
-    assert output.printable(shown) == shown
-    assert "\n" not in output.one_line(text)
-    if text.isprintable():
-        assert shown == text
-
-
-@given(st.text(alphabet=st.sampled_from("a\x1b\x7f\x85\r\u2028\u202e\udcff")))
-def test_nothing_that_is_escaped_is_lost(text: str) -> None:
-    assert output.printable(text).encode().decode("unicode_escape") == text
 
 
 def test_only_one_module_prints() -> None:

@@ -392,3 +392,11 @@ def test_a_missing_shard_of_the_newest_generation_is_an_error_at_the_start(root:
     next((root / SHARDS).glob("*.tar")).unlink()
     with pytest.raises(CorruptFile, match="cannot be repaired"):
         fill(root, source(1), SMALL)
+
+
+def test_names_of_strangers_steer_no_terminal(root: Path) -> None:
+    fill(root, source(3), SMALL)
+    (root / "x\x1b]0;title\x07\u202e").touch()
+    with pytest.warns(RuntimeWarning) as warned:
+        fill(root, source(3), SMALL)
+    assert r"holds x\x1b]0;title\x07\u202e, not made by packtrain" in str(warned[0].message)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from packtrain import GrowingCache
 from packtrain._core.document import dump_document, load_document
 from packtrain._core.generations import READERS, STATUS
 from packtrain._core.locks import Lock
@@ -265,3 +266,12 @@ class TestWear:
         # Half of it in what counts as a minute.
         assert status.drive_writes_per_day == pytest.approx(0.5 * 24 * 60)
         assert "DWPD 720.00" in str(status)
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "\u202egpj", "no\nfiller    filling"])
+def test_texts_of_strangers_steer_no_terminal_and_make_no_lines(text: str) -> None:
+    said = FillStatus(Path("/cache"), "failed", text, process=1, figures=FillFigures(problem=text))
+    plain = FillStatus(Path("/cache"), "failed", "why", process=1, figures=FillFigures(problem="what"))
+    assert text not in str(said)
+    assert str(said).count("\n") == str(plain).count("\n")
+    assert text not in repr(GrowingCache(f"/{text}"))

@@ -36,10 +36,10 @@ from packtrain import (
     verify,
 )
 from packtrain._cli.info_cmd import _facts, _histogram
-from packtrain._cli.output import printable
 from packtrain._core.document import dump_document
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
+from packtrain._core.printable import printable
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import PacktrainError
 from packtrain.transforms import CenterCrop, RandomResizedCrop
