@@ -42,13 +42,14 @@ def dump_document(body: dict[str, Any]) -> bytes:
     return text.removesuffix(_END) + _CHECKSUM % crc32c(text) + _END
 
 
-def load_document(path: Path, *, newest: int, most: int = MOST_BYTES) -> dict[str, Any]:
+def load_document(path: Path, *, newest: int, most: int = MOST_BYTES, below: Path | None = None) -> dict[str, Any]:
     """Reads and checks a document.
 
     Args:
         path: Path of the document.
         newest: Highest `version` of a document that the caller understands.
         most: The most bytes that it may have.
+        below: Folder below which no part of `path` may be a link; None: links are followed.
 
     Returns:
         The body, without its checksum. Its values may be of any kind: `parse_document` checks them.
@@ -61,7 +62,7 @@ def load_document(path: Path, *, newest: int, most: int = MOST_BYTES) -> dict[st
         CorruptFile: Anything else is wrong with the document.
     """
     with reading(path, missing=False):
-        data = read_regular(path, most)
+        data = read_regular(path, most, below=below)
     return read_document(data, path, newest=newest)
 
 

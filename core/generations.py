@@ -38,7 +38,7 @@ from .files import fsync_folder, write_file
 from .locks import Lock
 from .manifest import CACHE, MANIFEST, Count, Crc32c, Format, Labels, Time, holds, shard_stem
 from .npy import table_header
-from .opening import open_regular
+from .opening import names_in, open_regular
 from .problems import reading
 from .schema import Field, Schema
 from .typed import MOST, Form, is_count
@@ -119,7 +119,7 @@ class CacheInfo:
         path = root / CACHE
         with advising(REMEDY, CACHE):
             try:
-                body = load_document(path, newest=_VERSION, most=_MOST_INFO_BYTES)
+                body = load_document(path, newest=_VERSION, most=_MOST_INFO_BYTES, below=root)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise NotADataset(_why_no_cache(root), file=CACHE) from error
             info = parse_document(cls, body, path)
@@ -197,7 +197,7 @@ class Generation:
         file = f"{GENERATIONS}/{path.name}"
         with advising(f"If there are later generations, delete this file: they are read without it. {REMEDY}", file):
             try:
-                body = load_document(path, newest=_VERSION, most=_MOST_GENERATION_BYTES)
+                body = load_document(path, newest=_VERSION, most=_MOST_GENERATION_BYTES, below=root)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise _gone(root, number) from error
             found = parse_document(cls, body, path)
@@ -235,7 +235,7 @@ def generation_numbers(root: Path) -> list[int]:
     folder = root / GENERATIONS
     with reading(folder):
         try:
-            names = os.listdir(folder)
+            names = names_in(folder, root)
         except FileNotFoundError:
             return []
     numbers = (int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
@@ -384,7 +384,7 @@ def retire(root: Path, number: int) -> bool:
 
 def _open(path: Path, flags: int, mode: int) -> int:
     # A link could lead to a file of this user's, which would be locked, and whose time a promise would change.
-    return open_regular(path, follow=False)
+    return open_regular(path, below=path.parents[1])
 
 
 def _gone(root: Path, number: int) -> GenerationGone:

@@ -10,20 +10,30 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True) -> int:
+def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True, below: Path | None = None) -> int:
     """Opens a regular file for reading. Returns its descriptor, which is not inherited by programs that are started.
 
     Args:
         path: Path of the file.
         dir_fd: Descriptor of the folder that a relative `path` is in; None: the working folder.
         follow: False to refuse a symbolic link as the last part of `path`.
+        below: Folder that `path` begins with, to refuse a symbolic link as any part after it.
 
     Raises:
         OSError: The file cannot be opened. The error has errno ``EISDIR`` for a folder, ``ELOOP`` for a link that is
             not to be followed, and ``EINVAL`` for any other file that is not regular.
     """
+    if below is not None:
+        folder = open_folder(Path(path).parent, below)
+        try:
+            return open_regular(Path(path).name, dir_fd=folder, follow=False)
+        finally:
+            os.close(folder)
     # Without O_NONBLOCK, opening a FIFO would wait for ever. It changes nothing about regular files.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -44,14 +54,46 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = 
     return descriptor
 
 
-def read_regular(path: str | Path, most: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes:
+def open_folder(path: Path, below: Path) -> int:
+    """Opens a folder, and refuses a symbolic link as any part of `path` after `below`. Returns its descriptor.
+
+    Raises:
+        OSError: It cannot be opened. The error has errno ``ELOOP`` for a link.
+    """
+    descriptor = os.open(below, _FOLDER)
+    for part in path.relative_to(below).parts:
+        try:
+            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+        except NotADirectoryError as error:
+            # The kernel says the same of a link.
+            if stat.S_ISLNK(os.lstat(part, dir_fd=descriptor).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from error
+            raise
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def names_in(path: Path, below: Path) -> list[str]:
+    """Returns the sorted names in a folder, which is opened by `open_folder`."""
+    folder = open_folder(path, below)
+    try:
+        return sorted(os.listdir(folder))
+    finally:
+        os.close(folder)
+
+
+def read_regular(
+    path: str | Path, most: int, *, dir_fd: int | None = None, follow: bool = True, below: Path | None = None
+) -> bytes:
     """Reads a whole regular file of at most `most` bytes.
 
     Raises:
         OSError: The file cannot be opened, see `open_regular`, or cannot be read. The error has errno ``EFBIG`` if the
             file is larger.
     """
-    descriptor = open_regular(path, dir_fd=dir_fd, follow=follow)
+    descriptor = open_regular(path, dir_fd=dir_fd, follow=follow, below=below)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         pieces, left = [], most + 1
         # The size that fstat tells is not asked for: the file may grow while it is read.

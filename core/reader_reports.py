@@ -25,7 +25,7 @@ from .files import write_file
 from .generations import READERS
 from .locks import Lock
 from .manifest import Count
-from .opening import open_regular, read_regular
+from .opening import names_in, open_folder, open_regular, read_regular
 from .typed import MOST
 
 ENDED: Final = "ended.json"
@@ -34,6 +34,7 @@ _WORDS: Final = 4
 _BYTES: Final = 8 * _WORDS
 _TAKEN, _SEEN, _GENERATION, _PROCESS = range(_WORDS)
 _NAME: Final = re.compile("[0-9a-f]{32}")
+_MAPPED: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Report(NamedTuple):
@@ -67,11 +68,16 @@ class ReaderReport:
     """
 
     def __init__(self, root: Path) -> None:
-        self._lock = _new_file(root / READERS)
-        # Mapped through a descriptor of its own: Python keeps a copy of it, in forked processes, too, and a copy of the
-        # one that is locked would keep the lock.
-        with self._lock.path.open("r+b") as file:
-            self._words = np.frombuffer(mmap.mmap(file.fileno(), _BYTES), "<u8")
+        # Whoever made the cache may have put a link there, by which the file would be made elsewhere.
+        folder = open_folder(root / READERS, root)
+        try:
+            self._lock = _new_file(root / READERS, folder)
+            # Mapped through a descriptor of its own: Python keeps a copy of it, in forked processes, too, and a copy of
+            # the one that is locked would keep the lock.
+            with os.fdopen(os.open(self._lock.path.name, _MAPPED, dir_fd=folder), "r+b") as file:
+                self._words = np.frombuffer(mmap.mmap(file.fileno(), _BYTES), "<u8")
+        finally:
+            os.close(folder)
         self._words[_PROCESS] = os.getpid()
 
     def take(self, count: int) -> None:
@@ -93,13 +99,12 @@ class ReaderReport:
 
 def reports(root: Path) -> Iterator[Report]:
     """The reports of all readers, also of those that have ended and whose files nobody has removed yet."""
-    for path in sorted((root / READERS).iterdir()):
-        if not is_report(path.name):
-            continue
+    for name in filter(is_report, names_in(root / READERS, root)):
+        path = root / READERS / name
         try:
             # In this order: a reader that has ended says nothing more.
-            alive = _is_locked(path)
-            data = read_regular(path, _BYTES)
+            alive = _is_locked(path, root)
+            data = read_regular(path, _BYTES, below=root)
         except OSError:
             # It has just been removed, or is not a report.
             continue
@@ -138,7 +143,7 @@ class EndedReaders:
         """
         path = root / READERS / ENDED
         try:
-            found = parse_document(cls, load_document(path, newest=_VERSION), path)
+            found = parse_document(cls, load_document(path, newest=_VERSION, below=root), path)
         except FileNotFoundError:
             return cls()
         except CorruptFile as error:
@@ -168,16 +173,19 @@ class EndedReaders:
         return total
 
 
-def _new_file(folder: Path) -> Lock:
+def _new_file(folder: Path, descriptor: int) -> Lock:
+    def create(path: Path, flags: int, mode: int) -> int:
+        return os.open(path.name, flags, mode, dir_fd=descriptor)
+
     while True:
         path = folder / secrets.token_hex(16)
-        lock = Lock(path, shared=True, inherited=False, flags=os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        lock = Lock(path, shared=True, inherited=False, flags=os.O_RDWR | os.O_CREAT | os.O_EXCL, opener=create)
         try:
             # Written, not only made so long: a hole that cannot be filled would end this process when it is touched.
             os.write(lock.fileno(), bytes(_BYTES))
         except BaseException:
             with suppress(FileNotFoundError):
-                path.unlink()
+                os.unlink(path.name, dir_fd=descriptor)
             lock.close()
             raise
         if os.fstat(lock.fileno()).st_nlink:
@@ -186,9 +194,9 @@ def _new_file(folder: Path) -> Lock:
         lock.close()
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: Path, root: Path) -> bool:
     try:
-        Lock(path, wait=False, opener=lambda path, flags, mode: open_regular(path)).close()
+        Lock(path, wait=False, opener=lambda path, flags, mode: open_regular(path, below=root)).close()
     except BlockingIOError:
         return True
     return False

@@ -260,7 +260,7 @@ def _load(root: Path) -> _Document | None:
     path = root / STATUS
     # Nothing depends on it: after a crash of the machine it may be empty, and the next filler writes it anew.
     with suppress(FileNotFoundError, NotADirectoryError, DatasetError):
-        return parse_document(_Document, load_document(path, newest=_VERSION), path)
+        return parse_document(_Document, load_document(path, newest=_VERSION, below=root), path)
     return None
 
 

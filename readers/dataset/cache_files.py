@@ -126,7 +126,7 @@ class CacheFiles:
         with advising(REMEDY, f"{SHARDS}/{file.name}"):
             index = self._index(file, number, generation, place)
         path = shard_path(self.root, self._suffix, number)
-        shards = _OneShard(path, generation.bytes[place], self.io, self.opened, 1 - _INDEXES)
+        shards = _OneShard(self.root, path, generation.bytes[place], self.io, self.opened, 1 - _INDEXES)
         return Part(self.info, shards, index, _PartFaults(self.root, path.name, index), check=self.check)
 
     def _index(self, path: Path, number: int, generation: Generation, place: int) -> ShardIndex:
@@ -137,7 +137,7 @@ class CacheFiles:
         if size > _MOST_INDEX_BYTES:
             raise CorruptFile(f"{path} is damaged: {records} samples are too many for one shard")
         mapped = len(self._parts) < descriptor_budget() * _INDEXES
-        with reading(path), os.fdopen(open_regular(path, follow=False), "rb") as file:
+        with reading(path), os.fdopen(open_regular(path, below=self.root), "rb") as file:
             # An empty file cannot be mapped.
             mapped = mapped and os.fstat(file.fileno()).st_size == size
             data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if mapped else file.read(size + 1)
@@ -157,14 +157,14 @@ class CacheFiles:
 class _OneShard(Shards):
     """The file of one shard, which is kept open among all those of its cache."""
 
-    def __init__(self, path: Path, size: int, io: Io, opened: dict[int, ShardFile], share: float) -> None:
+    def __init__(self, root: Path, path: Path, size: int, io: Io, opened: dict[int, ShardFile], share: float) -> None:
         super().__init__(io, opened, share)
-        self._path = path
+        self._open = partial(open_regular, path, below=root)
         self._size = size
 
     @override
     def open(self, number: int) -> ShardFile:
-        return self._opened(number, partial(open_regular, self._path), self._size)
+        return self._opened(number, self._open, self._size)
 
 
 class ShardIndex:

@@ -75,3 +75,28 @@ def test_a_path_is_relative_to_the_folder_that_was_opened(tmp_path: Path) -> Non
         os.close(descriptor)
     finally:
         os.close(folder)
+
+
+@pytest.mark.parametrize("link", ["a", "a/b", "a/b/file"])
+def test_below_a_folder_no_part_of_a_path_is_a_link(tmp_path: Path, link: str) -> None:
+    (tmp_path / "top" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "top" / "a" / "b" / "file").write_bytes(b"1")
+    (tmp_path / "way").symlink_to("top")
+    path = tmp_path / "way" / "a" / "b" / "file"
+    assert read_regular(path, 1, below=tmp_path / "way") == b"1"
+    (tmp_path / "top" / link).rename(tmp_path / "elsewhere")
+    (tmp_path / "top" / link).symlink_to(tmp_path / "elsewhere")
+    before = os.listdir("/proc/self/fd")
+    assert read_regular(path, 1) == b"1"
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        read_regular(path, 1, below=tmp_path / "way")
+    assert caught.value.errno == errno.ELOOP
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("part", ["a", "a/b"])
+def test_a_file_in_the_place_of_a_folder_is_none(tmp_path: Path, part: str) -> None:
+    (tmp_path / part).parent.mkdir(exist_ok=True)
+    (tmp_path / part).touch()
+    with pytest.raises(NotADirectoryError):
+        read_regular(tmp_path / "a" / "b" / "file", 1, below=tmp_path)

@@ -137,3 +137,23 @@ def test_a_total_with_reports_of_any_bytes_can_be_read_again(root: Path, content
     total = EndedReaders.load(root).with_ended(root, list(reports(root)))
     assert EndedReaders.load(root) == total
     assert not list(reports(root))
+
+
+def test_no_link_leads_readers_elsewhere(root: Path) -> None:
+    """Whoever makes a cache cannot have a reader make a file, or look for one and lock it, in another folder."""
+    report = ReaderReport(root)
+    assert len(list(reports(root))) == 1
+    elsewhere = root.with_name("elsewhere")
+    (root / READERS).rename(elsewhere)
+    (root / READERS).symlink_to(elsewhere)
+    before = os.listdir(elsewhere)
+    with pytest.raises(OSError, match="symbolic links"):
+        ReaderReport(root)
+    with pytest.raises(OSError, match="symbolic links"):
+        list(reports(root))
+    assert os.listdir(elsewhere) == before
+    (root / READERS).unlink()
+    (root / READERS).mkdir()
+    (root / READERS / before[0]).symlink_to(elsewhere / before[0])
+    assert not list(reports(root))
+    report.close()

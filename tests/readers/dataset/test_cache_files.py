@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from packtrain import concat
 from packtrain._core.document import dump_document
 from packtrain._core.generations import (
+    GENERATIONS,
     REMEDY,
     SHARDS,
     Generation,
@@ -334,17 +335,35 @@ def test_generations_of_many_shards_are_opened_without_looking_at_them(memory_pa
 # Other files
 
 
-def test_a_link_leads_nowhere_else(cache: TinyCache) -> None:
-    """What a stranger's cache links to is not read as an index, and is not locked."""
-    for path in (index_path(cache.root, 0), generation_path(cache.root, 0)):
-        target = cache.root.with_name(path.name)
-        path.rename(target)
-        path.symlink_to(target)
-        with pytest.raises(CorruptFile, match="put the file itself there"):
-            cache.dataset()[0]
-        path.unlink()
-        target.rename(path)
+@pytest.mark.parametrize("io", ["mmap", "pread"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        CACHE,
+        SHARDS,
+        GENERATIONS,
+        "shards/cache-000000.index.npy",
+        "shards/cache-000000.tar",
+        "generations/00000000.json",
+    ],
+)
+def test_a_link_leads_nowhere_else(cache: TinyCache, name: str, io: str) -> None:
+    """What a stranger's cache links to is not read, and is not locked."""
+    path = cache.root / name
+    target = cache.root.with_name("elsewhere")
+    path.rename(target)
+    path.symlink_to(target)
+    with pytest.raises(DatasetError, match="put the file itself there"):
+        newest(CacheFiles(cache.root, io)).field("x").read(0)
+    path.unlink()
+    target.rename(path)
     assert cache.dataset()[0].label == 0
+
+
+def test_the_folder_of_a_cache_may_be_reached_by_a_link(cache: TinyCache) -> None:
+    link = cache.root.with_name("link")
+    link.symlink_to(cache.root)
+    assert newest(CacheFiles(link)).label(0) == 0
 
 
 def test_io_and_cache_json_are_checked(cache: TinyCache) -> None:
