@@ -6,11 +6,12 @@ checked. Links are never followed. `Folder.remove` is the only function of stagi
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -21,6 +22,8 @@ from packtrain._core.opening import read_regular
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A FIFO or a device must not be waited for.
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MOST_LINKS: Final = 40
+"""As many as the kernel follows in a path."""
 
 
 class Folder:
@@ -40,6 +43,41 @@ class Folder:
     def open(cls, path: Path, *, follow: bool = True) -> Self:
         """Opens a folder by its path; with `follow`, the last part of the path may be a link."""
         return cls(path, os.open(path, _FOLDER if follow else _FOLDER | os.O_NOFOLLOW))
+
+    @classmethod
+    def walk_to(cls, path: Path, check: Callable[[Path, os.stat_result], None]) -> Self:
+        """Opens a folder part by part, after calling `check` with each folder and link on the way, and with the last.
+
+        Each part is looked up in the folder that was checked, so none can be exchanged after its check.
+
+        Raises:
+            OSError: There is no such folder, or it cannot be opened.
+        """
+        # Without the right to list them: a folder on the way may only let pass.
+        passing = _FOLDER | os.O_PATH | os.O_NOFOLLOW
+        here, where, links = os.open("/", passing), Path("/"), 0
+        rest = list(reversed(path.parts[1:]))
+        try:
+            check(where, os.fstat(here))
+            while rest:
+                name = rest.pop()
+                status = os.lstat(name, dir_fd=here)
+                if not stat.S_ISLNK(status.st_mode):
+                    there, where = os.open(name, passing, dir_fd=here), where.parent if name == ".." else where / name
+                else:
+                    check(where / name, status)
+                    if (links := links + 1) > _MOST_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                    target = Path(os.readlink(name, dir_fd=here))
+                    rest += reversed(target.parts[target.is_absolute() :])
+                    there = os.open("/" if target.is_absolute() else ".", passing, dir_fd=here)
+                    where = Path("/") if target.is_absolute() else where
+                os.close(here)
+                here = there
+                check(where, os.fstat(here))
+            return cls(path, os.open(".", _FOLDER, dir_fd=here))
+        finally:
+            os.close(here)
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -171,6 +209,16 @@ class Folder:
 def is_own(status: os.stat_result) -> bool:
     """True if it belongs to this user."""
     return status.st_uid == os.geteuid()
+
+
+def is_unmapped(user: int) -> bool:
+    """True if this number stands for all users whom the container of this process does not know, root among them."""
+    try:
+        nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        spans = [map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except OSError:
+        return False
+    return user == nobody and not any(first <= user < first + count for first, _, count in spans)
 
 
 def is_own_file(status: os.stat_result) -> bool:

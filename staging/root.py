@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import stat
 import uuid
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import file_system, is_network
 from packtrain._core.paths import local_path
 
-from .folder import Folder, is_own, is_own_file
+from .folder import Folder, is_own, is_own_file, is_unmapped
 from .notes import NOTE
 from .source import KEY_DIGITS
 from .streams import ORIGIN, STREAM
@@ -102,15 +103,15 @@ class Root:
 
     @classmethod
     def around(cls, entry: Path) -> Self | None:
-        """Opens the root that an entry is in; None if the folder around it is not a root of this user.
+        """Opens the root that an entry is in; None if the folder around it is not a root of this user, or not safe.
 
         Args:
             entry: An absolute path without links; the entry need not exist.
         """
         if not (_ENTRY_NAME.fullmatch(entry.name) and _ROOT_NAME.fullmatch(entry.parent.name)):
             return None
-        with suppress(OSError):
-            folder = Folder.open(entry.parent, follow=False)
+        with suppress(OSError, StagingError):
+            folder = _open_place(entry.parents[1]).folder(entry.parent.name)
             if _why_not_trusted(folder) is None and folder.has_own_folder(_LOCKS):
                 return cls(folder)
         return None
@@ -254,20 +255,31 @@ def _free_name(folder: Folder, names: Iterator[str]) -> str:
 
 
 def _open_place(place: str | os.PathLike[str]) -> Folder:
-    """Opens the folder that the user named, and checks that others cannot exchange what is in it."""
+    """Opens the folder that the user named, and checks that others can exchange neither it nor what is in it."""
     path = local_path(place).absolute()
     try:
-        outer = Folder.open(path)
+        return Folder.walk_to(path, _require_safe)
     except OSError as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             raise StagingError(f"{path} is not a folder: name an existing folder (`to`)") from None
         raise StagingError(f"cannot open {path} ({error.strerror}): use another folder (`to`)") from error
-    mode = os.fstat(outer.fileno()).st_mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+
+
+def _require_safe(path: Path, status: os.stat_result) -> None:
+    """Refuses a folder or a link, on the way to the copies, by which somebody could lead readers to other files."""
+    link, typed = stat.S_ISLNK(status.st_mode), shlex.quote(str(path))
+    if status.st_uid not in (0, os.geteuid()) and not is_unmapped(status.st_uid):
+        whose = f"{path} {'is a link that ' if link else ''}belongs to user {status.st_uid}, who"
+        if link:
+            raise StagingError(f"{whose} can make it lead elsewhere: name the folder itself (`to`)")
         raise StagingError(
-            f"other users may rename files in {path}: run `chmod +t {path}`, or use another folder (`to`)"
+            f"{whose} can put other files in the place of your copies: use a folder that only you and root can change "
+            f"(`to`), such as /dev/shm, or have an administrator run `chown root {typed}`"
         )
-    return outer
+    if not link and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+        raise StagingError(
+            f"other users may rename files in {path}: run `chmod +t {typed}`, or use another folder (`to`)"
+        )
 
 
 def _open_root(outer: Folder, *, make: bool) -> Folder:

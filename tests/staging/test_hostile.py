@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from packtrain import StageOptions, open_dataset, stage
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging import root as root_module
 from packtrain._staging.inventory import scan
 from packtrain._staging.root import Root
 from packtrain._staging.source import Source
@@ -29,6 +31,8 @@ from packtrain.errors import PacktrainError, StagingError
 from packtrain.staging import Entry, entries, evict, lease_on, pin, repair, strays
 
 STRANGER = 12345
+CLONE_NEWUSER = 0x10000000
+"""Of the kernel; Python knows it from 3.12 on."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices and other people's files")
 
 
@@ -186,6 +190,99 @@ class TestInThePlaceOfTheRoot:
         place.chmod(mode | stat.S_ISVTX)
         stage(dataset, place).lease.close()
         assert len(evict(place)) == 1
+
+    @needs_root
+    @pytest.mark.parametrize("where", ["the place", "above", "a link"])
+    @pytest.mark.parametrize("mode", [0o755, 0o1777])
+    def test_a_place_that_another_user_could_exchange(self, dataset: Path, place: Path, where: str, mode: int) -> None:
+        """Whoever owns a folder may rename what is in it, whatever its mode says."""
+        above, link = place / "above", place / "link"
+        named = above / "inside"
+        named.mkdir(parents=True)
+        link.symlink_to("above/inside")
+        staged = stage(dataset, named)
+        staged.lease.close()
+        theirs = {"the place": named, "above": above, "a link": link}[where]
+        if where != "a link":
+            theirs.chmod(mode)
+        os.chown(theirs, STRANGER, STRANGER, follow_symlinks=False)
+        used = link if where == "a link" else named
+        refusal = rf"{theirs} (is a link that )?belongs to user {STRANGER}, who can "
+        for call in (lambda: stage(dataset, used), lambda: entries(used), lambda: evict(used)):
+            with pytest.raises(StagingError, match=refusal):
+                call()
+        assert (lease_on(staged.path) is None) == (where != "a link")
+        if where != "a link":
+            os.chown(theirs, 0, 0)
+            theirs.chmod(0o1777)
+        stage(dataset, named).lease.close()
+        assert len(evict(named)) == 1
+
+    @pytest.mark.parametrize("mode", [0o775, 0o777])
+    def test_a_place_below_one_where_others_may_rename(self, dataset: Path, place: Path, mode: int) -> None:
+        inside = place / "deep" / "inside"
+        inside.mkdir(parents=True)
+        place.chmod(mode)
+        with pytest.raises(StagingError, match=rf"other users may rename files in {place}: run `chmod \+t {place}`"):
+            stage(dataset, inside)
+        place.chmod(mode | stat.S_ISVTX)
+        stage(dataset, inside).lease.close()
+
+    @needs_root
+    def test_a_folder_on_the_way_that_is_exchanged_after_its_check(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is opened is what was checked: the check of a folder is followed by no second look at its path."""
+        sound, theirs = place / "sound", place / "theirs"
+        for folder in (sound, theirs):
+            (folder / "inside").mkdir(parents=True)
+        os.chown(theirs / "inside", STRANGER, STRANGER)
+        was = (sound / "inside").stat().st_ino
+        checked = root_module._require_safe
+
+        def exchange(path: Path, status: os.stat_result) -> None:
+            checked(path, status)
+            if path == sound:
+                sound.rename(place / "away")
+                theirs.rename(sound)
+
+        monkeypatch.setattr(root_module, "_require_safe", exchange)
+        opened = root_module._open_place(sound / "inside")
+        assert os.fstat(opened.fileno()).st_ino == was
+
+    def test_links_without_end(self, place: Path) -> None:
+        (place / "round").symlink_to("round")
+        with pytest.raises(StagingError, match=r"cannot open .*symbolic links"):
+            entries(place / "round" / "about")
+
+    @needs_root
+    def test_in_a_container_that_does_not_know_root(self) -> None:
+        """Root is shown there as nobody, and owns /dev/shm all the same."""
+        ready, go = os.pipe(), os.pipe()
+        with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=memory()) as folder:
+            Path(folder).chmod(0o1777)
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    os.write(ready[1], b"n" if ctypes.CDLL(None).unshare(CLONE_NEWUSER) else b"y")
+                    os.read(go[0], 1)
+                    os.setresuid(STRANGER, STRANGER, STRANGER)
+                    Root.make(folder)
+                    status = 0
+                finally:
+                    os._exit(status)
+            made = os.read(ready[0], 1) == b"y"
+            if made:
+                Path(f"/proc/{child}/uid_map").write_text(f"{STRANGER} {STRANGER} 1")
+            os.write(go[1], b"!")
+            status = os.waitpid(child, 0)[1]
+            for descriptor in (*ready, *go):
+                os.close(descriptor)
+            if not made:
+                pytest.skip("the kernel makes no user namespace")
+            assert status == 0
+            assert Path(folder, f"packtrain-{STRANGER}").stat().st_uid == STRANGER
 
     @pytest.mark.parametrize("when", ["copying", "evicting"])
     def test_a_link_that_comes_after_the_check(
