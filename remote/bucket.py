@@ -17,6 +17,7 @@ from packtrain._core.files import write_at
 
 from .objects import Found, Head, Objects, not_installed
 from .refusals import Busy, Expired, Passing, Unreached, refusal
+from .servers import confined
 from .urls import Url
 
 try:
@@ -39,7 +40,7 @@ _RETRIES: Final[RetryConfig] = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 5},
 }
-_CLIENT: Final[ClientConfig] = {"connect_timeout": "5s", "read_timeout": "20s", "timeout": "5min", "allow_http": True}
+_CLIENT: Final[ClientConfig] = {"connect_timeout": "5s", "read_timeout": "20s", "timeout": "5min"}
 
 _NO_RETRIES: Final[RetryConfig] = {**_RETRIES, "max_retries": 0}
 """For a store that has not answered yet."""
@@ -262,7 +263,7 @@ class Bucket(Objects):
         found = self._stores.get((url.base, known))
         if found is None:
             retries = _RETRIES if known else _NO_RETRIES
-            found = obstore.store.from_url(url.base, client_options=_CLIENT, retry_config=retries)
+            found = obstore.store.from_url(url.base, client_options={**_CLIENT, **confined(url)}, retry_config=retries)
             # Another thread may have been faster.
             found = self._stores.setdefault((url.base, known), found)
         return found

@@ -12,6 +12,7 @@ from typing import Final
 
 from packtrain._core.errors import Denied, NotThere, RemoteError
 
+from .servers import IDENTITIES, NOWHERE
 from .urls import Url
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})( [A-Za-z' -]+)?")
@@ -23,7 +24,6 @@ _IDENTITY: Final = re.compile(
     r"://(?:169\.254\.|metadata\b|sts\.|login\.microsoftonline\.|oauth2\.)|[?&]Action=AssumeRole"
 )
 _INCOMPLETE: Final = re.compile(r"S3 error: Missing (?:SecretAccessKey|AccessKeyId)")
-_ENDPOINTS: Final = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS", "IDENTITY_ENDPOINT")
 _EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken")
 _SECRET: Final = re.compile(r"(?:AWS|AZURE|GOOGLE)_\w*(?:KEY|SECRET|TOKEN|SAS|PASSWORD|ACCOUNT)\w*")
 _HELP: Final = {
@@ -47,6 +47,13 @@ _HOST: Final = re.compile(r"://(?:[^/\s@]*@)?([\w.-]+(?::\d+)?)(?=[/?\s])")
 _CONNECTING: Final = ("kind: Connect,", "Connect,\n")
 _UNREACHED: Final = {"dns error": "its name is not known", "ConnectionRefused": "it refuses the connection"}
 _SERVERS: Final = {"s3": "AWS_ENDPOINT_URL and AWS_REGION", "az": "AZURE_STORAGE_ENDPOINT"}
+_NEW_ADDRESS: Final = {
+    "s3": ", in AWS_ENDPOINT_URL",
+    "az": ", in AZURE_STORAGE_ENDPOINT",
+    "gs": "",
+    "http": ": `curl -sI ADDRESS` shows it",
+    "https": ": `curl -sI ADDRESS` shows it",
+}
 _BUSY: Final = (408, 429)
 _PAST: Final = {"read": "read", "write": "written", "list": "listed", "remove": "removed"}
 
@@ -103,6 +110,12 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
             f"{begin}the server sends whole files, not ranges of them. Use one that answers ranged requests, as nginx "
             "and Apache do, or copy the files to this machine"
         )
+    if 300 < number < 400 or "error following redirect" in text or f" {NOWHERE},\n" in debug:
+        where = "address" if number else "host, or from https to http"
+        return RemoteError(
+            f"{begin}the server redirects to another {where}. packtrain does not follow, because requests may hold "
+            f"credentials. If you trust it, give that address instead{_NEW_ADDRESS[url.scheme]}"
+        )
     if status:
         reason = f"{number}{(status[2] or '').rstrip()}" + (f" ({code})" if code else "")
         return (Busy if number >= 500 or number in _BUSY else RemoteError)(f"{begin}the server answers {reason}")
@@ -130,7 +143,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
 def _of_identity(text: str) -> bool:
     """True if not the store was asked, but who this machine is."""
     asked = found[1] if (found := _ASKED.search(text)) else ""
-    endpoints = [where for name in _ENDPOINTS if (where := os.environ.get(name))]
+    endpoints = [where for name in IDENTITIES if (where := os.environ.get(name))]
     return bool(_IDENTITY.search(asked)) or asked.startswith(tuple(endpoints))
 
 

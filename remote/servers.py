@@ -1,0 +1,79 @@
+"""Names the servers that requests for a store may go to, so that no redirect takes them, with credentials, elsewhere.
+
+obstore follows redirects to any host, and has no option against it. But a proxy applies to redirects, too. So every
+host gets a proxy where nobody can listen, except those that a store needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from .urls import Url
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
+
+NOWHERE: Final = "127.0.0.1:0"
+"""An address that refuses every connection at once."""
+IDENTITIES: Final = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS", "IDENTITY_ENDPOINT")
+"""Variables that say where this machine asks who it is."""
+
+_STORES: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+    "gs": ("GOOGLE_BASE_URL",),
+}
+_MORE_IDENTITIES: Final = (*IDENTITIES, "AWS_METADATA_ENDPOINT", "MSI_ENDPOINT", "AZURE_AUTHORITY_HOST")
+_KNOWN_IDENTITIES: Final = (
+    "169.254.0.0/16",
+    "fd00:ec2::/32",
+    "sts.amazonaws.com",
+    "login.microsoftonline.com",
+    "oauth2.googleapis.com",
+    "metadata.google.internal",
+)
+_PROXIES: Final = frozenset(
+    f"{name}_PROXY{suffix}"
+    for name, suffix in (
+        ("HTTP", ""),
+        ("HTTPS", ""),
+        ("ALL", ""),
+        ("AWS", "_URL"),
+        ("AZURE", "_URL"),
+        ("GOOGLE", "_URL"),
+    )
+)
+
+
+def confined(url: Url) -> ClientConfig:
+    """Return obstore's options by which requests go to the server of `url` and to no other.
+
+    A server of a cloud that no variable names is trusted. Behind a proxy of the user, only https is insisted on.
+    """
+    named = _named(url)
+    # Google's key file may name a server, too, which only tests do.
+    plain = any(each.startswith("http://") for each in named) or (url.scheme == "gs" and not named)
+    if not named or any(os.environ[name] for name in os.environ if name.upper() in _PROXIES):
+        return {"allow_http": plain}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    asked = [os.environ[name] for name in _MORE_IDENTITIES if name in os.environ]
+    hosts = [host for each in (*named, *asked) if (host := urlsplit(each).hostname)]
+    allowed = (*hosts, *_KNOWN_IDENTITIES, f"sts.{region}.amazonaws.com")
+    return {"allow_http": plain, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(allowed)}
+
+
+def _named(url: Url) -> list[str]:
+    """The addresses of the server of a store, as far as the user has given any."""
+    if not url.writable:
+        return [url.base]
+    found = [os.environ[name] for name in _STORES[url.scheme] if os.environ.get(name)]
+    if url.scheme == "az" and "AZURE_STORAGE_USE_EMULATOR" in os.environ:
+        found.append("http://127.0.0.1")
+    if url.scheme == "gs":
+        with suppress(ValueError, AttributeError, KeyError):
+            found.append(str(json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])["gcs_base_url"]))
+    return found
