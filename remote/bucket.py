@@ -16,7 +16,7 @@ from packtrain._core.errors import Denied, RemoteError
 from packtrain._core.files import write_at
 
 from .objects import Found, Head, Objects, not_installed
-from .refusals import Busy, Expired, Passing, Unreached, refusal
+from .refusals import Busy, Expired, Passing, Unreached, is_silent, refusal
 from .servers import confined
 from .urls import Url
 
@@ -84,11 +84,11 @@ class Bucket(Objects):
 
     @override
     def size(self, url: Url) -> int:
-        return int(self._tried(url, "read", lambda store: obstore.head(store, url.key)["size"]))
+        return int(self._tried(url, "read", lambda store: _head(store, url)["size"]))
 
     @override
     def head(self, url: Url) -> Head:
-        meta = self._tried(url, "read", lambda store: obstore.head(store, url.key))
+        meta = self._tried(url, "read", lambda store: _head(store, url))
         # A weak entity tag may stay when bytes change. Web servers make strong ones of times in whole seconds, so they
         # say nothing of a file that is still being written.
         tag, changed = meta["e_tag"] or "", meta["last_modified"]
@@ -272,6 +272,16 @@ class Bucket(Objects):
 def patient_bucket() -> Bucket:
     """A bucket for a process that is started when a store has answered."""
     return Bucket(patient=True)
+
+
+def _head(store: Any, url: Url) -> Any:
+    try:
+        return obstore.head(store, url.key)
+    except exceptions.BaseError as error:
+        if is_silent(error):
+            # It refuses this, too, and says why: credentials may have expired, or a clock be wrong.
+            obstore.get(store, url.key)
+        raise
 
 
 def _arriving(store: Any, url: Url, offset: int, size: int) -> Iterator[tuple[int, bytes]]:

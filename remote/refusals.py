@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import Final
 
 from packtrain._core.errors import Denied, NotThere, RemoteError
@@ -16,7 +17,14 @@ from .servers import IDENTITIES, NOWHERE
 from .urls import Url
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})( [A-Za-z' -]+)?")
-_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
+# In XML, as all stores answer; in JSON, as Google does at times, and who gives out credentials.
+_CODE: Final = re.compile(r'<Code>(\w{1,60})</Code>|"(?:reason|status|error)"\s*:\s*"(\w{1,60})"')
+# S3; Azure; AWS's tokens; Google's; Microsoft's.
+_CLOCK: Final = re.compile(
+    r"<Code>Request(?:TimeTooSkewed|Expired)<|Request date header too old|Signature (?:expired|not yet current)"
+    r"|Token must be a short-lived token|not within its valid time range"
+)
+_SILENT: Final = re.compile(r"performing HEAD .* status code: 40[013] ")
 _ADDRESS: Final = re.compile(r"\S*://\S*")
 _ASKED: Final = re.compile(r"performing [A-Z]+ (\S+)")
 # Where machines in a cloud ask who they are, or for credentials of a role.
@@ -25,6 +33,7 @@ _IDENTITY: Final = re.compile(
 )
 _INCOMPLETE: Final = re.compile(r"S3 error: Missing (?:SecretAccessKey|AccessKeyId)")
 _EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken")
+_EXPIRED_SIGNATURE: Final = "Signature not valid in the specified time frame"
 _SECRET: Final = re.compile(r"(?:AWS|AZURE|GOOGLE)_\w*(?:KEY|SECRET|TOKEN|SAS|PASSWORD|ACCOUNT)\w*")
 _HELP: Final = {
     "s3": 'for a profile, run `eval "$(aws configure export-credentials --format env)"`; for a public bucket, set '
@@ -74,32 +83,44 @@ class Unreached(Passing):
     """No connection to the server could be made."""
 
 
+def is_silent(error: Exception) -> bool:
+    """True if an answer has no body, in which the reason would be: it was asked for the head alone."""
+    return _SILENT.search(str(error)) is not None
+
+
 def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
     """The error to raise for one of obstore's."""
     text, _, debug = str(error).partition("Debug source:")
     status = _STATUS.search(text)
     number = int(status[1]) if status else 0
     kind = type(error).__name__
-    code = found[1] if (found := _CODE.search(text)) else ""
+    code = _without_secrets(found[1] or found[2]) if (found := _CODE.search(text)) else ""
+    coded = f" ({code})" if code else ""
     help_ = f": {_HELP[url.scheme]}" if url.scheme in _HELP else ""
+    if _CLOCK.search(text):
+        return RemoteError(
+            f"{url} cannot be {_PAST[verb]}: the store refuses the request because its clock and that of this machine "
+            f"differ{coded}. It is {_now()} here: set the clock (`timedatectl` says whether it is synchronised)"
+        )
     # Before its answer is taken for the store's: that there is no role is no news about the object.
     if _of_identity(text):
         return Denied(
             f"{url}: there are no credentials in the environment, and this machine has no identity that the store "
-            f"knows. They are looked for in {_LOOKED_FOR.get(url.scheme, 'the environment')}{help_}"
+            f"knows{coded}. They are looked for in {_LOOKED_FOR.get(url.scheme, 'the environment')}{help_}"
         )
     if isinstance(error, FileNotFoundError) or number == 404:
-        return NotThere(f"{url} is not there: check the address, and the region and endpoint in the environment")
+        says = f". The store says {code}" if code else ""
+        return NotThere(f"{url} is not there: check the address, and the region and endpoint in the environment{says}")
     if number == 416:
         return RemoteError(
             f"{url} is shorter than it was: it was changed, or its upload did not finish. `packtrain verify` of its "
             "folder lists all damage"
         )
-    if code in _EXPIRED:
-        return Expired(f"{url}: the credentials have expired ({code}). Put new ones into the environment{help_}")
+    if code in _EXPIRED or _EXPIRED_SIGNATURE in text:
+        return Expired(f"{url}: the credentials have expired{coded}. Put new ones into the environment{help_}")
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return Denied(
-            f"{url}: the store does not let these credentials {verb} it. Check those in the environment"
+            f"{url}: the store does not let these credentials {verb} it{coded}. Check those in the environment"
             f"{_CHECK.get(url.scheme, '')}{help_}"
         )
     if _INCOMPLETE.search(text):
@@ -117,7 +138,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
             f"credentials. If you trust it, give that address instead{_NEW_ADDRESS[url.scheme]}"
         )
     if status:
-        reason = f"{number}{(status[2] or '').rstrip()}" + (f" ({code})" if code else "")
+        reason = f"{number}{(status[2] or '').rstrip()}{coded}"
         return (Busy if number >= 500 or number in _BUSY else RemoteError)(f"{begin}the server answers {reason}")
     if "Account must be specified" in text:
         return RemoteError(f"{begin}nothing says in which account: set AZURE_STORAGE_ACCOUNT_NAME")
@@ -150,7 +171,15 @@ def _of_identity(text: str) -> bool:
 def _harmless(text: str) -> str:
     """The reason at the end of a message: without addresses, and without anything that is a secret of ours."""
     reason = _ADDRESS.sub("...", " ".join(text.split()).rpartition("HTTP error: ")[2] or "no reason is given")
+    return _without_secrets(reason)[:200]
+
+
+def _without_secrets(text: str) -> str:
     for name, value in os.environ.items():
         if _SECRET.fullmatch(name) and not name.endswith("_FILE") and len(value) > 3:
-            reason = reason.replace(value, "***")
-    return reason[:200]
+            text = text.replace(value, "***")
+    return text
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

@@ -15,10 +15,12 @@ class Status:
     Attributes:
         code: Its status, as 500, or 503 for a store that is too busy.
         text: What it says.
+        name: The store's own code for it; empty for one that goes with the status.
     """
 
     code: int
     text: str = "Injected."
+    name: str = ""
 
 
 @dataclass(frozen=True)

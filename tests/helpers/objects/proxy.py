@@ -500,7 +500,7 @@ class _Exchanging:
 
     def _refuse(self, fault: Status, method: str) -> bool:
         code = fault.code
-        name = {503: "SlowDown", 429: "SlowDown"}.get(code, "InternalError")
+        name = fault.name or {503: "SlowDown", 429: "SlowDown"}.get(code, "InternalError")
         body = f"<Error><Code>{name}</Code><Message>{fault.text}</Message></Error>".encode()
         head = f"HTTP/1.1 {code} Injected\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
         self._status = code
