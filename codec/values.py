@@ -6,7 +6,9 @@ import functools
 import json
 import math
 import re
-from typing import Any, Final
+import reprlib
+from collections import Counter
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +41,7 @@ def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: 
         size: (width, height) that a mask must have, in pixels; None: any, unless it is raw and `bare`.
 
     Returns:
-        ``str`` for a text; what ``json.loads`` returns for JSON; ``bytes``; for an array a read-only array, a view of
+        ``str`` for a text; what `decode_json` returns for JSON; ``bytes``; for an array a read-only array, a view of
         the record if the values are aligned there; for a mask [height, width], uint8 or int32.
 
     Raises:
@@ -61,26 +63,25 @@ def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: 
     raise AssertionError(f"a record of kind {field.kind} is decoded elsewhere")
 
 
-def decode_json(record: memoryview | bytes) -> Any:
-    """What a JSON text in UTF-8 holds.
+def decode_json(record: memoryview | bytes, *, nan: bool = False) -> Any:
+    """What a JSON text in UTF-8 holds. All JSON of samples is read here, so that each text has one meaning everywhere.
+
+    Args:
+        record: The text.
+        nan: True to take ``NaN`` and ``Infinity``, as numbers of an array.
 
     Raises:
-        ValueError: It is no JSON text, or its objects and lists are nested more than `MOST_NESTED` deep.
+        ValueError: It is no JSON text that has one meaning: it holds NaN, a number that float64 does not hold, or the
+            same key twice in an object; it begins with a byte order mark; or its objects and lists are nested more than
+            `MOST_NESTED` deep.
     """
     text = str(record, "utf-8")
-    require_shallow(text)
-    return json.loads(text)
-
-
-def require_shallow(text: str) -> None:
-    """Checks how deep a JSON text is nested, which is the same for what is written and what is read.
-
-    Raises:
-        ValueError: Its objects and lists are nested more than `MOST_NESTED` deep.
-    """
+    if text.startswith("\ufeff"):
+        raise ValueError("it begins with a byte order mark: write it without one")
     # Nearly all texts have fewer brackets than that, whatever they enclose.
     if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
         raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
+    return (_NUMBERS if nan else _STRICT).decode(text)
 
 
 def parse_npy(head: memoryview, size: int) -> tuple[str, tuple[int, ...], int]:
@@ -173,6 +174,32 @@ def _mask(field: Field, record: memoryview, *, bare: bool, size: tuple[int, int]
 
 def _shown(dtype: str, shape: tuple[int | None, ...]) -> str:
     return f"{dtype} [{', '.join('any' if side is None else str(side) for side in shape)}]"
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON: write null")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        shown = digits if len(digits) <= 24 else f"{digits[:24]}..."
+        raise ValueError(f"{shown} is beyond the numbers that float64 has: write it as a text")
+    return number
+
+
+def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {reprlib.repr(twice)} twice: leave one of them out")
+    return found
+
+
+_NUMBERS: Final = json.JSONDecoder(parse_float=_finite, object_pairs_hook=_with_distinct_keys)
+_STRICT: Final = json.JSONDecoder(
+    parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_with_distinct_keys
+)
 
 
 def _depth(text: str) -> int:

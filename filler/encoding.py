@@ -132,9 +132,14 @@ def _json(value: Any) -> bytes:
     if not isinstance(value, Mapping | list | tuple):
         raise Refused(f"it is an object of type {type(value).__name__}, not a dict or a list")
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise Refused(f"it cannot be written as JSON: {error}") from error
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which only an escape can be.
+        return json.dumps(value).encode()
 
 
 def _columns(field: Field, record: NewRecord | None, encoded: Encoded | None) -> tuple[int, ...]:

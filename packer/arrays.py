@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._codec.values import decode_json
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import Field, check_array
 
@@ -127,8 +127,8 @@ def _from_npy(data: bytes) -> Array:
 
 def _from_json(data: bytes) -> Array:
     try:
-        numbers = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:
+        numbers = decode_json(data, nan=True)
+    except ValueError as error:
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]: {error}; {_start(data)}") from error
     try:
         values = np.array(numbers)

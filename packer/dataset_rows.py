@@ -22,7 +22,7 @@ from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
 
-from .encoding import as_it_is, encoded_image, encoded_mask, naming, record_encoder
+from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
 from .listing import Encoded, ListedSample, dataset_name
 from .lists.labels import stored_labels
@@ -175,7 +175,7 @@ class StoredRecords:
             values = records.value(row)
             return None if values is None else Encoded(values.tobytes(), "npy", values.shape, field.dtype)
         record = records.read(row)
-        return None if record is None else as_it_is(field, bytes(record))
+        return None if record is None else encode(field, bytes(record))
 
     def _image(self, field: Field, row: int) -> tuple[Encoded | None, Frame]:
         """The record of an image, and what became of its frame."""

@@ -5,7 +5,6 @@ Workers import this, so what masks, arrays and JSON need is only imported where 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -219,25 +218,18 @@ def _store(field: Field) -> StoreOptions:
     return field.store
 
 
-def _require_text(data: bytes) -> str:
+def _require_text(data: bytes) -> None:
     try:
-        return data.decode()
+        data.decode()
     except UnicodeDecodeError as error:
         raise Refused(f"not UTF-8 ({error.reason} at byte {error.start}): convert it with iconv") from error
 
 
 def _require_json(data: bytes) -> None:
-    from packtrain._codec.values import require_shallow
+    from packtrain._codec.values import decode_json
 
+    _require_text(data)
     try:
-        require_shallow(text := _require_text(data))
+        decode_json(data)
     except ValueError as error:
-        raise Refused(f"JSON that cannot be read: {error}") from error
-    try:
-        json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise Refused(f"not JSON: {error}") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise Refused(f"not JSON: {name} is not a value of JSON. Write null, or store the numbers as an array")
+        raise Refused(f"not JSON that can be read: {error}") from error

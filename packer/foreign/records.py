@@ -195,11 +195,21 @@ def json_label(value: object, key: str) -> Label:
         value = cast("dict[str, object]", value)[part]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
+    if isinstance(value, str) and not _is_utf8(value):
+        raise Unfit(f"its {key!r}, which is to be the label, holds half of a surrogate pair")
     if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT32:
         raise Unfit(f"its {key!r}, which is to be the label, is not a finite number that float32 holds")
     if isinstance(value, int) and value not in _INT64:
         raise Unfit(f"its {key!r}, which is to be the label, does not fit 64 bits")
     return value
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def array_facts(data: memoryview, size: int) -> ArrayFacts:

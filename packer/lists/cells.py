@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from packtrain._codec.values import decode_json
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import LabelSpec
 
@@ -107,7 +108,7 @@ def is_numeric(value: Any) -> bool:
 
 def _word(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return _text(value)
     return b"%d" % value if isinstance(value, bool) else _dumped(value, nan=True)
 
 
@@ -165,10 +166,8 @@ def _require_utf8(value: bytes) -> None:
 
 def _loaded(text: bytes, *, nan: bool) -> Any:
     try:
-        return json.loads(text, parse_constant=None if nan else _refuse)
-    except BadLine:
-        raise
-    except (ValueError, RecursionError) as error:
+        return decode_json(text, nan=nan)
+    except ValueError as error:
         raise BadLine(f"the text is not JSON ({error})") from None
 
 
@@ -180,10 +179,6 @@ def _dumped(value: Any, *, nan: bool) -> bytes:
         return json.dumps(value, allow_nan=nan, separators=(",", ":")).encode()
     except ValueError:
         raise BadLine("NaN and infinity are no JSON: write null") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise BadLine(f"{constant} is no JSON: write null")
 
 
 def kind_of(value: Any) -> str:

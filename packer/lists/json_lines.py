@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from packtrain._codec.values import decode_json
+
 from .cells import kind_of
 from .rows import BOM, BadRow, Row, columns_of, shown, start_of_text
 
@@ -56,7 +58,7 @@ class JsonLines:
 
     def values(self, place: int) -> list[Any]:
         """Returns the values of the wanted columns on the sound line at `place`."""
-        found = json.loads(self._line(place))
+        found = decode_json(self._line(place), nan=True)
         return [found.get(key) for key in self._wanted]
 
     def sample(self) -> tuple[list[str], list[str]]:
@@ -83,10 +85,10 @@ class JsonLines:
 
 def _object(line: bytes) -> dict[str, Any] | str:
     try:
-        found = json.loads(line.decode())
+        found = decode_json(line, nan=True)
     except UnicodeDecodeError as error:
         return f"the line is not encoded in UTF-8 (byte {error.start})"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return f"the line is not JSON ({error})"
     return found if isinstance(found, dict) else f"expected an object, found {kind_of(found)}"
 

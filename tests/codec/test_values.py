@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.fields import NO_JSON
 from helpers.support import encoded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,7 +138,7 @@ def test_a_text_that_is_not_utf_8_is_refused() -> None:
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -157,6 +158,24 @@ def test_json_is_bounded_in_depth() -> None:
     # Brackets in texts, and many that are not nested.
     flat = [["]", '[[[{"\\', "["]] * 1000
     assert decode_json(json.dumps(flat).encode()) == flat
+
+
+@pytest.mark.parametrize("name", NO_JSON)
+def test_json_that_has_no_single_meaning_is_refused(name: str) -> None:
+    text, message = NO_JSON[name]
+    with pytest.raises(ValueError, match=message):
+        decoded(JSON, text)
+
+
+def test_half_of_a_surrogate_pair_is_a_text_in_json() -> None:
+    assert decoded(JSON, b'["\\ud800"]') == ["\ud800"]
+
+
+def test_numbers_of_arrays_may_be_no_numbers() -> None:
+    assert repr(decode_json(b"[NaN, -Infinity]", nan=True)) == "[nan, -inf]"
+    for text in (b"[1e999]", b'[{"a": 1, "a": 1}]'):
+        with pytest.raises(ValueError, match=r"beyond|twice"):
+            decode_json(text, nan=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", "__import__('os')", "'a'", "1 2", '{"a": 1'])

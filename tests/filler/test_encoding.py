@@ -211,6 +211,7 @@ for _ in range(300):
         (GOOD | {"j": {"a": np.int64(1)}}, "json j: .*int64"),
         (GOOD | {"j": {"a": float("nan")}}, "json j: "),
         (GOOD | {"j": DEEP}, "json j: .*deep"),
+        (GOOD | {"j": {1: "a", "1": "b"}}, "json j: .*the key '1' twice"),
         (GOOD | {"label": 0.5}, "label is float.*int"),
         (GOOD | {"label": "cat"}, "label"),
         (GOOD | {"label": [1, 2]}, r"label is int\*2"),

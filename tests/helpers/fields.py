@@ -31,6 +31,18 @@ COLUMNS = Columns(
         FieldColumn("blob", "bytes", "blob", by_path=True),
     ),
 )
+NO_JSON = {
+    "NaN": (b'{"a": NaN}', "NaN is no JSON: write null"),
+    "Infinity": (b"[-Infinity]", "-Infinity is no JSON: write null"),
+    "a large exponent": (b"[1e999]", "1e999 is beyond the numbers that float64 has"),
+    "many digits": (b"9" * 400 + b".5", "9{24}[.]{3} is beyond the numbers that float64 has"),
+    "an integer of many digits": (b"9" * 5000, "4300 digits"),
+    "a key that comes twice": (b'[{"b": 1, "a": 2, "b": 1}]', "an object has the key 'b' twice"),
+    "deep nesting": (b"[" * 257 + b"]" * 257, "nested more than 256 deep"),
+    "very deep nesting": (b"[" * 100_000, "nested more than 256 deep"),
+    "a byte order mark": (b"\xef\xbb\xbf{}", "begins with a byte order mark"),
+}
+"""Texts that Python's json takes, or fails to read in a way of its own, and what is said of them."""
 WITHOUT_IMAGE = Columns(None, None, tuple(field for field in COLUMNS.fields if field.kind in ("array", "text", "json")))
 
 

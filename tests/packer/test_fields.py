@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from crc32c import crc32c
-from helpers.fields import BAD, COLUMNS, WITHOUT_IMAGE, FieldSource, field_set, field_sources
+from helpers.fields import BAD, COLUMNS, NO_JSON, WITHOUT_IMAGE, FieldSource, field_set, field_sources
 from helpers.support import encoded, packed, picture, tree
 
 from packtrain import PackOptions, open_dataset, pack
@@ -200,7 +200,7 @@ def test_what_readers_could_not_read_is_a_reject(tmp_path: Path) -> None:
     report = pack(listing, tmp_path / "out", PackOptions(columns=columns), max_rejects=3)
     assert (report.records, report.rejects) == (1, 3)
     reasons = (tmp_path / "out" / "rejects.jsonl").read_text()
-    assert reasons.count("json a: ") == reasons.count("more than 256 deep") == 2
+    assert reasons.count("column 'json': ") == reasons.count("more than 256 deep") == 2
     assert "mask m: " in reasons
     assert json.dumps(open_dataset(tmp_path / "out", fields=["a"])[0].a) == nested(256)
 
@@ -346,9 +346,8 @@ def test_an_array_that_the_sample_did_not_show_is_a_reject_that_names_the_option
 
 REFUSED: dict[str, tuple[str, bytes, str]] = {
     "text": ("text", b"caf\xe9", "not UTF-8 .*at byte 3"),
-    "json": ("json", b"{'a': 1}", "not JSON: "),
-    "json with NaN": ("json", b"[NaN]", "not JSON: NaN is not a value of JSON"),
-    "json nested deeply": ("json", b"[" * 200_000, "nested more than 256 deep"),
+    "json": ("json", b"{'a': 1}", "not JSON that can be read: "),
+    **{name: ("json", content, message) for name, (content, message) in NO_JSON.items()},
     "json in UTF-16": ("json", '{"a": 1}'.encode("utf-16"), "not UTF-8"),
     "empty json": ("json", b"", "empty file"),
     "array": ("array", b"\x93NUMPY", r"\.npy header cannot be read"),

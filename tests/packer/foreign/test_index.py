@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.corpus import exif
+from helpers.fields import NO_JSON
 from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
 from helpers.support import encoded, picture
 from PIL import Image
 
-from packtrain import open_dataset, verify
-from packtrain._core.errors import CorruptFile, OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain import convert, open_dataset, verify
+from packtrain._core.errors import CorruptFile, DatasetError, OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import checksum_file
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
@@ -186,12 +188,20 @@ def test_any_extension_can_be_read_again(tmp_path: Path, extension: str) -> None
     assert list(Indexed(dataset.folder).samples()[2].values())[-1] == jpeg(2)
 
 
-@pytest.mark.parametrize("label", ["NaN", "1e400", "1e300"])
-def test_a_label_that_cannot_be_stored_is_refused(tmp_path: Path, label: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "why"),
+    [
+        ("1e300", "finite number"),
+        ('"\\ud800"', "half of a surrogate pair"),
+        ("NaN", "no JSON"),
+        ("1e400", "beyond the numbers"),
+    ],
+)
+def test_a_label_that_cannot_be_stored_is_refused(tmp_path: Path, label: str, why: str) -> None:
     samples = [[(f"{number}.json", f'{{"x": {value}}}'.encode())] for number, value in enumerate(["0.5", label])]
     dataset = indexed(tmp_path, *samples, label="json:x", max_rejects=1)
     assert [sample["label"] for sample in dataset.samples()] == [0.5]
-    assert "finite" in (dataset.folder / "rejects.jsonl").read_text()
+    assert why in (dataset.folder / "rejects.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -227,6 +237,30 @@ BAD = {
     ],
     "one channel": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.seg.png", PNG)],
 }
+
+
+@pytest.mark.parametrize("name", NO_JSON)
+@pytest.mark.parametrize("label", [None, "json:a.b"])
+def test_json_is_read_alike_when_indexing_checking_and_converting(tmp_path: Path, name: str, label: str | None) -> None:
+    content, message = NO_JSON[name]
+    sound = [("a.json", b'{"a": {"b": 1}}'), ("a.txt", b"")]
+    dataset = indexed(tmp_path, sound, [("b.json", content), ("b.txt", content)], label=label, max_rejects=1)
+    (reject,) = map(json.loads, (dataset.folder / "rejects.jsonl").read_text().splitlines())
+    assert reject["path"] == "a.tar/b"
+    assert re.match(rf"'b\.json', byte \d+: it is not JSON that can be read \(.*{message}", reject["reason"])
+    # A dataset that says of such texts that they are JSON.
+    shard = write_tar(tmp_path / "b.tar", [sound[0], ("b.json", content)])
+    out = index_shards(shard, tmp_path / "texts", fields=["json=json:text"], label="none").dataset
+    assert isinstance(out, Path)
+    manifest = Manifest.load(out)
+    manifest = replace(manifest, fields=(replace(manifest.fields[0], kind="json"),))
+    (out / "manifest.json").write_bytes(manifest.dump())
+    with pytest.raises(DatasetError, match=message):
+        open_dataset(out, fields=("json",))[1]
+    (problem,) = verify(out, decode_images=True).problems
+    assert re.search(message, problem.message)
+    assert convert(out, tmp_path / "converted", max_rejects=1).rejects == 1
+    assert re.search(f"json json: .*{message}", (tmp_path / "converted" / "rejects.jsonl").read_text())
 
 
 @pytest.mark.parametrize("why", BAD)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.fields import NO_JSON
 from helpers.support import require_module
 from hypothesis import given
 from hypothesis import strategies as st
@@ -235,6 +236,7 @@ JSON_ROWS: dict[bytes, str] = {
     b'{"path": "x", "seg": "y", "caption": "", "meta": NaN}': "column 'meta': NaN and infinity are no JSON",
     b'{"path": "x", "seg": "y", "caption": "", "meta": 0, "boxes": {}}': "column 'boxes': expected a list of numbers",
     b'{"path": "x", "seg": "y", "caption": "", "meta": 0, "boxes": []}': "column 'class': there is no label",
+    b'{"path": "x", "seg": "y", "caption": "", "meta": 0, "boxes": [], "class": "\\ud800"}': "column 'class': the text",
 }
 
 
@@ -251,6 +253,22 @@ def test_a_bad_json_line_is_a_reject_that_names_line_and_column(row: bytes) -> N
 
 # What cells mean
 
+
+@pytest.mark.parametrize("name", NO_JSON)
+def test_json_in_a_cell_is_read_as_that_in_a_file(name: str) -> None:
+    content, message = NO_JSON[name]
+    columns = Columns(fields=(META,))
+    for form, text in (
+        (DelimitedRows, b'other,meta\nx,"' + content.replace(b'"', b'""') + b'"\n'),
+        (JsonLines, b'{"meta": ' + content + b"}\n"),
+    ):
+        said = message
+        if form is JsonLines:
+            said = "Expecting value" if "mark" in message else "infinity are no JSON" if "null" in message else message
+        with pytest.raises(ListError, match=said):
+            table(text, columns, form=form)
+
+
 MEANINGS: dict[str, tuple[FieldColumn, bytes, bytes | str | None]] = {
     "text": (CAPTION, b"a b", b"a b"),
     "empty text": (CAPTION, b"", b""),
@@ -263,7 +281,7 @@ MEANINGS: dict[str, tuple[FieldColumn, bytes, bytes | str | None]] = {
         "the text is not JSON (Expecting value: line 1 column 1 (char 0)). "
         "For paths of files, write :path behind the column",
     ),
-    "json of no number": (META, b"[NaN]", "NaN is no JSON: write null"),
+    "json of no number": (META, b"[NaN]", "the text is not JSON (NaN is no JSON: write null)"),
     "array": (BOXES, b"[[1, 2], [3, 4]]", b"[[1, 2], [3, 4]]"),
     "array of blanks": (BOXES, b"1 2.5  -3e4", b"[1,2.5,-3e4]"),
     "array with no number": (BOXES, b"[NaN, 1]", b"[NaN, 1]"),
