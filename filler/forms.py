@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field, check_array, image_field
-from packtrain._packer.lists.labels import LARGEST_FLOAT32
+from packtrain._packer.lists.labels import LARGEST_FLOAT32, is_exact, rounded_label
 from packtrain._packer.sources import Refused
 from packtrain._readers.formats import StoredLabel
 
@@ -143,6 +143,10 @@ def label_of(value: Any, labels: LabelSpec) -> StoredLabel:
         numbers = found.astype(np.float64)
         if not (np.abs(numbers) <= LARGEST_FLOAT32).all():
             raise Refused(f"label {value!r} is not a finite number of 32 bits")
+        # Of a list, numpy has made floating-point numbers already.
+        for number in value if isinstance(value, list | tuple) else np.atleast_1d(found).tolist():
+            if isinstance(number, int | np.integer) and not is_exact(int(number), "<f4"):
+                raise Refused(rounded_label(int(number)))
     else:
         numbers = found.astype(np.int64)
     items = numbers.tolist()
@@ -159,8 +163,10 @@ def _numbers(value: Any) -> npt.NDArray[Any]:
         found = np.asarray(value)
     except Exception as error:
         raise Refused(f"label cannot become a number: {type(error).__name__}: {error}") from error
+    if found.dtype.kind == "b" or (isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value)):
+        raise Refused("label is a bool: give 1 for true and 0 for false")
     large = found.dtype.kind == "u" and found.size and int(found.max()) >= 1 << 63
-    if found.dtype.kind not in "biuf" or found.ndim > 1 or not found.size or large:
+    if found.dtype.kind not in "iuf" or found.ndim > 1 or not found.size or large:
         what = f"of type {type(value).__name__}"
         raise Refused(f"label is {what}, neither a number nor a vector of numbers. Number the classes of names")
     return found

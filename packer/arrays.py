@@ -13,6 +13,7 @@ from packtrain._codec.values import decode_json
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import Field, check_array
 
+from .lists.labels import is_exact
 from .sources import LARGEST_FILE, Refused
 
 Array = npt.NDArray[Any]
@@ -52,7 +53,7 @@ def array_form(data: bytes, *, by_path: bool) -> ArrayForm:
     if by_path or data.startswith(NPY):
         dtype, shape, *_ = _npy_header(data)
         return ArrayForm(dtype.newbyteorder("<"), shape)
-    values = _from_json(data)
+    values = _values(_from_json(data), data)
     return ArrayForm(values.dtype, values.shape, is_open=values.shape == (0,))
 
 
@@ -73,16 +74,21 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
     assert field.dtype is not None
     assert field.shape is not None
     wanted = np.dtype(field.dtype)
+    culprit: Any = None
     if by_path or data.startswith(NPY):
         values = _from_npy(data)
         sound = fits(values.dtype, wanted)
     else:
-        values = _from_json(data)
+        numbers = _from_json(data)
+        values = _values(numbers, data)
+        if (rounded := _first_rounded(numbers, values, wanted)) is not None:
+            raise Refused(_rounding(field, rounded))
         if values.shape == (0,) and field.shape[:1] == (None,):
             values = values.reshape(0, *(size or 0 for size in field.shape[1:]))
-        sound = _in_range(values, wanted)
+        culprit = _first_misfit(values, wanted)
+        sound = culprit is None
     if not sound or not _has_shape(values.shape, field.shape):
-        raise Refused(_misfit(field, values.dtype.newbyteorder("="), values.shape))
+        raise Refused(_misfit(field, values.dtype.newbyteorder("="), values.shape, culprit))
     return values.astype(wanted, copy=False).tobytes(), values.shape
 
 
@@ -125,32 +131,60 @@ def _from_npy(data: bytes) -> Array:
     return values.reshape(shape, order="F" if fortran else "C")
 
 
-def _from_json(data: bytes) -> Array:
+def _from_json(data: bytes) -> Any:
     try:
-        numbers = decode_json(data, nan=True)
+        return decode_json(data, nan=True)
     except ValueError as error:
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]: {error}; {_start(data)}") from error
+
+
+def _values(numbers: Any, data: bytes) -> Array:
+    """The array of what JSON text holds, in the type that numpy finds for it, which may round whole numbers."""
     try:
         values = np.array(numbers)
     except (ValueError, OverflowError) as error:
         raise Refused(f"its inner lists differ in length, or are too deep; {_start(data)}") from error
+    if values.dtype.kind == "O" and all(isinstance(number, int | float) for number in values.flat):
+        raise Refused(
+            f"it holds a whole number of more than 64 bits: write it with a decimal point if it may be rounded; "
+            f"{_start(data)}"
+        )
     if values.dtype.kind not in "biuf":
         raise Refused(f"not numbers in JSON, as in [[1, 2], [3, 4]]; {_start(data)}")
     _check(values.dtype, values.shape)
     return values
 
 
-def _in_range(values: Array, wanted: np.dtype[Any]) -> bool:
-    """True if numbers of JSON, which have no type of their own, can have this one."""
+def _first_misfit(values: Array, wanted: np.dtype[Any]) -> Any:
+    """The first of the numbers of JSON, which have no type of their own, that cannot have this one; None if all can."""
     if not values.size:
-        return True
+        return None
     if wanted.kind in "biu":
         if values.dtype.kind not in ("b" if wanted.kind == "b" else "biu"):
-            return False
-        limits = None if wanted.kind == "b" else np.iinfo(wanted)
-        return limits is None or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
+            fractions = values.dtype.kind == "f" and values != np.trunc(values)
+            return values[fractions].item(0) if np.any(fractions) else values.item(0)
+        if wanted.kind == "b":
+            return None
+        limits = np.iinfo(wanted)
+        low, high = values.min().item(), values.max().item()
+        return low if low < limits.min else high if high > limits.max else None
     with np.errstate(over="ignore"):
-        return np.array_equal(np.isfinite(values.astype(wanted)), np.isfinite(values))
+        lost = np.isfinite(values) & ~np.isfinite(values.astype(wanted))
+    return values[lost].item(0) if lost.any() else None
+
+
+def _first_rounded(numbers: Any, values: Array, wanted: np.dtype[Any]) -> int | None:
+    """The first whole number in JSON that a floating-point type would round; None if there is none.
+
+    Whether a number is whole shows only in the text: numpy makes floating-point numbers of all as soon as one is.
+    """
+    if wanted.kind not in "fc" or not values.size:
+        return None
+    large = np.abs(values.astype(np.float64)) >= 1 << np.finfo(wanted).nmant
+    if not large.any():
+        return None
+    found = np.array(numbers, object)[large].tolist()
+    return next((number for number in found if type(number) is int and not is_exact(number, wanted)), None)
 
 
 def _check(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -164,10 +198,11 @@ def _has_shape(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(found) == len(wanted) and all(size in (None, there) for there, size in zip(found, wanted, strict=True))
 
 
-def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...]) -> str:
-    """Says how an array differs from the field, and what to type so that it fits."""
+def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...], culprit: Any) -> str:
+    """Says how an array differs from the field, by which number if one is known, and what to type so that it fits."""
     assert field.shape is not None
-    message = f"it is {_in_words(found, shape)}, and the field {_in_words(np.dtype(field.dtype), field.shape)}"
+    number = "" if culprit is None else f" with the number {culprit}"
+    message = f"it is {_in_words(found, shape)}{number}, and the field {_in_words(np.dtype(field.dtype), field.shape)}"
     if len(shape) != len(field.shape) or not _has_shape(shape[1:], field.shape[1:]):
         return f"{message}: only the first size may differ from row to row"
     options = []
@@ -176,6 +211,16 @@ def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...]) -> str:
     if not _has_shape(shape, field.shape):
         options.append(f"--shape {field.name}={','.join(['N', *map(str, shape[1:])])}")
     return f"{message}. If all are to be so, pack into another folder with {' '.join(options)}"
+
+
+def _rounding(field: Field, number: int) -> str:
+    """Says that a whole number does not fit a type, and what to write or to type."""
+    advice = f"write {number}.0 if it may be rounded"
+    if is_exact(number, "<f8"):
+        advice += f", or pack into another folder with --dtype {field.name}=float64"
+    else:
+        advice += ", or give whole numbers a column of their own"
+    return f"it holds the whole number {number}, which {np.dtype(field.dtype).name} would round: {advice}"
 
 
 def _in_words(dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> str:

@@ -328,6 +328,7 @@ def _rows(
     extensions = {rule.extension: rule.name for rule in rules.fields}
     parts = [] if before is None else [before.rows_with(fields)]
     line = 0 if before is None else before.manifest.lines
+    tables.refuse_rounded_labels(scans)
     for scan, name in zip(scans, names, strict=True):
         parts.append(tables.rows(scan, name, line, extensions, fields, rules.labels))
         line += len(scan.keys)

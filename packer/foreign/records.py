@@ -193,7 +193,10 @@ def json_label(value: object, key: str) -> Label:
         if not isinstance(value, dict) or part not in value:
             raise Unfit(f"it has no {key!r}, which is to be the label")
         value = cast("dict[str, object]", value)[part]
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool):
+        # The name of a class, as in a list.
+        return str(value).lower()
+    if not isinstance(value, int | float | str):
         raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
     if isinstance(value, str) and not _is_utf8(value):
         raise Unfit(f"its {key!r}, which is to be the label, holds half of a surrogate pair")

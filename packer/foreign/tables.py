@@ -16,6 +16,7 @@ from packtrain._core.options import StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field
 
 from ..listing import Reject
+from ..lists.labels import is_exact, rounded_label
 from ..notes import MISSING
 from .fields import FieldRule, Rules
 from .headers import shown
@@ -142,6 +143,16 @@ def rows(
             for sample in sorted(refused)
         ],
     )
+
+
+def refuse_rounded_labels(scans: Sequence[Scan]) -> None:
+    """Refuses samples whose label is a whole number that would be rounded, because other labels are not whole."""
+    if not any(isinstance(label, float) for scan in scans for label in scan.labels.values()):
+        return
+    for scan in scans:
+        for sample, label in scan.labels.items():
+            if isinstance(label, int) and not is_exact(label, "<f4"):
+                scan.unfit.setdefault(sample, rounded_label(label))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

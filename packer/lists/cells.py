@@ -109,7 +109,7 @@ def is_numeric(value: Any) -> bool:
 def _word(value: Any) -> bytes:
     if isinstance(value, str):
         return _text(value)
-    return b"%d" % value if isinstance(value, bool) else _dumped(value, nan=True)
+    return _dumped(value, nan=True)
 
 
 def _text(value: Any) -> bytes:

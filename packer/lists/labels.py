@@ -17,6 +17,8 @@ from packtrain._core.options import LabelSpec
 from packtrain._readers.formats import StoredLabel
 
 LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
+_WHOLE_FLOAT32: Final = 1 << 24
+"""Up to here, float32 holds every whole number."""
 
 
 class BadLine(ValueError):
@@ -51,7 +53,7 @@ class LabelParser:
         if self._by_name:
             return tuple(map(self._number, texts))
         if self._labels.kind == "float":
-            return tuple(map(parse_float, texts))
+            return tuple(map(_exact_float, texts))
         values = tuple(map(parse_int, texts))
         if self._names is not None and not 0 <= values[0] < len(self._names):
             count = len(self._names)
@@ -111,7 +113,32 @@ def parse_int(text: bytes) -> int:
         BadLine: It is something else.
     """
     if not re.fullmatch(rb"[+-]?\d{1,19}", text) or not -(1 << 63) <= (value := int(text)) < 1 << 63:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer")
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not an integer{_instead(text)}")
+    return value
+
+
+def is_exact(number: int, dtype: npt.DTypeLike) -> bool:
+    """True if a floating-point or complex type holds a whole number as it is, without rounding it."""
+    try:
+        with np.errstate(over="ignore"):
+            held = float(np.dtype(dtype).type(float(number)).real)
+    except OverflowError:
+        return False
+    return math.isfinite(held) and int(held) == number
+
+
+def rounded_label(number: int) -> str:
+    """Says that a whole number is no label among floating-point numbers."""
+    return (
+        f"label {number} is a whole number that float32, the type of the labels, would round: write {number}.0 if it "
+        "may be rounded, or let all labels be whole numbers"
+    )
+
+
+def _exact_float(text: bytes) -> float:
+    value = parse_float(text)
+    if abs(value) > _WHOLE_FLOAT32 and re.fullmatch(rb"[+-]?\d+", text) and not is_exact(int(text), "<f4"):
+        raise BadLine(rounded_label(int(text)))
     return value
 
 
@@ -126,5 +153,14 @@ def parse_float(text: bytes) -> float:
         if b"_" in text or not math.isfinite(value) or abs(value) > LARGEST_FLOAT32:
             raise ValueError
     except ValueError:
-        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number") from None
+        raise BadLine(f"label {reprlib.repr(os.fsdecode(text))} is not a finite number{_instead(text)}") from None
     return value
+
+
+def _instead(text: bytes) -> str:
+    """Says what to write or to type in place of a label that looks like one of another type."""
+    if text.lower() in (b"true", b"false"):
+        return ": write 1 for true and 0 for false, or give --labels class"
+    if re.fullmatch(rb"[+-]?\d+\.\d*", text):
+        return ": write it without a point, or give --labels float"
+    return ""

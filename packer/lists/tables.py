@@ -86,7 +86,7 @@ class Table:
         found = False
         for row in self._rows:
             if isinstance(row, Row) and (label := self._reader.label_of(row.values)) not in (None, "", b""):
-                if not isinstance(label, bytes | str) or is_numeric(label):
+                if not isinstance(label, bytes | str | bool) or is_numeric(label):
                     return False
                 found = True
         return found

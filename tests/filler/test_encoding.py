@@ -136,7 +136,6 @@ def test_an_image_is_stored_as_it_is_with_its_size(format: str) -> None:
     [
         (3, "int", 3),
         (np.int16(-3), "int", -3),
-        (True, "int", 1),
         (torch.tensor(5), "int", 5),
         (0.5, "float", 0.5),
         (np.float32(0.5), "float", 0.5),
@@ -215,6 +214,8 @@ for _ in range(300):
         (GOOD | {"label": 0.5}, "label is float.*int"),
         (GOOD | {"label": "cat"}, "label"),
         (GOOD | {"label": [1, 2]}, r"label is int\*2"),
+        (GOOD | {"label": True}, "label is a bool: give 1 for true and 0 for false"),
+        (GOOD | {"label": np.bool_(True)}, "label is a bool"),
         (GOOD | {"label": None}, "no label"),
         (GOOD | {"label": 1 << 70}, "label"),
         (GOOD | {"label": np.uint64(1 << 63)}, "label"),
@@ -231,6 +232,20 @@ def test_a_number_that_is_not_finite_is_no_label() -> None:
     for label in (float("nan"), float("inf"), 1e39):
         with pytest.raises(Refused, match="finite"):
             encoder(form).encode({"x": 1, "label": label})
+
+
+@pytest.mark.parametrize("label", [16777217, [0.5, 16777217], np.array([1, -16777217]), (np.int64(16777217), 0.5)])
+def test_a_whole_number_that_would_be_rounded_is_no_label(label: Any) -> None:
+    kind = [0.5, 1] if np.ndim(label) else 0.5
+    form = Form.of({"x": 1, "label": kind})
+    with pytest.raises(Refused, match="16777217 is a whole number that float32"):
+        encoder(form).encode({"x": 1, "label": label})
+
+
+@pytest.mark.parametrize("label", [[True, 2], [0.5, False], np.array([True]), [[True]]])
+def test_truth_is_no_label(label: Any) -> None:
+    with pytest.raises(Refused, match="label is"):
+        Form.of({"x": 1, "label": label})
 
 
 def test_a_huge_sample_is_refused_before_it_is_copied() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_numbers_in_json_are_stored_value_for_value(rows: list[list[float]]) -> 
         ("[18446744073709551615]", field("<u8", 1), [2**64 - 1]),
         ("[Infinity, NaN]", field("<f2", 2), [np.inf, np.nan]),
         ("[0.1]", field("<f4", 1), [np.float32(0.1)]),
+        ("[16777216, -16777218]", field("<f4", 2), [16777216, -16777218]),
+        ("[16777217.0]", field("<f4", 1), [16777216]),
+        ("[9007199254740992, NaN]", field("<f8", 2), [2**53, np.nan]),
         ("[1.5]", field("<c8", 1), [1.5]),
         ("[]", field("<i4", None, 7, 2), np.zeros((0, 7, 2))),
         ("[]", field("<i4", 0), []),
@@ -95,10 +99,14 @@ def test_numbers_in_json_take_the_type_of_the_field(text: str, wanted: Field, ex
 
 
 JSON_MISFITS = [
-    ("[1.5]", field("<i8", 1), r"it is float64 \[1\], and the field int64 \[1\]\..*--dtype boxes=float64"),
-    ("[300]", field("|u1", 1), r"it is int64 \[1\], and the field uint8 \[1\]"),
-    ("[-1]", field("<u4", 1), "it is int64"),
-    ("[1e39]", field("<f4", 1), "it is float64"),
+    (
+        "[1.5]",
+        field("<i8", 1),
+        r"float64 \[1\] with the number 1.5, and the field int64 \[1\]\..*--dtype boxes=float64",
+    ),
+    ("[300]", field("|u1", 1), r"it is int64 \[1\] with the number 300, and the field uint8 \[1\]"),
+    ("[-1]", field("<u4", 1), r"it is int64 \[1\] with the number -1, and the field uint32"),
+    ("[1e39]", field("<f4", 1), r"it is float64 \[1\] with the number 1e\+39, and the field float32"),
     ("[1e400]", field("<f8", 1), "1e400 is beyond the numbers that float64 has"),
     ("[2]", field("|b1", 1), "it is int64"),
     ("[[1, 2], [3]]", field("<i8", None, 2), "its inner lists differ in length"),
@@ -107,7 +115,18 @@ JSON_MISFITS = [
     ("null", field("<i8", 1), "not numbers in JSON"),
     ("[1", field("<i8", 1), "not numbers in JSON"),
     ("[" * 100_000, field("<i8", 1), "not numbers in JSON"),
-    ("[99999999999999999999]", field("<i8", 1), "not numbers in JSON"),
+    ("[1, 2.5, NaN]", field("<i8", 3), "with the number 2.5"),
+    ("[99999999999999999999]", field("<i8", 1), "more than 64 bits: write it with a decimal point"),
+    ("[16777217]", field("<f4", 1), "the whole number 16777217, which float32 would round: .*--dtype boxes=float64"),
+    ("[[0.5, 1], [16777217, 0]]", field("<f4", None, 2), "the whole number 16777217, which float32 would round"),
+    ("[2049]", field("<f2", 1), "the whole number 2049, which float16 would round"),
+    ("-16777217", field("<c8"), "the whole number -16777217, which complex64 would round"),
+    (
+        "[0.5, 9007199254740993]",
+        field("<f8", 2),
+        "9007199254740993, which float64 would round: .*column of their own",
+    ),
+    ("[18446744073709551615, -1]", field("<f8", 2), "18446744073709551615, which float64 would round"),
     ("[" * 9 + "1" + "]" * 9, field("<i8", 1), "at most 8 dimensions"),
     ("[]", field("<i8", 3), "only the first size|--shape boxes=N"),
 ]
@@ -117,6 +136,18 @@ JSON_MISFITS = [
 def test_other_json_is_refused(text: str, wanted: Field, message: str) -> None:
     with pytest.raises(Refused, match=message):
         store_array(text.encode(), wanted, by_path=False)
+
+
+@given(
+    numbers=st.lists(st.integers(-(1 << 63), (1 << 64) - 1) | st.integers(-3000, 3000) | st.just(0.5), min_size=1),
+    dtype=st.sampled_from(["<f2", "<f4", "<f8", "<c8", "|u1", "<i4", "<i8", "<u8"]),
+)
+def test_a_whole_number_in_json_comes_back_or_is_refused(numbers: list[int | float], dtype: str) -> None:
+    wanted = field(dtype, len(numbers))
+    with suppress(Refused):
+        payload, shape = store_array(json.dumps(numbers).encode(), wanted, by_path=False)
+        found = restored(payload, shape, wanted).tolist()
+        assert [int(number.real) for number in found] == [int(number) for number in numbers]
 
 
 @given(array=stored_arrays.map(lambda made: made[0]), dtype=st.sampled_from(DTYPES))

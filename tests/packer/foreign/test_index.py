@@ -210,6 +210,7 @@ def test_a_label_that_cannot_be_stored_is_refused(tmp_path: Path, label: str, wh
         ([3, 1], "int", None, [3, 1]),
         ([3, 0.5], "float", None, [3, 0.5]),
         (["dog", "cat"], "int", ("cat", "dog"), [1, 0]),
+        ([True, False, True], "int", ("false", "true"), [1, 0, 1]),
     ],
 )
 def test_labels_out_of_json(tmp_path: Path, values: list[Any], labels: str, classes: Any, expected: list[Any]) -> None:
@@ -220,6 +221,16 @@ def test_labels_out_of_json(tmp_path: Path, values: list[Any], labels: str, clas
     assert (str(dataset.manifest.labels), dataset.manifest.classes) == (labels, classes)
     assert [sample["label"] for sample in dataset.samples()] == expected
     assert "json" in kinds(dataset)
+    assert not verify(dataset.folder).problems
+
+
+def test_a_whole_number_that_would_be_rounded_is_refused_as_label(tmp_path: Path) -> None:
+    samples = [[(f"{n}.json", f'{{"x": {value}}}'.encode())] for n, value in enumerate([16777216, 16777217, 0.5])]
+    dataset = indexed(tmp_path, *samples, label="json:x", max_rejects=1)
+    assert [sample["label"] for sample in dataset.samples()] == [16777216, 0.5]
+    assert "label 16777217 is a whole number that float32" in (dataset.folder / "rejects.jsonl").read_text()
+    whole = indexed(tmp_path / "whole", *samples[:2], label="json:x")
+    assert [sample["label"] for sample in whole.samples()] == [16777216, 16777217]
 
 
 BAD = {

@@ -336,9 +336,53 @@ def test_labels_are_numbers_vectors_or_else_names_of_classes(case: str, form: st
     assert ([entry.label for entry in entries(listing)], listing.classes) == (expected, classes)
 
 
-def test_json_numbers_are_labels_and_true_is_one() -> None:
-    listing = table(b'{"p":"x","y":3}\n{"p":"x","y":true}\n{"p":"x","y":0}', Columns("p", "y"), form=JsonLines)
-    assert [entry.label for entry in entries(listing)] == [3, 1, 0]
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("values", "labels", "expected", "classes", "rejected"),
+    [
+        ([True, False, True], "int", [1, 0, 1], ("false", "true"), None),
+        ([True, False], "class", [1, 0], ("false", "true"), None),
+        (
+            [1.0, 2.0],
+            "int",
+            [],
+            None,
+            "label '1.0' is not an integer: write it without a point, or give --labels float",
+        ),
+        ([1.0, 2.5], "float", [1.0, 2.5], None, None),
+    ],
+)
+def test_a_label_means_what_its_text_means_in_every_form(
+    tmp_path: Path, form: str, values: list[Any], labels: str, expected: list[Any], classes: Any, rejected: str | None
+) -> None:
+    path = tmp_path / f"a.{form}"
+    if form == "csv":
+        path.write_text("".join(f"x,{value}\n" for value in ["y", *map(json.dumps, values)]))
+    elif form == "jsonl":
+        path.write_text("".join(f"{json.dumps({'x': 'x', 'y': value})}\n" for value in values))
+    else:
+        require_module("pyarrow")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"x": ["x"] * len(values), "y": values}), path)
+    spec, by_name = LabelSpec("int") if labels == "class" else LabelSpec.parse(labels), labels == "class"
+    if rejected is not None:
+        with pytest.raises(ListError, match=re.escape(rejected)):
+            read_list(path, spec, columns=Columns("x", "y"), by_name=by_name)
+        return
+    listing = read_list(path, spec, columns=Columns("x", "y"), by_name=by_name)
+    assert ([entry.label for entry in entries(listing)], listing.classes) == (expected, classes)
+
+
+def test_true_among_numbers_is_a_reject_that_says_what_to_write() -> None:
+    rows = b'{"p":"x","y":3}\n{"p":"x","y":true}\n{"p":"x","y":0}'
+    listing = table(rows, Columns("p", "y"), form=JsonLines)
+    assert [entry.label for entry in entries(listing)] == [3, 0]
+    why = "label 'true' is not an integer: write 1 for true and 0 for false, or give --labels class"
+    assert reasons(listing) == {1: f"column 'y': {why}"}
+    vectors = table(b'{"p":"x","y":[1,0]}\n{"p":"x","y":[true,false]}', Columns("p", "y"), "int*2", form=JsonLines)
+    assert reasons(vectors) == {1: f"column 'y': {why}"}
 
 
 def test_one_number_among_the_labels_makes_the_names_rejects_with_advice() -> None:
