@@ -180,7 +180,11 @@ def _work(contents: ShardContents, name: str, start: int, decode: bool, whole: b
             say(_RECORDS, done, problem)
         if whole:
             say(_CONTAINER, done)
+            sound = True
             for problem in contents.check_container():
+                sound = False
+                say(_CONTAINER, done, problem)
+            for problem in contents.check_dali_indexes() if sound else ():
                 say(_CONTAINER, done, problem)
     except DatasetError as error:
         say(_RECORDS, done, Problem(name, str(error), unreadable=isinstance(error, UnreadableFile)))

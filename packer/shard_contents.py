@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,17 +21,19 @@ from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.pillow import misfit, open_image, whole_images_only
 from packtrain._codec.values import decode_value
+from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import DatasetError, MissingDependency
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
-from packtrain._core.opening import open_regular
-from packtrain._core.problems import reading
+from packtrain._core.opening import open_regular, read_regular
+from packtrain._core.problems import reading, reason
 from packtrain._core.schema import IMAGE, Field
 from packtrain._readers.formats import StoredSample, container
+from packtrain._readers.formats.tar import check_dali_index, dali_index
 
 from .foreign.plan import IndexPlan
 from .foreign.walk import walk as walk_foreign
-from .problem import Problem, other_bytes
+from .problem import Problem, check_file, other_bytes
 
 REPORT_RECORDS: Final = 256
 """How often progress is reported."""
@@ -133,6 +136,25 @@ class ShardContents:
         for unknown in found:
             yield Problem(name, f"the container holds line {unknown}, which the index does not know", line=unknown)
 
+    def check_dali_indexes(self) -> Iterator[Problem]:
+        """Checks the indexes for DALI beside a sound tar shard, which DALI believes: packtrain's, or a stranger's."""
+        if self._manifest.format != "tar":
+            return
+        if self._info.link is None:
+            # Those with other bytes than were written are named elsewhere.
+            own = [info.name for info in self._info.sidecars if not any(check_file(self._folder, info))]
+            expected = dali_index(self._path).split(b"\n") if own else []
+            for name in own:
+                yield from _other_lines(name, (self._folder / name).read_bytes().split(b"\n"), expected)
+        elif (index := self._path.with_suffix(".idx")).is_file():
+            try:
+                check_dali_index(read_regular(index, MOST_BYTES), os.path.getsize(self._path))
+            except ValueError as error:
+                yield Problem(self._info.name, f"{index}, which DALI would read, is damaged: {error}")
+            except OSError as error:
+                why = f"{index}, which DALI would read, cannot be read: {reason(error)}"
+                yield Problem(self._info.name, why, unreadable=True)
+
     def _walk(self) -> Iterator[StoredSample]:
         """What the container's own library finds."""
         if self._info.link is None:
@@ -159,6 +181,15 @@ class ShardContents:
     def problem_at(self, done: int, message: str) -> Problem:
         """A problem with the sample after so many."""
         return self.problem(int(self._rows[done]), message)
+
+
+def _other_lines(name: str, found: list[bytes], expected: list[bytes]) -> Iterator[Problem]:
+    """The first line of an index for DALI that is not that of the shard."""
+    for number, lines in enumerate(zip_longest(found, expected, fillvalue=b""), 1):
+        if lines[0] != lines[1]:
+            there, here = (repr(line[:80].decode("utf-8", "backslashreplace")) for line in lines)
+            yield Problem(name, f"its line {number} is {there}, and that of the shard's members {here}")
+            return
 
 
 class _FieldRecords:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self, cast
 
 import numpy as np
@@ -16,12 +17,16 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from packtrain._core.arguments import choice, flag, whole
-from packtrain._core.errors import LoaderError, UsageError
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import CorruptFile, LoaderError, UsageError
 from packtrain._core.keys import mixed
+from packtrain._core.opening import read_regular
+from packtrain._core.problems import reading
 
 from ..dataset.image_dataset import ImageDataset, samples_of
 from ..dataset.samples import PackedSamples
 from ..dataset.store import NO_LABEL, RecordStore
+from ..formats.tar import check_dali_index
 from ..loader.arguments import TORCHS, refuse, require_dataset, with_transform
 from ..loader.batches import Made
 from ..loader.device import device_of, transfer_of
@@ -91,6 +96,7 @@ class WebdatasetLoader:
     Raises:
         UsageError: An argument is unknown, of the wrong type or out of its range, or DALI's reader cannot read the
             dataset or run the transform.
+        CorruptFile: An index of DALI's beside a shard is missing or damaged.
         MissingDependency: DALI is not installed.
 
     Attributes:
@@ -304,6 +310,8 @@ def shards_of(dataset: Any) -> Shards:
 
     Raises:
         UsageError: DALI's reader cannot read it.
+        CorruptFile: An index of DALI's is missing, or would make DALI end the process.
+        UnreadableFile: A shard or its index cannot be read.
     """
     samples = samples_of(dataset)
     if not (isinstance(samples, PackedSamples) and isinstance(samples.store, RecordStore)):
@@ -325,13 +333,29 @@ def shards_of(dataset: Any) -> Shards:
     for reason, holds in reasons.items():
         if holds:
             raise UsageError(f"{store.path}: DALI's reader does not take {reason}: {_INSTEAD}")
+    paths = [manifest.shard_path(store.path, number) for number in numbers]
+    indexes = [store.path / manifest.shards[number].sidecars[0].name for number in numbers]
+    for path, index in zip(paths, indexes, strict=True):
+        _check_index(path, index)
     return Shards(
-        [str(manifest.shard_path(store.path, number)) for number in numbers],
-        [str(store.path / manifest.shards[number].sidecars[0].name) for number in numbers],
+        [str(path) for path in paths],
+        [str(index) for index in indexes],
         samples,
         labels.kind != "none",
         store.io == "mmap",
     )
+
+
+def _check_index(shard: Path, index: Path) -> None:
+    with reading(shard):
+        size = os.stat(shard).st_size
+    with reading(index):
+        content = read_regular(index, MOST_BYTES)
+    try:
+        check_dali_index(content, size)
+    except ValueError as error:
+        message = f"{index} is damaged: {error}. DALI would crash: packtrain.dali.DaliLoader does without it"
+        raise CorruptFile(message, file=index.name) from error
 
 
 def _crop_and_flip(samples: PackedSamples) -> tuple[RandomResizedCrop, float]:

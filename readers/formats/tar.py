@@ -25,6 +25,7 @@ C order and little-endian; a header that does not fit 128 bytes has 64 bytes mor
 from __future__ import annotations
 
 import itertools
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ from . import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
 BLOCK: Final = 512
+_DALI_HEAD: Final = re.compile(rb"v1\.([12]) ([0-9]{1,18})\s*")
+_NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 
 
 def label_extension(labels: LabelSpec) -> str:
@@ -54,6 +57,52 @@ def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
                 yield _sample(archive, schema, key, members)
     except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
         raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
+
+
+def dali_index(path: Path) -> bytes:
+    """The content of the index for DALI that belongs beside an archive.
+
+    Raises:
+        CorruptFile: tarfile cannot read the archive.
+    """
+    lines = []
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for key, members in itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0]):
+                entries = ((each.name[len(key) + 1 :], each.offset_data, each.size, each.name) for each in members)
+                lines.append(" ".join(" ".join(map(str, entry)) for entry in entries))
+    except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
+    return "\n".join([f"v1.2 {len(lines)}", *lines, ""]).encode("utf-8", "surrogateescape")
+
+
+def check_dali_index(index: bytes, size: int) -> None:
+    """Checks that an index for DALI, also one of version v1.1, names only places inside a shard of `size` bytes.
+
+    DALI believes every size: one below zero or beyond the shard ends the process.
+
+    Raises:
+        ValueError: It names others, or DALI cannot read it.
+    """
+    head, *lines = index.rstrip(b"\n").split(b"\n")
+    words = _DALI_HEAD.fullmatch(head)
+    if words is None or int(words[2]) != len(lines):
+        raise ValueError(f"line 1 is {_shown(head)}, and {len(lines)} lines follow")
+    step = 3 if words[1] == b"1" else 4
+    for number, line in enumerate(lines, 2):
+        entries = line.split()
+        if not entries or len(entries) % step:
+            raise ValueError(f"line {number} is {_shown(line)}, not EXT OFFSET SIZE NAME of each member")
+        for offset, length in zip(entries[1::step], entries[2::step], strict=True):
+            if not (_NUMBER.fullmatch(offset) and _NUMBER.fullmatch(length) and int(offset) + int(length) <= size):
+                raise ValueError(
+                    f"line {number} has a member with size {_shown(length)} at {_shown(offset)}, which is not inside "
+                    f"the shard of {size} bytes"
+                )
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:80].decode("utf-8", "backslashreplace"))
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

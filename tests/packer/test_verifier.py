@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from crc32c import crc32c
+from helpers.shards import jpeg, write_tar
 from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, sources, tree
 
-from packtrain import Problem, VerifyProgress, verify
+from packtrain import Problem, VerifyProgress, index_shards, verify
 from packtrain._core.index import IndexWriter
-from packtrain._core.manifest import Manifest
+from packtrain._core.manifest import FileInfo, Manifest
 from packtrain._core.options import StoreOptions
 from packtrain.errors import NotADataset, UsageError
 
@@ -235,3 +236,30 @@ class TestJournal:
         head, *found = map(json.loads, journal.read_text().splitlines())
         assert head["decode"] is (change == "decode")
         assert [line["number"] for line in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [b"-1", b"1000000000000", b"7"])
+def test_an_index_for_dali_that_names_other_members_is_a_problem(tar: Path, size: bytes) -> None:
+    index = min(tar.glob("*.idx"))
+    lines = index.read_bytes().split(b"\n")
+    lines[2] = re.sub(rb"^(\S+ \S+) \S+", rb"\1 " + size, lines[2])
+    content = b"\n".join(lines)
+    index.write_bytes(content)
+    manifest = Manifest.load(tar)
+    sidecar = FileInfo(index.name, len(content), crc32c(content))
+    shards = (replace(manifest.shards[0], sidecars=(sidecar,)), *manifest.shards[1:])
+    (tar / "manifest.json").write_bytes(replace(manifest, shards=shards).dump())
+    (problem,) = verify(tar).problems
+    assert problem.file == index.name
+    assert re.match(rf"its line 3 is '\S+ \d+ {size.decode()} .*', and that of the shard's members '", problem.message)
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v1.2"])
+def test_a_strangers_index_beside_a_linked_shard_is_checked(tmp_path: Path, version: str) -> None:
+    shard = write_tar(tmp_path / "a.tar", [("0.jpg", jpeg()), ("0.cls", b"1")])
+    out = Path(index_shards(shard, tmp_path / "out").dataset)
+    name = " 0.jpg" if version == "v1.2" else ""
+    for size, sound in ((len(jpeg()), True), (-1, False), (1 << 40, False)):
+        (tmp_path / "a.idx").write_text(f"{version} 1\njpg 512 {size}{name}\n")
+        problems = verify(out).problems
+        assert not problems if sound else "a.idx, which DALI would read, is damaged: line 2" in problems[0].message

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
+import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from PIL import Image
 from packtrain import LabelSpec, Loader, StoreOptions, concat, open_dataset
 from packtrain._core.manifest import Manifest
 from packtrain.dali import WebdatasetLoader
-from packtrain.errors import LoaderError, UsageError
+from packtrain.errors import CorruptFile, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, ColorJitter, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
 
 IMAGES, BATCH = 22, 4
@@ -299,6 +302,31 @@ def test_what_dalis_reader_cannot_read_is_refused(folder: Path, listing: Path, t
             loader_of(dataset)
     with pytest.raises(UsageError, match="stored raw"):
         loader_of(dataset_in(packed(listing, tmp_path / "raw", "tar", store=StoreOptions("raw", resize="32x32"))))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: re.sub(rb" [0-9]+ (\S+ cls)", rb" -1 \1", line), "line 3 has a member with size '-1' at"),
+        (
+            lambda line: re.sub(rb" [0-9]+ (\S+)$", rb" 999999999999 \1", line),
+            "line 3 has a member with size '999999999999'",
+        ),
+        (lambda line: line.replace(b"jpg ", b"jpg -", 1), "line 3 has a member with size .* at '-"),
+        (lambda line: b"jpg 512", "line 3 is 'jpg 512', not EXT OFFSET SIZE NAME"),
+        (lambda line: line + b"\n" + line, "line 1 is 'v1.2 .*', and .* lines follow"),
+    ],
+)
+def test_an_index_that_would_make_dali_crash_is_refused(
+    folder: Path, tmp_path: Path, change: Callable[[bytes], bytes], message: str
+) -> None:
+    copy = tmp_path / "out"
+    shutil.copytree(folder, copy)
+    index = min(copy.glob("*.idx"))
+    lines = index.read_bytes().split(b"\n")
+    index.write_bytes(b"\n".join([*lines[:2], change(lines[2]), *lines[3:]]))
+    with pytest.raises(CorruptFile, match=f"{index.name} is damaged: {message}.*DaliLoader does without it"):
+        loader_of(dataset_in(copy))
 
 
 # --- on a device ---
