@@ -128,7 +128,7 @@ def members(source: Source) -> Iterator[Member]:
                 raise BadArchive("the archive ends after a header that tells of another member", place)
             _check_end(source, place)
             return
-        _check_sum(block, place)
+        check_sum(block, place)
         header, place = place, place + BLOCK
         kind, size = chr(block[156]), _size(block, header)
         if kind in "LKxgX":
@@ -146,7 +146,12 @@ def members(source: Source) -> Iterator[Member]:
         place += -(-size // BLOCK) * BLOCK
 
 
-def _check_sum(block: bytes, place: int) -> None:
+def check_sum(block: bytes, place: int) -> None:
+    """Checks that a block is the header of a member.
+
+    Raises:
+        BadArchive: It is something else, or damaged.
+    """
     found = _OCTAL.fullmatch(block[148:156])
     if found is None:
         raise BadArchive(f"no tar header: its checksum is {block[148:156]!r}", place)

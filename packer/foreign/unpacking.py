@@ -20,9 +20,12 @@ from packtrain._core.opening import open_regular
 from packtrain._core.problems import reason
 
 from ..engine import run_tasks
-from .headers import compression
+from .headers import BLOCK, BadArchive, check_sum, compression
 
 _PIECE: Final = MiB
+_MOST_OF_SMALL: Final = 256 * MiB
+_MOST_TIMES: Final = 250
+"""Images hardly shrink when they are compressed, texts and labels with their tar headers to a hundredth at best."""
 _MAGIC_BYTES: Final = 8
 _SUFFIX: Final = re.compile(r"(\.tar)?\.(gz|bz2|xz|zst|zstd)$|\.(tgz|tbz|tbz2|txz|tzst)$", re.IGNORECASE)
 _DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError)
@@ -94,13 +97,39 @@ def _pieces(shard: Path) -> Iterator[bytes]:
     with os.fdopen(open_regular(shard), "rb") as file:
         try:
             with _decompressed(file, kind, shard) as content:
-                while piece := content.read(_PIECE):
-                    yield piece
+                yield from _bounded(content, shard, os.fstat(file.fileno()).st_size)
         except damaged as error:
             raise _damaged(shard, error) from error
         except OSError as error:
             # bz2 says with an OSError without a number that its data is invalid.
             raise _damaged(shard, error) if error.errno is None else _unreadable(shard, error) from error
+
+
+def _bounded(content: Any, shard: Path, size: int) -> Iterator[bytes]:
+    """The pieces of a tar. Ends with an error as soon as it is seen to be none, or is larger than any tar of samples.
+
+    A few bytes may become any number of them, all of which would be written before anybody looks for a sample.
+    """
+    most, total = max(_MOST_OF_SMALL, _MOST_TIMES * size), 0
+    while piece := content.read(_PIECE):
+        if not total:
+            _require_header(piece[:BLOCK], shard)
+        total += len(piece)
+        if total > most:
+            raise PackError(
+                f"{shard} has {size} bytes, and decompressed more than {most}, {_MOST_TIMES} times as many: leave it "
+                "out. If you know that it is sound, decompress it yourself and convert what comes of it"
+            )
+        yield piece
+
+
+def _require_header(block: bytes, shard: Path) -> None:
+    try:
+        check_sum(block, 0)
+    except (BadArchive, IndexError) as error:
+        raise PackError(
+            f"{shard} holds no tar archive: decompressed, it begins with {block[:16]!r}. Leave it out"
+        ) from error
 
 
 def _decompressed(file: IO[bytes], kind: str | None, shard: Path) -> Any:

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fields import COLUMNS, WITHOUT_IMAGE, field_set
-from helpers.shards import write_shards
+from helpers.shards import write_shards, write_tar
 from helpers.support import FORMATS, encoded, flip, packed, picture, tree
 
 from packtrain import ConvertOptions, convert, verify
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import STORE_MODES, StoreOptions
+from packtrain._packer.foreign import unpacking
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.options import Columns
 from packtrain._readers.dataset.store import RecordStore
@@ -292,6 +293,31 @@ def test_a_damaged_compressed_tar_is_named(shards: list[Path], tmp_path: Path, s
         convert(damaged, tmp_path / "out")
     assert str(damaged) in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_what_is_no_tar_is_not_unpacked(tmp_path: Path, suffix: str) -> None:
+    for number, content in enumerate((bytes(1 << 24), b"{}", b"x" * 5000)):
+        bomb = tmp_path / f"{number}{suffix}"
+        bomb.write_bytes(COMPRESSIONS[suffix](content))
+        with pytest.raises(PackError, match=rf"{bomb.name} holds no tar archive: decompressed, it begins with b'"):
+            convert(bomb, tmp_path / str(number))
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.unpacked/**/*") if path.is_file()) == 0
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_a_tar_that_grows_beyond_measure_is_not_unpacked(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "_MOST_OF_SMALL", 4 << 20)
+    inside = write_tar(tmp_path / "a.tar", [("a.bin", bytes(8 << 20))]).read_bytes()
+    bomb = tmp_path / f"bomb{suffix}"
+    bomb.write_bytes(COMPRESSIONS[suffix](inside))
+    with pytest.raises(PackError, match=r"decompressed more than 4194304, 250 times as many: leave it out"):
+        convert(bomb, tmp_path / "out")
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.unpacked/**/*") if path.is_file()) == 0
+    monkeypatch.setattr(unpacking, "_MOST_OF_SMALL", 16 << 20)
+    assert convert(bomb, tmp_path / "out").records == 1
 
 
 def test_a_stopped_run_over_compressed_tars_continues(shards: list[Path], tmp_path: Path) -> None:
