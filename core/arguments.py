@@ -86,14 +86,15 @@ def function(name: str, value: Callable[..., T] | None) -> Callable[..., T] | No
     return value
 
 
-def instance(name: str, value: object, kind: type[T]) -> T:
-    """An object of a class.
+def instance(name: str, value: object, kind: type[T], *texts: str) -> T:
+    """An object of a class. The message names `texts` too: the caller takes each of them for such an object.
 
     Raises:
         UsageError: It is something else.
     """
     if not isinstance(value, kind):
-        raise unexpected(name, value, f"a {kind.__name__}")
+        others = f" or one of {', '.join(texts)}" if texts else ""
+        raise unexpected(name, value, f"a {kind.__name__}{others}")
     return value
 
 

@@ -14,7 +14,7 @@ from packtrain._core.arguments import choice, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors, locked, make_folder
 from packtrain._core.manifest import CACHE, MANIFEST, PLAN
-from packtrain._core.options import FORMATS, StoreOptions
+from packtrain._core.options import FORMATS, STORE_MODES, StoreOptions
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
 from packtrain._readers.dataset.store import RecordStore
@@ -57,7 +57,7 @@ class ConvertOptions:
         if isinstance(self.store, str):
             object.__setattr__(self, "store", StoreOptions(self.store))
         if self.store is not None:
-            instance("store", self.store, StoreOptions)
+            instance("store", self.store, StoreOptions, *STORE_MODES)
         if isinstance(self.shard_bytes, str):
             object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes))
         if self.shard_bytes is not None:

@@ -11,7 +11,7 @@ from packtrain._core.arguments import choice, flag, instance, path_of, unexpecte
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.kinds import KINDS
-from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, STORE_MODES, LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.schema import MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
@@ -20,6 +20,7 @@ from packtrain._remote.urls import Url, place_of
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB
 _MANY_SHARDS: Final = 64
+_LABELS: Final = ("int", "int*K", "float", "float*K", "class", "none")
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ class PackOptions:
     def __post_init__(self) -> None:
         self._take_texts()
         choice("format", self.format, FORMATS)
-        instance("store", self.store, StoreOptions)
-        instance("labels", self.labels, LabelSpec)
+        instance("store", self.store, StoreOptions, *STORE_MODES)
+        instance("labels", self.labels, LabelSpec, *_LABELS)
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
         if self.shard_bytes is not None:
@@ -185,7 +186,11 @@ class PackOptions:
         if isinstance(self.labels, str) and self.labels == "class":
             taken |= {"labels": LabelSpec(), "label_names": True}
         elif isinstance(self.labels, str):
-            taken["labels"] = LabelSpec.parse(self.labels)
+            try:
+                taken["labels"] = LabelSpec.parse(self.labels)
+            except UsageError:
+                choice("labels", self.labels, _LABELS)
+                raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
         if isinstance(self.shard_bytes, str):
             taken["shard_bytes"] = parse_bytes(self.shard_bytes)
         if self.classes is not None:

@@ -189,7 +189,7 @@ class TestJson:
         ("--format tar --formt tar", "No such option"),
         ("--format tar --store crop", "'crop' is not one of"),
         ("--format tar --seed 1 --keep-order", "--seed and --keep-order contradict each other"),
-        ("--format tar --labels words", "labels='words': expected int, int*K, float, float*K or none"),
+        ("--format tar --labels words", "labels='words': expected one of int, int*K, float, float*K, class, none"),
         ("--format tar --shard-size big", "size 'big': expected a number with a unit"),
         ("--format tar --max-rejects some", "max_rejects='some': expected a percentage or a count"),
         ("--format tar --resize short=8", "so --resize needs --store jpeg or raw"),

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from packtrain import PackOptions, pack, verify
-from packtrain._core.options import LabelSpec, ResizeRule, StoreOptions
+from packtrain import ConvertOptions, PackOptions, pack, verify
+from packtrain._cli import pack_cmd
+from packtrain._core.kinds import KINDS
+from packtrain._core.options import (
+    FORMATS,
+    ORIENTATIONS,
+    PIXEL_MODES,
+    STORE_MODES,
+    LabelSpec,
+    ResizeRule,
+    StoreOptions,
+)
+from packtrain._core.schema import MASK_ENCODINGS
 from packtrain._core.sizes import parse_bytes
+from packtrain._filler.options import FillOptions
 from packtrain._packer.options import FieldColumn, reject_limit
 from packtrain.errors import TooManyRejects, UsageError
 
@@ -164,7 +178,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"format": None}, "format=None: expected one of tar, hdf5, lmdb"),
         ({"store": "jepg"}, "store='jepg': expected one of .* did you mean 'jpeg'?"),
         ({"store": 7}, "store=7: expected a StoreOptions"),
-        ({"labels": "words"}, "labels='words': expected int"),
+        ({"labels": "int*K"}, r"labels='int\*K': expected a number for K, such as int\*4"),
         ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
         ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
         ({"root": 5}, "root=5: expected a path"),
@@ -183,6 +197,45 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
 def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(PackOptions(), **options)
+
+
+LABELS = ("int", "int*K", "float", "float*K", "class", "none")
+CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
+    PackOptions: {"format": FORMATS, "store": STORE_MODES, "labels": LABELS},
+    ConvertOptions: {"format": FORMATS, "store": STORE_MODES},
+    FillOptions: {"format": FORMATS},
+    StoreOptions: {"store": STORE_MODES, "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
+    LabelSpec: {"kind": ("int", "float", "none")},
+    ResizeRule: {"rule": ("short", "long", "exact")},
+    FieldColumn: {"kind": tuple(KINDS), "encoding": MASK_ENCODINGS},
+}
+FREE = {"resize", "name", "column", "dtype", "budget", "shard_size", "rate"}
+"""Texts of which there is no end."""
+NEEDED: dict[type, dict[str, Any]] = {
+    FillOptions: {"budget": "1GiB"},
+    ResizeRule: {"rule": "short", "width": 8, "height": 8},
+    FieldColumn: {"name": "a", "kind": "text", "column": "a", "by_path": False},
+}
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=lambda options: options.__name__)
+def test_a_wrong_name_is_answered_with_every_name_that_there_is(options: type) -> None:
+    texts = {field.name for field in fields(options) if "str" in str(field.type) or "Literal" in str(field.type)}
+    assert texts <= CHOICES[options].keys() | FREE
+    for name, choices in CHOICES[options].items():
+        # Names of another type are as wrong as others.
+        for wrong in ("no such name", 7):
+            with pytest.raises(UsageError, match=rf"^{name}='?{wrong}'?: expected ") as caught:
+                options(**NEEDED.get(options, {}) | {name: wrong})
+            assert set(choices) <= set(re.split(r"[ ,;]+", str(caught.value)))
+
+
+def test_the_choices_of_the_command_are_those_of_the_options() -> None:
+    for option in pack_cmd.command.params:
+        if isinstance(option.type, click.Choice) and option.name in ("store", "mode", "orientation"):
+            assert tuple(option.type.choices) == CHOICES[StoreOptions][option.name]
+        if option.name == "labels":
+            assert option.metavar == "|".join(LABELS)
 
 
 def test_texts_stand_for_what_they_say(tmp_path: Path) -> None:
