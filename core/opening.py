@@ -2,6 +2,7 @@
 
 A dataset or a staging root can come from a stranger. A name in it may be a FIFO, whose opening would wait for a writer,
 or a device that never ends. So every file that packtrain did not create itself in this run is opened here.
+A file that the user names on the command line may be a pipe, for which `read_named` waits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DESCRIPTORS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True, below: Path | None = None) -> int:
@@ -103,6 +105,31 @@ def read_regular(
     if not left:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", os.fspath(path))
     return b"".join(pieces)
+
+
+def read_named(path: Path, most: int) -> bytes:
+    """Reads a whole file of at most `most` bytes that the user names. It may be a pipe, which can be read only once.
+
+    Raises:
+        OSError: As for `read_regular`.
+    """
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return read_regular(path, most)
+    # A pipe that has no writer yet is waited for, as by any program that reads one.
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", os.fspath(path))
+    return data
+
+
+def is_stream(path: Path) -> bool:
+    """Returns True for a pipe or a descriptor, whose name and folder say nothing.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    return stat.S_ISFIFO(path.stat().st_mode) or str(path.parent) in _DESCRIPTORS
 
 
 def _not_regular(path: str | Path, what: str) -> OSError:

@@ -265,10 +265,15 @@ def _still_complete(output: Output, plan: Plan) -> PackReport:
 def _agree_on_plan(output: Output, images: Listing, options: PackOptions) -> Plan:
     """Returns the plan that is there, which must be the one asked for. Makes and writes it if there is none."""
     folder = output.folder
-    if not (folder / PLAN).exists():
-        output.offer_plan(plan_shards(outline_plan(images, options), images).dump())
-    there = Plan.load(folder)
-    there.require_same(outline_plan(images, options, there), output.address)
+    # What is asked for is found out once: a file of names may be a pipe.
+    if (folder / PLAN).exists():
+        there = Plan.load(folder)
+        asked = outline_plan(images, options, there)
+    else:
+        asked = plan_shards(outline_plan(images, options), images)
+        output.offer_plan(asked.dump())
+        there = Plan.load(folder)
+    there.require_same(asked, output.address)
     return there
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import PackError, UsageError
-from packtrain._core.opening import read_regular
+from packtrain._core.opening import is_stream, read_named
 from packtrain._remote.objects import Objects
 from packtrain._remote.urls import Url, is_address, place_of
 from packtrain._staging.files import Location
@@ -115,7 +115,7 @@ def _all(
         text = os.fspath(source)
         if text.startswith("@") and inside is None:
             place = _place(text[1:], None, objects)
-            yield from _all(_lines(place, objects), objects, place.parent)
+            yield from _all(_lines(place, objects), objects, _folder_of(place))
             continue
         # A file that is called like a pattern is a file.
         literal = "{" not in text or _is_file(text, inside)
@@ -143,13 +143,18 @@ def _is_file(text: str, inside: Location | None) -> bool:
     return os.path.lexists(text if inside is None else inside / text)
 
 
+def _folder_of(place: Location) -> Location:
+    """The folder that the names in a list start from: that of the list, or the working folder for a pipe."""
+    return Path.cwd() if isinstance(place, Path) and is_stream(place) else place.parent
+
+
 def _lines(place: Location, objects: Objects | None) -> list[str]:
     if isinstance(place, Url):
         assert objects is not None, "without it there are no addresses"
         text = os.fsdecode(objects.read(place, _MOST_LIST_BYTES))
     else:
         try:
-            text = os.fsdecode(read_regular(place, _MOST_LIST_BYTES))
+            text = os.fsdecode(read_named(place, _MOST_LIST_BYTES))
         except OSError as error:
             raise unreadable(place, error) from error
     return [line.strip() for line in text.splitlines() if line.strip()]

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import ListError
-from packtrain._core.opening import read_regular
+from packtrain._core.opening import read_named
 from packtrain._core.suggestions import did_you_mean
 
 _LARGEST: Final = 1 << 28
 
 
 def read_class_names(classes: Path) -> tuple[str, ...]:
-    """Reads a file with one class name per line, in label order.
+    """Reads a file with one class name per line, in label order. It may be a pipe.
 
     Raises:
         ListError: It cannot be read, or holds no names.
     """
     try:
-        listed = read_regular(classes, _LARGEST).decode("utf-8-sig").strip()
+        listed = read_named(classes, _LARGEST).decode("utf-8-sig").strip()
     except FileNotFoundError as error:
         raise ListError(f"there is no file of class names {classes}{similar_file(classes)}") from error
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Final
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.files import file_errors
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import is_stream, open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
 from packtrain._remote.urls import Url
@@ -28,7 +28,6 @@ from .rows import Rows
 from .suggested_columns import command_line
 from .tables import Table
 
-_STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 _PARQUET: Final = (".parquet", ".pq")
 _HEAD: Final = 1 << 20
@@ -74,12 +73,13 @@ def read_list(
             if columns is not None:
                 raise UsageError(f"{source} is a folder, but columns are those of a list. Give a list, or no columns")
             return _read_folder(source, labels, names, leave_out, allow_empty)
-        is_stream = _is_stream(source)
-        name = "data" if is_stream else source.stem
-        start = root if root is not None else Path.cwd() if is_stream else source.parent
-        form = _form(source, is_stream)
+        _require_list(source)
+        through = is_stream(source)
+        name = "data" if through else source.stem
+        start = root if root is not None else Path.cwd() if through else source.parent
+        form = "text" if through else _form(source)
         # A pipe that has no writer yet is waited for, as by any program that reads one.
-        if not is_stream and form == "text" and columns is None and source.stat().st_size > LARGE:
+        if not through and form == "text" and columns is None and source.stat().st_size > LARGE:
             large = LargeText(source)
             if not starts_with_object(large[:_HEAD]):
                 return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
@@ -100,11 +100,9 @@ def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
     return read(text, source.name, columns.names)
 
 
-def _form(source: Path, is_stream: bool) -> str:
+def _form(source: Path) -> str:
     """The form of a list: ``"text"``, ``"json lines"`` or ``"parquet"``, by its suffix or its first bytes."""
     suffix = source.suffix.lower()
-    if is_stream:
-        return "text"
     if suffix == ".json":
         raise UsageError(
             f"{source} is one JSON document, but a list has an object on each line: write it as JSON lines (.jsonl), "
@@ -151,8 +149,8 @@ def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
         start += len(line) + 1
 
 
-def _is_stream(source: Path) -> bool:
-    """True if a list comes through a pipe or a descriptor, whose name says nothing."""
+def _require_list(source: Path) -> None:
+    """Refuses what is neither a file nor a pipe."""
     try:
         mode = source.stat().st_mode
     except FileNotFoundError as error:
@@ -162,4 +160,3 @@ def _is_stream(source: Path) -> bool:
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
         raise ListError(f"the list {source} is a device or a socket. Give a file, a pipe or an image folder")
-    return stat.S_ISFIFO(mode) or str(source.parent) in _STREAMS

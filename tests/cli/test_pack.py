@@ -67,11 +67,31 @@ def test_too_many_bad_lines_come_with_the_advice_that_they_need(run: Run, images
     assert "none of 2 sampled files can be read. The lines look like --labels int*2. First: " in outcome.err
 
 
+def bash(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+
+
 def test_a_list_through_a_pipe(images: Path, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m packtrain pack <(head -n 3 train.txt) {tmp_path}/out --json"
-    done = subprocess.run(["bash", "-c", command], cwd=images.parent, capture_output=True, text=True)
+    done = bash(
+        f"cd {images.parent} && {sys.executable} -m packtrain pack <(head -n 3 train.txt) {tmp_path}/out --json"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["records"] == 3
+
+
+def test_files_of_names_through_pipes(tmp_path: Path) -> None:
+    (tmp_path / "seg.png").write_bytes(encoded(picture(1).convert("L"), "PNG"))
+    (tmp_path / "train.csv").write_text("path,seg,class\nseg.png,seg.png,dog\n")
+    words = f"{tmp_path}/train.csv {tmp_path}/out --image path --mask seg --label class"
+    pipes = "--classes <(printf 'cat\\ndog\\n') --mask-classes seg=<(seq 0 255) --workers 1"
+    done = bash(f"{sys.executable} -m packtrain pack {words} {pipes}")
+    assert (done.returncode, done.stderr) == (0, "")
+    opened = open_dataset(tmp_path / "out")
+    assert (opened.classes, opened.targets.tolist()) == (("cat", "dog"), [1])
+    assert opened.schema["seg"].classes == tuple(map(str, range(256)))
+    done = bash(f"seq 0 255 | {sys.executable} -m packtrain pack {words} {pipes.replace('<(seq 0 255)', '/dev/stdin')}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "already complete" in done.stdout
 
 
 def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from packtrain._core.opening import open_regular, read_regular
+from packtrain._core.opening import open_regular, read_named, read_regular
 
 
 def special(folder: Path, kind: str) -> Path:
@@ -36,6 +38,22 @@ def test_what_is_not_a_regular_file_is_refused_at_once_by_name(tmp_path: Path, k
     assert caught.value.filename == os.fspath(path)
     assert caught.value.errno == (errno.EISDIR if kind == "folder" else errno.EINVAL)
     assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("size", [10, 11])
+def test_a_file_that_the_user_names_may_be_a_pipe(tmp_path: Path, size: int) -> None:
+    path = special(tmp_path, "fifo")
+    writer = threading.Thread(target=path.write_bytes, args=[bytes(size)])
+    writer.start()
+    with nullcontext() if size == 10 else pytest.raises(OSError, match="larger than 10 bytes"):
+        assert read_named(path, 10) == bytes(size)
+    writer.join()
+
+
+@pytest.mark.parametrize("kind", ["folder", "socket", "device"])
+def test_but_nothing_else(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(OSError, match="it is a "):
+        read_named(special(tmp_path, kind), 10)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10])

@@ -350,6 +350,18 @@ def test_sources(tmp_path: Path) -> None:
         find_shards(["s3://bucket/a.tar"])
 
 
+def test_a_list_of_shards_through_a_pipe_starts_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = write_shards(tmp_path, 2)
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()
+    os.write(writing, b"train-000001.tar\n")
+    os.close(writing)
+    assert find_shards([f"@/dev/fd/{reading}"]) == shards[1:]
+    os.close(reading)
+
+
 def test_a_pattern_of_very_many_names_ends_at_the_first_that_is_missing(tmp_path: Path) -> None:
     billions = "{0..999999}" * 3
     (tmp_path / "list.txt").write_text(f"{billions}.tar\n" * 3)

@@ -199,7 +199,7 @@ CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "not UTF-8": (lambda path: path.write_bytes(b"\xff\xfe"), "cannot read the class names .*not encoded in UTF-8"),
     "a folder": (Path.mkdir, r"cannot read the class names .*classes\.txt: it is a folder\. Give a file"),
-    "a FIFO": (os.mkfifo, "cannot read the class names .*it is a FIFO"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "cannot read the class names .*it is a device"),
     "empty": (lambda path: path.write_text("\n \n"), r"classes\.txt holds no class names\. Write one per line"),
 }
 
