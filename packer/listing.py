@@ -159,7 +159,6 @@ class Listing(Protocol):
         lines: Number of lines that are neither blank nor a header.
         duplicates: Number of lines that repeat an earlier line exactly.
         sha256: SHA-256 of all that decides the content of the list, in hexadecimal digits.
-        advice: What to type instead, if the lines look as if the options were wrong; else empty.
     """
 
     labels: LabelSpec
@@ -171,7 +170,10 @@ class Listing(Protocol):
     lines: int
     duplicates: int
     sha256: str
-    advice: str
+
+    @property
+    def advice(self) -> str:
+        """What is the matter with the list, and what to type instead; empty if there is no telling."""
 
     @property
     def source(self) -> Source:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.arguments import path_of
-from packtrain._core.errors import ListError, NotThere, OutputConflict, UsageError
+from packtrain._core.errors import ListError, NotThere, OutputConflict, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, is_temporary
 from packtrain._core.manifest import PLAN
 from packtrain._remote.client import ObjectStore
@@ -60,9 +60,9 @@ def fetched_list(place: Path | Url) -> Iterator[tuple[Path, Url | None]]:
         _fetch_list(objects, place, path)
         try:
             yield path, place.parent
-        except (ListError, UsageError) as error:
+        except (ListError, TooManyRejects, UsageError) as error:
             # Nobody else knows of the copy.
-            raise type(error)(str(error).replace(str(path), str(place))) from error
+            raise type(error)(str(error).replace(folder, str(place.parent))) from error
 
 
 def _fetch_list(objects: Objects, place: Url, path: Path) -> None:

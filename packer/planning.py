@@ -11,6 +11,7 @@ from typing import Final
 
 from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
+from packtrain._core.problems import reason
 from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats import container
 
@@ -22,6 +23,7 @@ from .sources import Refused
 
 _SAMPLED_FILES: Final = 256
 _SAMPLED_IMAGES: Final = 32
+_LONGEST_SHOWN: Final = 300
 
 
 def outline_plan(images: Listing, options: PackOptions, there: Plan | None = None) -> Plan:
@@ -101,8 +103,14 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                     records = reading.encode(schema, entry)
                     sizes.append(sum(len(record.payload) for record in records if record is not None))
             except (OSError, Refused, RemoteError, MemoryError) as error:
-                failure = failure or f"{images.resolve(entry.path)}: {str(error) or 'not enough memory'}"
+                why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
+                failure = failure or f"{_shown(images.resolve(entry.path))}: {why}"
     if not sizes:
-        advice = f"{images.advice}." if images.advice else "Is --root right?"
-        raise ListError(f"none of {len(sample)} sampled files can be read. {advice} First: {failure}")
+        advice = images.advice or "Is --root right?"
+        raise ListError(f"none of {len(sample)} sampled files can be read. First: {failure}. {advice}")
     return max(1, sum(sizes) // len(sizes))
+
+
+def _shown(path: str) -> str:
+    # A file that is not a list at all may hold a line without an end.
+    return path if len(path) <= _LONGEST_SHOWN else f"{path[:_LONGEST_SHOWN]}..."

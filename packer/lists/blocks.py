@@ -13,7 +13,7 @@ import numpy.typing as npt
 from packtrain._core.options import LabelSpec
 
 from .large import LargeText
-from .lines import BOM, Separator
+from .separators import BOM, Separator
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from packtrain._core.errors import ListError
 
-from .rows import BadRow, Row, columns_of, shown, start_of_text
+from .rows import BadRow, ColumnPlace, Row, columns_of, shown, start_of_text
 
 DELIMITERS: Final = (b",", b";", b"\t")
 _QUOTED: Final = re.compile(rb'(?:[^"]++|"")*+')
@@ -116,7 +116,7 @@ def read_heads(text: bytes, name: str, wanted: Sequence[str] = ()) -> Heads:
         wanted: Names of columns that it should have.
 
     Raises:
-        ListError: The text is empty or encoded in UTF-16, or the record cannot be read.
+        ListError: The text is empty, or the record cannot be read.
     """
     start = start_of_text(text, name)
     while text.startswith((b"\n", b"\r\n"), start):
@@ -148,7 +148,7 @@ class DelimitedRows:
         sha256: SHA-256 of the text, in hexadecimal digits.
 
     Raises:
-        ListError: The text is empty or encoded in UTF-16, or its first record cannot be read.
+        ListError: The text is empty, or its first record cannot be read.
         UsageError: The table has no such column, or two of them.
     """
 
@@ -191,6 +191,10 @@ class DelimitedRows:
         """Returns the cells of the wanted columns of the sound record at `place`."""
         cells = read_record(self._text, place, self._delimiter).cells
         return [cells[column] for column in self._picked]
+
+    def place_of_column(self, wanted: int) -> ColumnPlace:
+        """Where a wanted column is on each line."""
+        return ColumnPlace(self._delimiter, self._picked[wanted], header=True)
 
     def _count(self, cells: list[bytes]) -> str:
         width = len(self._heads)

@@ -15,24 +15,28 @@ import numpy.typing as npt
 
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
-from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
 from packtrain._readers.formats import StoredLabel
-from packtrain._remote.urls import SCHEMES, Url, is_address
+from packtrain._remote.urls import Url
 
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name
 from ..options import Columns
+from .advice import ListedLines, named_columns
 from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, plain_lines
-from .delimited import BadRecord, read_heads, read_record
-from .labels import BadLine, is_number
-from .lines import LineParser, find_lines, suggest_labels
-from .suggested_columns import are_values, command_line
+from .labels import BadLine
+from .lines import LineParser, find_lines
+from .missing import find_missing
+from .remedies import Remedy
+from .rows import ColumnPlace
 
 _HEAD: Final = 16 << 20
 """As much of a text as shows how it is written."""
 _AT_ONCE: Final = 4096
-_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+_SAMPLED_LINES: Final = 100
+_LONGEST_LINE: Final = 1 << 16
+"""A longer line is not looked at closely."""
+_EXAMPLE: Final = "A line is the path of an image, a blank, and its label, such as `images/1.jpg 3`"
 
 
 class ImageList:
@@ -61,7 +65,6 @@ class ImageList:
         lines: Number of lines that are neither blank nor a header.
         duplicates: Number of lines that repeat an earlier line exactly.
         sha256: SHA-256 of the text, in hexadecimal digits.
-        advice: What to type instead, if the lines look as if `labels` were wrong; else empty.
 
     Raises:
         ListError: No line could be parsed.
@@ -91,13 +94,13 @@ class ImageList:
         parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
         head = text[:_HEAD]
         has_header = spans is None and parser.adapt(head[start:end] for _, start, end in find_lines(head))
-        self.advice = self._advise(head, by_name, has_header, source) if spans is None else ""
+        self._source, self._headed = source, has_header if spans is None else None
         self._text, self._lines = text, KeptLines()
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
         if not len(self):
-            raise ListError(f"{source or name}: {self._why_nothing_is_left(head)}")
+            raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 
     def _parse(self, text: Text, parser: LineParser, blocks: Iterator[Block], has_header: bool) -> None:
         """Reads all lines."""
@@ -123,28 +126,36 @@ class ImageList:
         self.duplicates = self.lines - distinct(hashes)
         self._parser = parser
 
-    def _advise(self, text: bytes, by_name: bool, has_header: bool, source: Path | None) -> str:
-        if b"\r" in text.rstrip() and b"\n" not in text:
-            return "Its lines end in CR alone: convert them with tr '\\r' '\\n'"
-        lines = (text[start:end] for _, start, end in find_lines(text))
-        line = next(islice(lines, int(has_header), None), b"")
-        if is_url(os.fsdecode(line)) and not is_address(os.fsdecode(line)):
-            return f"The paths are URLs, of which packtrain reads {', '.join(SCHEMES)}: copy the others to a disk"
-        if not has_header and source is not None and source.suffix.lower() in (".csv", ".tsv"):
-            return _advise_columns(text, source)
-        suggested = suggest_labels(line)
-        if suggested in (None, "class" if by_name else str(self.labels)):
-            return ""
-        return f"The lines look like --labels {suggested}"
+    @property
+    def advice(self) -> str:
+        """What is the matter with the list, and what to type instead; empty if there is no telling."""
+        return "" if self._headed is None else self._advise(self._text[:_HEAD], self._headed)
 
-    def _why_nothing_is_left(self, text: bytes) -> str:
+    def _advise(self, head: bytes, has_header: bool) -> str:
+        source = self._source or Path(self.name)
+        if b"\r" in head.rstrip() and b"\n" not in head:
+            remedy: Remedy | None = Remedy("Its lines end in CR alone", "tr '\\r' '\\n'")
+        else:
+            lines = ((number, head[start:end]) for number, start, end in find_lines(head))
+            first = list(islice(lines, _SAMPLED_LINES + 1))
+            header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
+            refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
+            short = [(number, line) for number, line in refused or first if len(line) <= _LONGEST_LINE]
+            listed = ListedLines(short, self.labels, self._parser.by_name, source, self.root, header)
+            unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header
+            remedy = (unnamed and named_columns(head, source)) or listed.remedy()
+            if remedy is None and len(self):
+                separator = self._parser.separator
+                place = ColumnPlace(separator.byte, separator.skipped, has_header)
+                remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
+        return remedy.text(self._source, head, self.root) if remedy else ""
+
+    def _why_nothing_is_left(self) -> str:
         if not self.lines:
             return "the list is empty. Write one image per line: its path, a blank, and its label"
-        if text.startswith(_UTF_16):
-            return "the list is encoded in UTF-16. Convert it to UTF-8: iconv -f UTF-16 -t UTF-8"
         first = self.rejects[0]
         reason = f"none of {self.lines} lines can be used: line {first.line}: {first.reason}"
-        return f"{reason}. {self.advice}" if self.advice else reason
+        return f"{reason}. {self.advice or _EXAMPLE}"
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""
@@ -188,21 +199,3 @@ class ImageList:
     def resolve(self, path: str) -> str:
         """Returns the path under which the file of an entry is found."""
         return self.source.resolve(path)
-
-
-def _advise_columns(text: bytes, source: Path) -> str:
-    """The line to type if the first line of a file, which is no list of paths and labels, names columns."""
-    try:
-        heads, delimiter, end = read_heads(text, source.name)
-        first = read_record(text, end, delimiter).cells
-    except (ListError, BadRecord):
-        return ""
-    if (
-        len(heads) < 2
-        or len(first) != len(heads)
-        or any(is_number(head.encode("utf-8", "surrogateescape")) for head in heads)
-        or are_values(heads)
-    ):
-        return ""
-    command = command_line(source, heads, [os.fsdecode(cell) for cell in first])
-    return f"If its first line names the columns, say which to pack, for example: {command}"

@@ -28,7 +28,7 @@ class JsonLines:
         sha256: SHA-256 of the text, in hexadecimal digits.
 
     Raises:
-        ListError: The text is empty or encoded in UTF-16.
+        ListError: The text is empty.
     """
 
     def __init__(self, text: bytes, name: str, wanted: Sequence[str]) -> None:
@@ -60,6 +60,9 @@ class JsonLines:
         """Returns the values of the wanted columns on the sound line at `place`."""
         found = decode_json(self._line(place), nan=True)
         return [found.get(key) for key in self._wanted]
+
+    def place_of_column(self, wanted: int) -> None:
+        """Objects have no columns."""
 
     def sample(self) -> tuple[list[str], list[str]]:
         """The keys on the first lines, and the first value of each as a text."""

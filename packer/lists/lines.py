@@ -6,11 +6,8 @@ in its first lines.
 
 from __future__ import annotations
 
-import csv
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -20,9 +17,9 @@ from packtrain._core.options import LabelSpec
 
 from .folder import IMAGE_SUFFIXES
 from .labels import BadLine, LabelParser, is_number, suggest_values
+from .separators import BOM, SEPARATORS, Separator
 from .suggested_columns import command_line
 
-BOM: Final = b"\xef\xbb\xbf"
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
@@ -31,61 +28,6 @@ _PATH_HEADS: Final = frozenset(
     f"{what}{end}" for what in ("", "file", "image", "img") for end in ("path", "_path", "name", "_name", "file", "")
 ) - {""}
 """What people call the column of paths."""
-# A path with a suffix of images, then everything behind it.
-_AFTER_PATH: Final = re.compile(
-    rb'(?s).*(?:%s)"?(?:([\s,;])[\s,;]*(.*))?' % b"|".join(map(re.escape, _SUFFIXES)), re.IGNORECASE
-)
-
-
-@dataclass(frozen=True)
-class Separator:
-    """How the columns of a list are separated.
-
-    Attributes:
-        byte: Tab, comma or semicolon; None for blanks of any kind and number.
-        skipped: Number of columns before the path; 1 for the index that pandas writes.
-    """
-
-    byte: bytes | None = None
-    skipped: int = 0
-
-    def split(self, line: bytes, values: int) -> list[bytes]:
-        """Returns the path and the last `values` columns.
-
-        Raises:
-            BadLine: There are fewer columns.
-        """
-        if self.byte is None:
-            fields = line.rsplit(None, values) if values else [line]
-        elif b'"' in line or self.skipped:
-            columns = self.columns(line)[self.skipped :]
-            cut = len(columns) - values
-            fields = [self.byte.join(columns[:cut]), *columns[cut:]] if cut > 0 else columns
-        else:
-            fields = line.rsplit(self.byte, values) if values else [line]
-        if len(fields) <= values:
-            raise BadLine(f"expected a path and {values} label value(s), separated by {_NAMES[self.byte]}")
-        if self.byte is not None:
-            fields = [fields[0].rstrip(), *map(bytes.strip, fields[1:])]
-        return fields
-
-    def columns(self, line: bytes) -> list[bytes]:
-        """Returns all columns, without their quotes.
-
-        Raises:
-            BadLine: Quotes do not match.
-        """
-        if self.byte is None:
-            return line.split()
-        try:
-            (columns,) = csv.reader([os.fsdecode(line)], delimiter=self.byte.decode(), strict=True)
-        except (csv.Error, ValueError) as error:
-            raise BadLine(f"cannot be read as columns separated by {_NAMES[self.byte]}: {error}") from error
-        return [os.fsencode(column) for column in columns]
-
-
-_NAMES: Final = {None: "blanks", b"\t": "tabs", b",": "commas", b";": "semicolons"}
-_SEPARATORS: Final = tuple(Separator(byte) for byte in _NAMES)
 
 
 class LineParser:
@@ -135,9 +77,12 @@ class LineParser:
         if not sample:
             return False
         sound = {}
-        for self.separator in _SEPARATORS:
+        for self.separator in SEPARATORS:
             # Of separators with which as many lines are sound, the one is taken that shows in a header, or the first.
-            sound[self.separator] = sum(map(self._is_sound, sample)), len(self._heads(sample[0])) > 1
+            # If none is, the one that all lines have says best what is wrong with them.
+            count, byte = sum(map(self._is_sound, sample)), self.separator.byte
+            shown = not count and byte is not None and all(byte in line for line in sample)
+            sound[self.separator] = count, len(self._heads(sample[0])) > 1, shown
         self.label_parser.found.clear()
         self.separator = max(sound, key=lambda separator: sound[separator])
         return self._is_header(sample[0], sample[1] if len(sample) > 1 else b"")
@@ -174,8 +119,9 @@ class LineParser:
             first = []
         first = first if len(first) == len(heads) else [""] * len(heads)
         named = f"say which columns to pack, for example: {command_line(self._source, heads, first)}"
-        suggested = suggest_labels(following) if head in _PATH_HEADS else None
-        if suggested in (None, "none", "class" if self.by_name else str(self._labels)):
+        values = [os.fsencode(value) for value in first[1 + (not heads[0]) :]]
+        suggested = suggest_values(values) if head in _PATH_HEADS else None
+        if suggested in (None, str(self._labels)):
             return named
         return f"give --labels {suggested}, or {named}"
 
@@ -202,18 +148,3 @@ def find_lines(text: bytes) -> Iterator[tuple[int, int, int]]:
             yield number, start, start + length
         start = stop + 1
         number += 1
-
-
-def suggest_labels(line: bytes) -> str | None:
-    """What ``--labels`` has to say for a line like this one; None if the line does not show where its path ends."""
-    found = _AFTER_PATH.fullmatch(line.rstrip()) if len(line) <= _LONGEST_LINE else None
-    if found is None:
-        return None
-    separator, rest = found.groups()
-    if not rest:
-        return "none"
-    values = [value.strip(b'"') for value in re.split(rb"[\s,;]+", rest)]
-    if suggested := suggest_values(values):
-        return suggested
-    one = len(values) == 1 or (separator in b"\t,;" and separator not in rest)
-    return "class" if one else None

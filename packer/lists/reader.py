@@ -24,6 +24,7 @@ from .image_list import ImageList
 from .json_lines import JsonLines, starts_with_object
 from .large import LARGE, LargeText
 from .parquet import ParquetRows, heads_of
+from .remedies import Remedy, require_text
 from .rows import Rows
 from .suggested_columns import command_line
 from .tables import Table
@@ -81,16 +82,21 @@ def read_list(
         # A pipe that has no writer yet is waited for, as by any program that reads one.
         if not through and form == "text" and columns is None and source.stat().st_size > LARGE:
             large = LargeText(source)
+            require_text(large[:_HEAD], source)
             if not starts_with_object(large[:_HEAD]):
                 return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
         text = b"" if form == "parquet" else source.read_bytes()
+        if form != "parquet":
+            require_text(text, source)
+        if form == "text" and text[:_HEAD].lstrip().startswith(b"[{"):
+            raise _one_document(source)
         if form == "text" and starts_with_object(text):
             form = "json lines"
         if columns is None:
             _require_no_columns(source, text, form)
             return ImageList(text, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
         rows = _rows(source, text, form, columns)
-        return Table(rows, columns, labels, name=name, root=start, classes=names, by_name=by_name)
+        return Table(rows, columns, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
 
 
 def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
@@ -104,16 +110,18 @@ def _form(source: Path) -> str:
     """The form of a list: ``"text"``, ``"json lines"`` or ``"parquet"``, by its suffix or its first bytes."""
     suffix = source.suffix.lower()
     if suffix == ".json":
-        raise UsageError(
-            f"{source} is one JSON document, but a list has an object on each line: write it as JSON lines (.jsonl), "
-            "for example with `jq -c '.[]'`"
-        )
+        raise _one_document(source)
     if suffix in _JSON_LINES:
         return "json lines"
     if suffix in _PARQUET:
         return "parquet"
     with os.fdopen(open_regular(source), "rb") as file:
         return "parquet" if file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC else "text"
+
+
+def _one_document(source: Path) -> UsageError:
+    remedy = Remedy(f"{source} is one JSON document, but a list has an object on each line", "jq -c '.[]'")
+    return UsageError(remedy.text(source, b"", source.parent, whole=False))
 
 
 def _require_no_columns(source: Path, text: bytes, form: str) -> None:

@@ -11,7 +11,6 @@ from packtrain._core.suggestions import did_you_mean
 from .suggested_columns import are_values
 
 BOM = b"\xef\xbb\xbf"
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN = 500
 
 
@@ -28,6 +27,20 @@ class Row(NamedTuple):
     line: int
     place: int
     values: Sequence[Any]
+
+
+class ColumnPlace(NamedTuple):
+    """Where a column is in a list of lines.
+
+    Attributes:
+        separator: What separates the columns; None for blanks.
+        column: Number of the column.
+        header: True if the first line names the columns.
+    """
+
+    separator: bytes | None
+    column: int
+    header: bool
 
 
 class BadRow(NamedTuple):
@@ -53,6 +66,9 @@ class Rows(Protocol):
     def values(self, place: int) -> Sequence[Any]:
         """Returns the values of the row at this place."""
 
+    def place_of_column(self, wanted: int) -> ColumnPlace | None:
+        """Where a wanted column is on each line; None if that is not the same on all."""
+
 
 def columns_of(heads: Sequence[str], wanted: Sequence[str], name: str) -> list[int]:
     """Returns the number of each wanted column of the list called `name`.
@@ -73,10 +89,8 @@ def start_of_text(text: bytes, name: str) -> int:
     """Returns where a text begins, behind a byte order mark.
 
     Raises:
-        ListError: It is encoded in UTF-16, or holds nothing.
+        ListError: It holds nothing.
     """
-    if text.startswith(_UTF_16):
-        raise ListError(f"{name} is encoded in UTF-16. Convert it to UTF-8: iconv -f UTF-16 -t UTF-8")
     if not text.removeprefix(BOM).strip():
         raise ListError(f"{name} is empty")
     return len(BOM) if text.startswith(BOM) else 0

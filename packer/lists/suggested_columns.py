@@ -33,7 +33,7 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
         first: Texts in the first row, as many.
     """
     words = ["packtrain", "pack", str(source), "OUT"]
-    has_image = has_label = False
+    has_image = has_label = has_field = False
     for head, value in zip(heads, first, strict=True):
         name, is_file = head.strip().casefold(), value.lower().endswith(_SUFFIXES)
         if not has_image and (_IMAGES.fullmatch(name) or (is_file and not _MASKS.fullmatch(name))):
@@ -47,6 +47,13 @@ def command_line(source: Path, heads: Sequence[str], first: Sequence[str]) -> st
         elif kind := _kind(name, value, is_file):
             path = ":path" if value.lower().endswith(tuple(_FILES)) else ""
             words += [f"--{KINDS[kind].option}", field_words(head, kind) + path]
+            has_field = True
+    left = [head for head in heads if head not in words]
+    if not has_image and not has_field and left:
+        # Ids are paths without a suffix, often.
+        words[4:4] = ["--image", left.pop(0)]
+    if len(heads) == 2 and left and not has_label and not has_field:
+        words += ["--label", left[0]]
     return shlex.join(words)
 
 

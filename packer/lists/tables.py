@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
-from packtrain._core.paths import is_url
 from packtrain._core.schema import Field
-from packtrain._remote.urls import SCHEMES, Url, is_address
+from packtrain._remote.urls import Url
 
 from ..encoding import Files
 from ..listing import Cell, ListedSample, Reject, dataset_name
 from ..options import Columns
 from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
 from .labels import BadLine, LabelParser, stored_labels, suggest_values
+from .missing import find_missing
+from .remedies import of_url
 from .rows import BadRow, Row, Rows
 
 _NO_LABEL: Final = ()
@@ -42,6 +43,7 @@ class Table:
         root: Folder that relative paths start from, or the address of one in an object store.
         classes: Class names by label, or None.
         by_name: True if each label is the name of a class, even if it is a number.
+        source: Path of the list, for messages; None if it has none.
 
     Raises:
         ListError: No row could be read.
@@ -58,6 +60,7 @@ class Table:
         root: Path | Url,
         classes: tuple[str, ...] | None = None,
         by_name: bool = False,
+        source: Path | None = None,
     ) -> None:
         self.labels = labels
         self.columns: Columns | None = columns
@@ -67,7 +70,7 @@ class Table:
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = rows.sha256
-        self.advice = ""
+        self._source, self._advice = source, ""
         self._rows = rows
         self._reader = _Reader(columns)
         by_name = by_name or self._names_classes()
@@ -105,9 +108,6 @@ class Table:
             except _BadValue as error:
                 self.rejects.append(Reject(row.line, self._reader.find_path(row.values), str(error)))
                 continue
-            if not places and is_url(path) and not is_address(path):
-                known = ", ".join(SCHEMES)
-                self.advice = f"The paths are URLs, of which packtrain reads {known}: copy the others to a disk"
             places.append(row.place)
             numbers.append(row.line)
             hashes.append(hash((path, label, cells)))
@@ -124,7 +124,7 @@ class Table:
         try:
             return parser.parse(label_texts(label, self.labels, by_name))
         except BadLine as error:
-            self.advice = self.advice or self._advise(label)
+            self._advice = self._advice or self._advise(label)
             raise _BadValue(self._reader.label, error) from None
 
     def _advise(self, label: Any) -> str:
@@ -132,6 +132,16 @@ class Table:
         if suggested in (None, str(self.labels)):
             return ""
         return f"Column {self._reader.label!r} looks like --labels {suggested}"
+
+    @property
+    def advice(self) -> str:
+        """What is the matter with the list, and what to type instead; empty if there is no telling."""
+        if self._advice or not len(self):
+            return self._advice
+        path = self.entries(np.zeros(1, np.int64))[0].path
+        place = self._rows.place_of_column(0) if self.columns and self.columns.image is not None else None
+        remedy = of_url(path) or find_missing(path, self.root, place)
+        return remedy.text(self._source, b"", self.root, whole=False) if remedy else ""
 
     def _why_nothing_is_left(self) -> str:
         if not self.lines:

@@ -18,8 +18,9 @@ from packtrain._packer.lists.blocks import blocks_of, distinct, line_hashes, pla
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.lists.labels import BadLine
 from packtrain._packer.lists.large import LargeText
-from packtrain._packer.lists.lines import LineParser, Separator, find_lines
+from packtrain._packer.lists.lines import LineParser, find_lines
 from packtrain._packer.lists.reader import read_list
+from packtrain._packer.lists.separators import Separator
 from packtrain.errors import ListError
 
 PATHS = [b"a.jpg", b"some/path of images/n01.JPEG", b"x" * 30, b"\xff"]

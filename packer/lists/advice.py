@@ -1,0 +1,243 @@
+"""Finds out how a list is written that is not written as packtrain reads it.
+
+People have lists with the label first, without suffixes, with backslashes, and so on. Most of them become readable by
+one option, or by one command that rewrites them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import ListError
+from packtrain._core.options import LabelSpec
+from packtrain._remote.urls import Url
+
+from .delimited import BadRecord, read_heads, read_record
+from .folder import IMAGE_SUFFIXES
+from .labels import BadLine, is_number, suggest_values
+from .remedies import Remedy, escaped, of_url, sed
+from .separators import SEPARATORS, Separator
+from .suggested_columns import are_values, command_line
+
+_LONGEST_NAME: Final = 5
+"""More words are a caption."""
+_SUFFIXES: Final = tuple(suffix.encode() for suffix in IMAGE_SUFFIXES)
+# Everything up to the last suffix of an image, and everything behind it.
+_PATH: Final = re.compile(rb"(?is)(.*(%s))(?![\w.])(.*)" % b"|".join(map(re.escape, _SUFFIXES)))
+
+
+@dataclass(frozen=True)
+class ListedLines:
+    """Lines of a list that are wrong, or that name files which are not there.
+
+    Attributes:
+        lines: Some of them, with their numbers.
+        labels: Type of the labels that were expected.
+        by_name: True if names of classes were.
+        source: Path of the list.
+        root: Folder that its paths start from.
+        header: The names of the columns, and what separates them; None if the list has none.
+    """
+
+    lines: Sequence[tuple[int, bytes]]
+    labels: LabelSpec
+    by_name: bool
+    source: Path
+    root: Path | Url
+    header: tuple[list[str], Separator] | None
+
+    def remedy(self) -> Remedy | None:
+        """Finds out how the lines are written. Returns None if there is no telling, or nothing is wrong with them."""
+        if not self.lines:
+            return None
+        texts = [line for _, line in self.lines]
+        if all(line.startswith(b"#") for line in texts):
+            return Remedy(f"Line {self.lines[0][0]} begins with #, but lists have no comments", "grep -v '^#'")
+        number, line = next((pair for pair in self.lines if _PATH.fullmatch(pair[1])), self.lines[0])
+        if line[:1] in b"([{":
+            return None
+        if remedy := of_url(os.fsdecode(line)):
+            return remedy
+        found = _PATH.fullmatch(line)
+        if found is None:
+            return self._without_suffix(line)
+        if not found[3] and self._is_there(line):
+            return self._labels("none")
+        for separator in SEPARATORS:
+            if separator.byte and len(cells := _cells(line, separator)) > 1 and any(map(_is_image, cells)):
+                return self._of_cells(number, cells, separator)
+        return self._in_quotes(found) or self._of_words(number, found)
+
+    def _of_cells(self, number: int, cells: list[bytes], separator: Separator) -> Remedy | None:
+        """The remedy for columns that a CSV file could have."""
+        skipped = self.header[1].skipped if self.header is not None else 0
+        if not any(map(_is_image, cells[:skipped])):
+            cells = cells[skipped:]
+        if _is_image(cells[0]) and not any(map(_is_image, cells[1:])):
+            suggested = suggest_values(cells[1:]) or ("class" if len(cells) == 2 and _is_name(cells[1]) else None)
+            if suggested:
+                return self._labels(suggested)
+        if self.header is not None:
+            return self._by_columns(self.header[0], cells)
+        names = self._names(cells, separator)
+        at = next(place for place, cell in enumerate(cells) if _is_image(cell))
+        why = f"Line {number} has {len(cells)} columns, with the path in column {at + 1}"
+        byte = (separator.byte or b"").decode()
+        header = byte.join(names).replace("\t", "\\t")
+        return Remedy(f"{why}, so the columns need names", sed(f"1i {header}"), self._named(names, cells))
+
+    def _by_columns(self, names: Sequence[str], cells: Sequence[bytes]) -> Remedy | None:
+        names = names[len(names) - len(cells) :]
+        return None if len(names) != len(cells) else Remedy("Say which columns to pack", "", self._named(names, cells))
+
+    def _named(self, names: Sequence[str], cells: Sequence[bytes]) -> tuple[str, ...]:
+        words = shlex.split(command_line(self.source, names, [os.fsdecode(cell) for cell in cells]))[4:]
+        vectors = {suggest_values(cell.split()) for cell in cells if len(cell.split()) > 1} - {None}
+        return (*words, *(word for vector in vectors if "--label" in words for word in ("--labels", str(vector))))
+
+    def _names(self, cells: Sequence[bytes], separator: Separator) -> list[str]:
+        """Names for columns without any."""
+        left = ["label" if len(cells) > 2 or _is_image(cells[-1]) or _is_name(cells[-1]) else "caption"]
+        names = []
+        first = {_cells(line, separator)[:1][0] for _, line in self.lines if _cells(line, separator)}
+        for place, cell in enumerate(cells):
+            if _is_image(cell):
+                names.append("mask" if "path" in names else "path")
+            elif not place and len(cells) > 2 and len(first) == len(self.lines) > 1 and is_number(cell):
+                names.append("index")
+            else:
+                names.append(left.pop() if left else f"column{place + 1}")
+        return names
+
+    def _of_words(self, number: int, found: re.Match[bytes]) -> Remedy | None:
+        """The remedy for a path and words between blanks."""
+        path, _, rest = found.groups()
+        suffix = self._suffixes()
+        if not rest.strip():
+            return self._path_last(number, path, suffix)
+        words = rest.split()
+        apart = re.match(rb"\s*([^\w\s,;.+\"'#(/-]+)\s*", rest)
+        if apart is not None and rest[apart.end() :]:
+            mark = os.fsdecode(apart[1])
+            return Remedy(
+                f"The path and the label on line {number} are separated by {mark!r}, not by blanks",
+                sed(rf"s/^(.*{suffix})\s*{escaped(mark)}\s*/\1\t/I"),
+                () if is_number(rest[apart.end() :].strip()) else ("--labels", "class"),
+            )
+        if suggested := suggest_values(words):
+            if not self._is_there(path) and self._counts() and self._is_there(path.split(None, 1)[-1]):
+                return Remedy(f"Line {number} has a number before the path", sed(r"s/^\s*[0-9]+\s+//"))
+            return self._labels(suggested)
+        if len(words) == 1:
+            return self._labels("class")
+        behind = {len(match[3].split()) for _, line in self.lines if (match := _PATH.fullmatch(line))}
+        if is_number(words[0]) and len(behind) == 1:
+            return Remedy(
+                f"Behind the path, line {number} has {len(words)} columns, but a list has only the label there",
+                sed(rf"s/^(.*{suffix})\s+(\S+).*/\1 \3/I"),
+            )
+        if not _is_name(b" ".join(words)):
+            return Remedy(
+                f"A text follows the path on line {number}",
+                sed(r"1i path\tcaption", rf"s/^(.*{suffix})\s+/\1\t/I"),
+                ("--image", "path", "--text", "caption"),
+            )
+        return Remedy(
+            f"What follows the path on line {number} looks like the name of a class with blanks in it",
+            sed(rf"s/^(.*{suffix})\s+/\1\t/I"),
+            ("--labels", "class"),
+        )
+
+    def _path_last(self, number: int, path: bytes, suffix: str) -> Remedy | None:
+        """The remedy for a line that ends with a path: it has no label, or begins with it."""
+        words = path.split()
+        if len(words) == 1:
+            return self._labels("none")
+        if len(words) == 2 and _is_image(words[0]):
+            return Remedy(
+                f"Line {number} names two files",
+                sed(r"1i path\tmask", rf"s/({suffix})\s+/\1\t/I"),
+                ("--image", "path", "--mask", "mask"),
+            )
+        values = words[: next(place for place, word in enumerate([*words, b""]) if not is_number(word))]
+        if not values and not self._is_there(path.split(None, 1)[-1]) and words[1][:1] not in b"/.~":
+            return self._labels("none")
+        dropped = r"\S+\s+" if len(values) > 1 and self._counts() else ""
+        values = values[1:] if dropped else values or words[:1]
+        taken = r"\s+".join([r"\S+"] * len(values))
+        labels = suggest_values(values) or "class"
+        return Remedy(
+            f"Line {number} begins with the label, but the path has to come first",
+            sed(rf"s/^\s*{dropped}({taken})\s+(.*{suffix})\s*$/\2 \1/I"),
+            () if labels == self._expected() else ("--labels", labels),
+        )
+
+    def _in_quotes(self, found: re.Match[bytes]) -> Remedy | None:
+        quote = found[0][:1]
+        if quote not in b"\"'" or not found[3].startswith(quote):
+            return None
+        return Remedy("Quotes belong to lists with commas or tabs", f"tr -d {shlex.quote(quote.decode())}")
+
+    def _without_suffix(self, line: bytes) -> Remedy | None:
+        columns = [cells for separator in SEPARATORS if len(cells := _cells(line, separator)) > 1]
+        cells = columns[0] if columns else []
+        return self._labels("class") if len(cells) == 2 and not is_number(cells[1]) else None
+
+    def _labels(self, suggested: str) -> Remedy | None:
+        if suggested == self._expected():
+            return None
+        return Remedy(f"The lines look like --labels {suggested}", "", ("--labels", suggested))
+
+    def _expected(self) -> str:
+        return "class" if self.by_name else str(self.labels)
+
+    def _counts(self) -> bool:
+        """True if each line begins with another whole number."""
+        first = [line.split(None, 1)[0] for _, line in self.lines]
+        return len(set(first)) == len(first) > 1 and all(word.isdigit() for word in first)
+
+    def _suffixes(self) -> str:
+        """A pattern of the suffixes of the paths."""
+        found = {match[2].lower().decode() for _, line in self.lines if (match := _PATH.fullmatch(line))}
+        return rf"\.({'|'.join(sorted(suffix[1:] for suffix in found))})"
+
+    def _is_there(self, path: bytes) -> bool:
+        return isinstance(self.root, Path) and os.path.lexists(os.path.join(self.root, os.fsdecode(path)))
+
+
+def named_columns(text: bytes, source: Path) -> Remedy | None:
+    """The remedy for a list whose first line seems to name columns by other words than those of a plain list."""
+    try:
+        heads, delimiter, end = read_heads(text, source.name)
+        first = [os.fsdecode(cell) for cell in read_record(text, end, delimiter).cells]
+    except (ListError, BadRecord):
+        return None
+    if len(heads) < 2 or len(first) != len(heads) or are_values(heads):
+        return None
+    if any(is_number(head.encode("utf-8", "surrogateescape")) for head in heads):
+        return None
+    words = shlex.split(command_line(source, heads, first))[4:]
+    return Remedy("If its first line names the columns, say which to pack", "", tuple(words))
+
+
+def _cells(line: bytes, separator: Separator) -> list[bytes]:
+    try:
+        return [cell.strip() for cell in separator.columns(line)]
+    except BadLine:
+        return []
+
+
+def _is_name(cell: bytes) -> bool:
+    """True for what may be the name of a class: words, but neither a sentence nor numbers."""
+    words = cell.split()
+    return 0 < len(words) <= _LONGEST_NAME and (len(words) == 1 or suggest_values(words) is None)
+
+
+def _is_image(cell: bytes) -> bool:
+    return cell.lower().endswith(_SUFFIXES)

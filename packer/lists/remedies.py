@@ -1,0 +1,126 @@
+"""Words to type next for a list that cannot be read as it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import ListError
+from packtrain._core.opening import is_stream
+from packtrain._core.paths import is_url
+from packtrain._remote.urls import SCHEMES, Url, is_address
+
+from .separators import BOM
+
+_LOOKED_AT: Final = 1000
+_UTF_16: Final = ("is encoded in UTF-16", "iconv -f UTF-16 -t UTF-8")
+_NO_TEXT: Final = (
+    (b"\xff\xfe", *_UTF_16),
+    (b"\xfe\xff", *_UTF_16),
+    (b"\x1f\x8b", "is compressed", "gunzip"),
+    (b"PK\x03\x04", "is a spreadsheet or a ZIP archive: save it as CSV", ""),
+    (b"\x93NUMPY", "is a file of NumPy: write a text with one `path label` per line", ""),
+    (b"\x80\x04", "is a pickle: write a text with one `path label` per line", ""),
+    (b"\x80\x05", "is a pickle: write a text with one `path label` per line", ""),
+)
+_NEW_SUFFIXES: Final = {"gunzip": "", "jq": ".jsonl"}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What is the matter with a list, and what helps.
+
+    Attributes:
+        why: What is the matter, as a sentence without its full stop.
+        rewrite: Command that reads the list and writes a better one; empty if the list may stay.
+        words: Options of `packtrain pack` that are needed.
+    """
+
+    why: str
+    rewrite: str = ""
+    words: tuple[str, ...] = ()
+
+    def text(self, source: Path | None, head: bytes, root: Path | Url, *, whole: bool = True) -> str:
+        """Returns why, and what to type.
+
+        Args:
+            source: Path of the list, or None.
+            head: The beginning of its text.
+            root: Folder that its paths start from.
+            whole: False if more options are needed than are known here.
+        """
+        words, rewrite = shlex.join(self.words), self.rewrite
+        if not rewrite and not words:
+            return self.why
+        if source is None or (source.exists() and is_stream(source)):
+            steps = [f"send the list through {rewrite}"] if rewrite else []
+            steps += [f"give {words}"] if words else []
+            return f"{self.why}: {', and '.join(steps)}"
+        if rewrite and not _is_utf8(head):
+            rewrite = f"LC_ALL=C {rewrite}"
+        if rewrite and head.startswith(BOM):
+            rewrite = rf"sed '1s/^\xEF\xBB\xBF//' {_quoted(source)} | {rewrite}"
+        elif rewrite:
+            rewrite += f" < {_quoted(source)}"
+        if rewrite:
+            suffix = _NEW_SUFFIXES.get(self.rewrite.split()[0], source.suffix)
+            new = source.with_name(f"{source.stem}.new{suffix}")
+            rewrite, source = f"{rewrite} > {_quoted(new)} && ", new
+        if not whole:
+            step = f"Type: {rewrite.removesuffix(' && ')}, and pack {_quoted(source)} in its place" if rewrite else ""
+            return f"{self.why}. {step or f'Give {words}'}"
+        if "--root" not in self.words and str(root) != str(source.parent):
+            words = f"{words} --root {_quoted(root)}".strip()
+        return f"{self.why}. Type: {rewrite}packtrain pack {_quoted(source)} OUT {words}".rstrip()
+
+
+def of_url(path: str) -> Remedy | None:
+    """The remedy for a URL of a kind that packtrain does not read."""
+    if not is_url(path) or is_address(path):
+        return None
+    if path.lower().startswith("file://"):
+        return Remedy("The paths are URLs of files", "sed 's|file://||'")
+    return Remedy(f"The paths are URLs, of which packtrain reads {', '.join(SCHEMES)}: copy the others to a disk")
+
+
+def require_text(head: bytes, source: Path) -> None:
+    """Refuses a list that is no text in UTF-8 or something like it, by its first bytes.
+
+    Raises:
+        ListError: It is something else.
+    """
+    found = [(what, rewrite) for magic, what, rewrite in _NO_TEXT if head.startswith(magic)]
+    start = head[:_LOOKED_AT]
+    for first, encoding in ((0, "UTF-16BE"), (1, "UTF-16LE")):
+        if start[first::2] and 2 * start[first::2].count(0) > len(start[first::2]):
+            found.append((_UTF_16[0], f"iconv -f {encoding} -t UTF-8"))
+    for what, rewrite in found:
+        raise ListError(Remedy(f"{source} {what}", rewrite).text(source, b"", source.parent, whole=False))
+
+
+def escaped(text: str) -> str:
+    """A text as a part of a pattern of sed."""
+    return re.sub(r"([][\\.*^$(){}+?|])", r"\\\1", text)
+
+
+def sed(*scripts: str) -> str:
+    """The command that changes a list by these scripts."""
+    return " ".join(
+        ["sed -E", *(f"-e {shlex.quote(script)}" if scripts[1:] else shlex.quote(script) for script in scripts)]
+    )
+
+
+def _quoted(place: object) -> str:
+    return shlex.quote(str(place))
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        # The end of the beginning may be in the middle of a character.
+        return error.start >= len(text) - 3
+    return True
