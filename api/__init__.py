@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from packtrain._packer.reports import PackProgress as PackProgress
     from packtrain._packer.reports import PackReport as PackReport
     from packtrain._packer.runner import pack as pack
-    from packtrain._packer.shard_check import VerifyProgress as VerifyProgress
     from packtrain._packer.status import FailedShard as FailedShard
     from packtrain._packer.status import PackStatus as PackStatus
     from packtrain._packer.status import UnderWay as UnderWay
     from packtrain._packer.status import pack_status as pack_status
+    from packtrain._packer.verifier import VerifyProgress as VerifyProgress
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
     from packtrain._readers.backends.train_val import TrainVal as TrainVal
@@ -91,9 +91,8 @@ _HOMES = {
     "_packer.runner": ("pack",),
     "_packer.parts": ("Part",),
     "_packer.problem": ("Problem",),
-    "_packer.shard_check": ("VerifyProgress",),
     "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),
-    "_packer.verifier": ("VerifyReport", "verify"),
+    "_packer.verifier": ("VerifyProgress", "VerifyReport", "verify"),
     "_readers.backends.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": (

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
@@ -58,12 +58,32 @@ def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
     from tqdm import tqdm
 
     name, thousand = ("B", 1024) if unit == "bytes" else (f" {unit}", 1000)
-    with tqdm(desc=verb, unit=name, unit_scale=True, unit_divisor=thousand, dynamic_ncols=True) as bar:
+    with ExitStack() as stack:
+        bar = stack.enter_context(tqdm(desc=verb, bar_format="{desc}: ...", leave=False))
+        before = 0
 
         def show(done: int, total: int, resumed: int, note: str = "") -> None:
-            bar.total, bar.initial = total, resumed
-            # What was done before this run must not count towards its rate.
-            bar.n = bar.last_print_n = max(bar.n, resumed)
+            nonlocal bar, before
+            if total != bar.total:
+                # Another total is other work. The clock starts with it: neither reading a list nor starting workers
+                # may count towards the rate.
+                stack.close()
+                before = done - resumed
+                bar = stack.enter_context(
+                    tqdm(
+                        desc=verb,
+                        total=total,
+                        initial=done,
+                        unit=name,
+                        unit_scale=True,
+                        unit_divisor=thousand,
+                        dynamic_ncols=True,
+                        # Workers report in bursts. Only the average since the start does not jump with them.
+                        smoothing=0,
+                        miniters=0,
+                    )
+                )
+            bar.initial = min(done, before + resumed)
             bar.set_postfix_str(one_line(note), refresh=False)
             bar.update(done - bar.n)
 
@@ -74,13 +94,17 @@ class _Lines:
     def __init__(self, verb: str, unit: str) -> None:
         self._verb, self._unit = verb, unit
         self._start = self._last = time.monotonic()
+        self._total: int | None = None
+        self._before = 0
 
     def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
         now = time.monotonic()
+        if total != self._total:
+            self._total, self._start, self._before = total, now, done - resumed
         if now - self._last < _LOG_SECONDS:
             return
         self._last = now
-        rate = (done - resumed) / (now - self._start)
+        rate = max(0, done - resumed - self._before) / (now - self._start) if now > self._start else 0
         left = f", {(total - done) / rate:,.0f} s left" if rate else ""
         if not total:
             amount = ""

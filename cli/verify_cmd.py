@@ -41,15 +41,12 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
 
     The exit code is 1 if something is damaged.
     """
-    from packtrain._packer.shard_check import VerifyProgress
-    from packtrain._packer.verifier import verify
+    from packtrain._packer.verifier import VerifyProgress, verify
 
-    done: dict[int, int] = {}
     with progress("verify", quiet=as_json) as show:
 
         def on_progress(state: VerifyProgress) -> None:
-            done[state.number] = state.records
-            show(sum(done.values()), state.total, 0)
+            show(state.done, state.total, state.resumed)
 
         report = verify(
             dataset,

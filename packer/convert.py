@@ -98,7 +98,8 @@ def convert(
         workers: Number of worker processes, as for `pack`.
         max_rejects: How many rows may be refused because they cannot be stored as asked, beside the rejects of the
             source: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
-        on_progress: Called in the calling process, about five times a second per worker and after each shard.
+        on_progress: Called in the calling process when a shard is begun, about five times a second per worker, and
+            after each shard.
 
     Returns:
         What was done, and what the new dataset holds.

@@ -17,7 +17,7 @@ from packtrain._remote.urls import Url
 from packtrain._staging.remote_origin import shard_url
 
 from .problem import Problem, other_bytes
-from .shard_check import ShardCheck, ShardFindings, VerifyProgress, check_shard
+from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,9 @@ class RemoteShardCheck(ShardCheck):
     url: Url
 
 
-def check_remote_shard(check: RemoteShardCheck, report: Callable[[VerifyProgress], None]) -> ShardFindings:
+def check_remote_shard(check: RemoteShardCheck, report: Callable[[CheckProgress], None]) -> ShardFindings:
     """Checks one shard."""
+    report(CheckProgress(check.number, 0))
     manifest = Manifest.load(check.folder)
     info, url = manifest.shards[check.number], shard_url(check.url, manifest, check.number)
     paths = [check.folder / file.name for file in (info, *info.sidecars)]

@@ -79,7 +79,8 @@ def pack(
             all see the images and `out` under the same paths.
         part: Which part to pack: ``Part(3, 16)`` or ``"3/16"``; or ``"auto"``, to read it from the variables of a Slurm
             array, see `Part.parse`. None packs everything, with nobody else at work in `out`, and merges.
-        on_progress: Called in the calling process, about five times a second per worker and after each shard.
+        on_progress: Called in the calling process when a shard is begun, about five times a second per worker, and
+            after each shard.
 
     Returns:
         What was done, and what the dataset holds.

@@ -257,6 +257,8 @@ def _write(
     """Adds every entry to the writer and closes it."""
     schema = task.plan.schema
     written = _Written([], [], [], [], [], Counter())
+    # A rate is measured from here on.
+    report(ShardProgress(task.number, 0, ()))
     reported = time.monotonic()
     try:
         with task.source.reading(task.entries) as source:

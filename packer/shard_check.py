@@ -33,18 +33,16 @@ _CONTAINER: Final = "container"
 
 
 @dataclass(frozen=True)
-class VerifyProgress:
+class CheckProgress:
     """Progress of one shard.
 
     Attributes:
         number: Number of the shard.
         records: Number of its records checked so far.
-        total: Number of records in the dataset.
     """
 
     number: int
     records: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,11 @@ class _Message:
     problem: Problem | None
 
 
-def check_shard(check: ShardCheck, report: Callable[[VerifyProgress], None]) -> ShardFindings:
+def check_shard(check: ShardCheck, report: Callable[[CheckProgress], None]) -> ShardFindings:
     """Checks one shard."""
     set_pixel_limit(check.pixel_limit)
+    # A rate is measured from here on.
+    report(CheckProgress(check.number, 0))
     manifest = Manifest.load(check.folder)
     info, path = manifest.shards[check.number], manifest.shard_path(check.folder, check.number)
     problems = [problem for sidecar in info.sidecars for problem in check_file(check.folder, sidecar)]
@@ -129,7 +129,7 @@ def _check_time(manifest: Manifest, check: ShardCheck, path: Path) -> list[Probl
 
 
 def _check_contents(
-    check: ShardCheck, manifest: Manifest, report: Callable[[VerifyProgress], None], *, whole: bool
+    check: ShardCheck, manifest: Manifest, report: Callable[[CheckProgress], None], *, whole: bool
 ) -> Iterator[Problem]:
     """Compares every record with its checksum, and the container with the index if the file is `whole`."""
     contents, name = ShardContents(check.folder, manifest, check.number), manifest.shards[check.number].name
@@ -142,7 +142,7 @@ def _check_contents(
                 if last.problem is not None:
                     yield last.problem
                 elif last.step == _RECORDS and last.done % REPORT_RECORDS == 0:
-                    report(VerifyProgress(check.number, last.done, manifest.records))
+                    report(CheckProgress(check.number, last.done))
             return
         except Died as death:
             if last.step == _CONTAINER:

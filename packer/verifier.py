@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -29,8 +30,23 @@ from packtrain._staging.remote_origin import shard_url
 from .engine import run_tasks
 from .problem import Problem, check_file
 from .remote_check import RemoteShardCheck, check_object, check_remote_shard
-from .shard_check import ShardCheck, ShardFindings, VerifyProgress, check_shard
+from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard
 from .verify_journal import Journal
+
+
+@dataclass(frozen=True)
+class VerifyProgress:
+    """Progress of a run.
+
+    Attributes:
+        done: Number of records checked so far, including those of earlier runs.
+        total: Number of records in the dataset.
+        resumed: Number of records that earlier runs have checked, as the journal says.
+    """
+
+    done: int
+    total: int
+    resumed: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ def verify(
             calling script needs the usual ``if __name__ == "__main__"``.
         journal: File that records which shards have been checked, so that a run that was stopped can continue. It is
             used only for the same dataset and the same `decode_images`; otherwise it is written from the start.
-        on_progress: Called in the calling process, after every 256 records and after each shard.
+        on_progress: Called in the calling process when a shard is begun, after every 256 records, and after each shard.
 
     Returns:
         What was found. Damage is reported, not raised.
@@ -123,7 +139,7 @@ class _Checks:
 
     folder: Path
     task: Callable[[Path, int, bool], ShardCheck]
-    check_shard: Callable[[Any, Callable[[VerifyProgress], None]], ShardFindings]
+    check_shard: Callable[[Any, Callable[[CheckProgress], None]], ShardFindings]
     check_file: Callable[[Manifest, int, FileInfo], Iterator[Problem]]
 
 
@@ -212,9 +228,16 @@ def _verify(
         return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems), manifest.base is not None)
     done = Journal(journal, manifest, decode_images)
     tasks = [checks.task(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
-    for findings in run_tasks(checks.check_shard, tasks, workers=min(workers, len(tasks)), on_progress=report):
+    counts = Counter({number: findings.records for number, findings in done.findings.items()})
+    resumed = counts.total()
+
+    def advance(progress: CheckProgress) -> None:
+        counts[progress.number] = progress.records
+        report(VerifyProgress(counts.total(), manifest.records, resumed))
+
+    for findings in run_tasks(checks.check_shard, tasks, workers=min(workers, len(tasks)), on_progress=advance):
         done.add(findings)
-        report(VerifyProgress(findings.number, findings.records, manifest.records))
+        advance(CheckProgress(findings.number, findings.records))
     for number in sorted(done.findings):
         problems += done.findings[number].problems
     records = sum(findings.records for findings in done.findings.values())

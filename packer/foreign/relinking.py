@@ -142,11 +142,12 @@ def with_other_times(folder: Path, manifest: Manifest, before: str | None, objec
 
 
 def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -> Compared:
-    """Reads a shard, and returns its present state. Reports the number of bytes read.
+    """Reads a shard, and returns its present state. Reports 0 when it begins, and the number of bytes read at the end.
 
     Raises:
         PackError: It cannot be read, or its bytes are not those that were indexed.
     """
+    report(0)
     try:
         state = state_of(task.place, objects)
         checksum = objects.checksum(task.place) if isinstance(task.place, Url) else checksum_file(task.place)

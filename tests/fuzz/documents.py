@@ -93,7 +93,7 @@ def victims(folder: Path, listing: Path, options: PackOptions) -> Victims:
     journal = folder / "journal"
 
     def stop_verifying(state: VerifyProgress) -> None:
-        if state.number == 1:
+        if state.done:
             raise _StopError
 
     with suppress(_StopError):

@@ -72,11 +72,12 @@ def reindexed(dataset: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize("decode", [False, True], ids=["", "decoded"])
 def test_a_sound_dataset_has_no_problem_and_every_record_is_counted(dataset: Path, decode: bool) -> None:
     before = tree(dataset)
-    seen: dict[int, int] = {}
-    report = verify(dataset, decode_images=decode, on_progress=lambda state: seen.update({state.number: state.records}))
+    seen: list[VerifyProgress] = []
+    report = verify(dataset, decode_images=decode, on_progress=seen.append)
     assert (report.dataset, report.records, report.shards, report.decoded) == (dataset, COUNT, 3, decode)
     assert report.problems == ()
-    assert seen == {number: shard.records for number, shard in enumerate(Manifest.load(dataset).shards)}
+    assert (seen[0], seen[-1]) == (VerifyProgress(0, COUNT, 0), VerifyProgress(COUNT, COUNT, 0))
+    assert [state.done for state in seen] == sorted(state.done for state in seen)
     assert tree(dataset) == before
 
 
@@ -200,7 +201,9 @@ class TestJournal:
         journal.write_text("".join(lines[:3]) + lines[3][:20])  # killed while it wrote about the third shard
         seen: list[VerifyProgress] = []
         report = verify(tar, journal=journal, on_progress=seen.append)
-        assert {state.number for state in seen} == {2}
+        assert seen[0] == VerifyProgress(seen[0].resumed, COUNT, seen[0].resumed)
+        assert 0 < seen[0].resumed < COUNT
+        assert seen[-1] == VerifyProgress(COUNT, COUNT, seen[0].resumed)
         assert {problem.file for problem in report.problems} == {shards(tar)[number].name for number in (0, 2)}
         assert report.records == COUNT
 
@@ -232,7 +235,7 @@ class TestJournal:
         verify(datasets["lmdb"] if change == "dataset" else tar, journal=journal)
         seen: list[VerifyProgress] = []
         verify(tar, decode_images=change == "decode", journal=journal, on_progress=seen.append)
-        assert {state.number for state in seen} == {0, 1, 2}
+        assert (seen[0], seen[-1]) == (VerifyProgress(0, COUNT, 0), VerifyProgress(COUNT, COUNT, 0))
         head, *found = map(json.loads, journal.read_text().splitlines())
         assert head["decode"] is (change == "decode")
         assert [line["number"] for line in found] == [0, 1, 2]

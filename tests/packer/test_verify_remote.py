@@ -72,7 +72,7 @@ def test_a_sound_dataset(dataset: Path, objects: FolderObjects, temporary: Path,
     report = verify(URL, decode_images=decode, on_progress=seen.append)
     assert (report.dataset, report.problems) == (Url.parse(URL), ())
     assert replace(report, dataset=dataset) == verify(dataset, decode_images=decode)
-    assert {progress.total for progress in seen} == {12}
+    assert (seen[0], seen[-1]) == (VerifyProgress(0, 12, 0), VerifyProgress(12, 12, 0))
     assert report.shards > 1
     assert most[0] == 1, "one shard at a time"
 
@@ -133,7 +133,7 @@ def test_what_goes_wrong_on_the_way_is_no_damage(dataset: Path, objects: FolderO
 
 def test_a_run_that_was_stopped_goes_on(dataset: Path, objects: FolderObjects, tmp_path: Path) -> None:
     def stop(state: VerifyProgress) -> None:
-        if state.records:
+        if state.done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
