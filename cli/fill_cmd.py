@@ -141,13 +141,14 @@ def _show_status(cache: Path, *, as_json: bool) -> int:
 
 def live_line(status: FillStatus) -> str:
     """What a filler does, in one line."""
-    from packtrain._filler.status import wear
+    from packtrain._filler.status import RUNNING, wear
 
     figures = status.figures
+    rate = status.bytes_per_second if status.state in RUNNING else status.mean_bytes_per_second
     age = "" if status.oldest_seconds is None else f", oldest {duration(status.oldest_seconds)}"
     parts = [
         f"{figures.samples:,} samples",
-        f"{status.bytes_per_second / 1e6:,.0f} MB/s in",
+        f"{rate / 1e6:,.0f} MB/s in",
         f"{figures.evicted_shards:,} evicted{age}",
         f"{size(figures.used_bytes)} of {size(status.budget_bytes)}",
         wear(status),

@@ -165,6 +165,11 @@ def test_a_line_says_what_matters() -> None:
     )
 
 
+def test_the_last_line_of_a_filler_has_the_rate_of_all_its_time() -> None:
+    status = FillStatus(Path("c"), "ended", "its source has ended", mean_bytes_per_second=20e6)
+    assert ", 20 MB/s in, " in live_line(status)
+
+
 def test_options_have_the_defaults_of_the_library(root: Path) -> None:
     defaults = {parameter.name: parameter.default for parameter in fill_cmd.command.params}
     assert defaults["headroom"] == FillOptions("1GiB").headroom
