@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _REMARKS: Final = 8
 _SHARDS: Final = 8
+_CLASSES: Final = 5
 _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "task", "as_json", "max_rejects")}
 """What may be given with a task other than packing."""
 
@@ -161,6 +162,7 @@ def command(
             engine=cluster,
             part=one,
             on_progress=on_progress,
+            on_warning=warn,
         )
     if as_json:
         print_json(report)
@@ -285,6 +287,10 @@ def describe_report(report: PackReport, seconds: float) -> str:
     else:
         again = f", {report.resumed} shard(s) from before" if report.resumed else ""
         text = f"{report.dataset}: {what} in {seconds:.1f} s{again}"
+    if report.classes:
+        more = ", ..." if len(report.classes) > _CLASSES else ""
+        names = ", ".join(one_line(name) for name in report.classes[:_CLASSES])
+        text += f"\n{len(report.classes):,} {'class' if len(report.classes) == 1 else 'classes'}: {names}{more}"
     if report.rejects:
         text += f"\n{report.rejects} line(s) refused, see {report.dataset / 'rejects.jsonl'}"
     if report.duplicates:

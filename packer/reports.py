@@ -47,6 +47,7 @@ class PackReport:
         part: The part that was packed, such as ``"3/16"``; None if it was the whole dataset. For a part, the numbers of
             shards, records, bytes and rejects above are those of its shards alone.
         missing: Number of shards of the whole dataset that still had no note when this part was done; 0 without parts.
+        classes: Class names by label; None if the labels have no names, and for a part.
     """
 
     dataset: Path | Url
@@ -60,6 +61,7 @@ class PackReport:
     remarks: Mapping[str, int] = field(default_factory=dict)
     part: str | None = None
     missing: int = 0
+    classes: tuple[str, ...] | None = None
 
 
 def dataset_report(output: Output, manifest: Manifest, *, packed: int = 0, complete_before: bool = False) -> PackReport:
@@ -73,4 +75,5 @@ def dataset_report(output: Output, manifest: Manifest, *, packed: int = 0, compl
         bytes=manifest.bytes,
         rejects=manifest.rejects,
         duplicates=manifest.duplicates,
+        classes=manifest.classes,
     )

@@ -21,6 +21,7 @@ from packtrain._remote.urls import Url, place_of
 
 from .engine import Engine
 from .listing import Listing
+from .lists.folder import doubt_classes
 from .lists.reader import read_list
 from .merge_notes import merge_notes, remove_leftovers, remove_notes
 from .notes import PARTS, note_path, read_facts, without_note
@@ -48,6 +49,7 @@ def pack(
     engine: Engine | None = None,
     part: Part | str | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
 ) -> PackReport:
     """Packs a list of images, or an image folder, into a dataset.
 
@@ -81,6 +83,7 @@ def pack(
             array, see `Part.parse`. None packs everything, with nobody else at work in `out`, and merges.
         on_progress: Called in the calling process when a shard is begun, about five times a second per worker, and
             after each shard.
+        on_warning: Called before packing begins, with each warning for the user: a sentence, and what to do.
 
     Returns:
         What was done, and what the dataset holds.
@@ -103,6 +106,7 @@ def pack(
         workers = 1 if engine is None else sys.maxsize
     part = _part_of(part, engine)
     check_run(workers, on_progress)
+    function("on_warning", on_warning)
     flag("retry_rejects", retry_rejects)
     if retry_rejects and part is not None:
         # A merge reads notes of finished shards, and so may others; whoever replaces these must be alone.
@@ -126,6 +130,9 @@ def pack(
             allow_empty=options.allow_empty,
         )
         limit = reject_limit(max_rejects, images.lines)
+        folders = images.classes if options.classes is None and path.is_dir() else None
+        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(target))):
+            on_warning(doubt)
         return pack_listing(
             images,
             output,

@@ -7,6 +7,8 @@ are errors, because nobody could know which images are missing or how often they
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +29,12 @@ OTHER_SUFFIXES: Final = (
 IMAGE_SUFFIXES: Final = TORCHVISION_SUFFIXES + OTHER_SUFFIXES
 
 _NAMED: Final = 5
+_PARTS: Final = frozenset(
+    {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
+)
+"""Names of folders that hold a part of a dataset."""
+_SIDES: Final = frozenset({"image", "images", "img", "imgs", "label", "labels", "mask", "masks", "annotations"})
+"""Names of folders that hold one side of each sample."""
 
 
 class FolderImage(NamedTuple):
@@ -102,6 +110,30 @@ def list_images(folder: Path, *, leave_out: Path | None = None) -> list[FolderIm
     if not paths:
         raise ListError(f"{folder} has no images")
     return [FolderImage(path, None) for path in paths]
+
+
+def doubt_classes(folder: Path, names: Sequence[str], out: str) -> str | None:
+    """Says that class folders look like something else, and what to type then; None if they do not.
+
+    One class among others may well be called ``test``; the class folders of a dataset are not all called like that.
+
+    Args:
+        folder: The image folder.
+        names: The names of its class folders.
+        out: Where it is packed to.
+    """
+    words = {re.sub(r"[\W\d_]+", "", name.casefold()) for name in names}
+    if not words <= _PARTS | _SIDES:
+        return None
+    taken = f"each folder in {folder} is taken for a class, but by name ({', '.join(names[:_NAMED])})"
+    if words & _PARTS:
+        part = names[0]
+        line = shlex.join(["packtrain", "pack", os.path.join(folder, part), f"{out}-{part}"])
+        return f"{taken} they are parts of a dataset. To pack each part by itself: {line}"
+    return (
+        f"{taken} they are sides of one sample. To pack images with their masks or labels, give a list with a column "
+        f"for each: {shlex.join(['packtrain', 'pack', 'train.csv', out])} --image image --mask mask"
+    )
 
 
 def _numbered(folder: Path, names: Sequence[str], found: Sequence[str]) -> dict[str, int]:

@@ -160,6 +160,34 @@ def test_an_image_folder(run: Run, tmp_path: Path) -> None:
     assert opened.classes == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("names", "classes", "warning"),
+    [
+        (["val", "train"], "2 classes: train, val", "parts of a dataset. To pack each part by itself: {line}\n"),
+        (["Train_2017"], "1 class: Train_2017", "parts of a dataset. To pack each part by itself: {line}\n"),
+        (["images", "masks"], "2 classes: images, masks", "pack train.csv '{out}' --image image --mask mask\n"),
+        (["test", "cat"], "2 classes: cat, test", ""),
+        (["f", "e", "d", "c", "b", "a"], "6 classes: a, b, c, d, e, ...", ""),
+    ],
+)
+def test_classes_are_named_and_parts_of_a_dataset_are_no_classes(
+    run: Run, tmp_path: Path, names: list[str], classes: str, warning: str
+) -> None:
+    photos, out = tmp_path / "my photos", tmp_path / "my set"
+    for name in names:
+        (photos / name).mkdir(parents=True)
+        (photos / name / "1.jpg").write_bytes(encoded(picture(1)))
+    first = min(names)
+    line = f"packtrain pack '{photos}/{first}' '{out}-{first}'"
+    outcome = run("pack", photos, out, "--format", "tar")
+    assert (outcome.code, outcome.out.splitlines()[1]) == (0, classes)
+    assert outcome.err.endswith(warning.format(line=line, out=out))
+    assert bool(outcome.err) == bool(warning)
+    (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
+    assert run("pack", photos, tmp_path / "named", "--classes", tmp_path / "classes.txt").err == ""
+    assert run("pack", photos, tmp_path / "plain", "--labels", "none").err == ""
+
+
 def test_refused_and_repeated_lines_are_mentioned(run: Run, images: Path, tmp_path: Path) -> None:
     listing = tmp_path / "train.txt"
     listing.write_text(images.read_text() + "image 0.jpg 0\nmissing.jpg 1\n")
@@ -192,6 +220,7 @@ class TestJson:
             "remarks": {},
             "part": None,
             "missing": 0,
+            "classes": None,
         }
 
     def test_so_is_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
