@@ -123,7 +123,7 @@ def _options(
     return ConvertOptions(
         format=format_,
         store=None if store is None else StoreOptions(store, **({"mode": _mode(source)} | given)),
-        shard_bytes=None if shard_size is None else parse_bytes(shard_size),
+        shard_bytes=None if shard_size is None else parse_bytes("shard_size", shard_size),
         seed=None if keep_order else seed or 0,
     )
 

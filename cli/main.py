@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from .output import run
+from .words import Group
 
 COMMANDS: Final = {
     "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
@@ -23,7 +24,7 @@ COMMANDS: Final = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
 

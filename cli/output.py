@@ -24,6 +24,8 @@ from packtrain._core.printable import one_line, printable
 from packtrain._core.sizes import size
 from packtrain._remote.urls import Url
 
+from .words import as_typed, command_of
+
 _LOG_SECONDS: Final = 10.0
 _ERASE: Final = "\r\x1b[K"
 
@@ -152,6 +154,8 @@ def print_json(value: Any) -> None:
 def warn(message: str | None) -> None:
     """Prints a warning on standard error; None prints nothing."""
     if message:
+        if context := click.get_current_context(silent=True):
+            message = as_typed(message, context.command)
         say(f"warning: {message}", err=True, colour="yellow")
 
 
@@ -181,7 +185,7 @@ def run(command: click.Command) -> NoReturn:
         say("stopped; run the same command to continue", err=True)
         sys.exit(130)
     except PacktrainError as error:
-        _end(error, str(error), as_json)
+        _end(error, as_typed(str(error), command_of(command, sys.argv[1:])), as_json)
     except BrokenPipeError:
         # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
 
@@ -108,8 +109,8 @@ def command(
         _cannot_run(words[0], "not found", _NOT_FOUND)
     options = StageOptions(
         to=to,
-        budget=None if budget is None else parse_bytes(budget),
-        reserve=None if reserve is None else parse_bytes(reserve),
+        budget=None if budget is None else parse_bytes("budget", budget),
+        reserve=None if reserve is None else parse_bytes("reserve", reserve),
         grace=parse_seconds(grace or ("0" if words else "1h")),
         partial=partial,
         warm=warm,
@@ -153,7 +154,7 @@ def parse_seconds(text: str) -> float:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text, re.IGNORECASE)
     if not found:
-        raise UsageError(f"time {text!r}: expected seconds, or a number with a unit such as 30m or 1h")
+        raise unexpected("grace", text, "seconds, or a number with a unit such as 30m or 1h")
     return float(found[1]) * _UNITS[found[2].lower()]
 
 

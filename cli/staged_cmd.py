@@ -18,6 +18,7 @@ from packtrain._remote.urls import is_address
 from .output import print_json, say, warn
 from .paths import PATH
 from .stage_cmd import PLACE, stage_progress
+from .words import Group
 
 if TYPE_CHECKING:
     from packtrain._staging.inventory import Entry
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe until")
 
 
-@click.group("staged", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("staged", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Manage the copies that `packtrain stage` has made.
 

@@ -1,13 +1,17 @@
-"""Arguments of commands that take more or fewer of them, depending on their options."""
+"""Words of the command line: names of commands and options, and arguments whose number depends on options."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import click
+from typing_extensions import override
+
+from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)
 
@@ -17,3 +21,37 @@ def named(words: Sequence[Word], *names: str) -> Sequence[Word]:
     if len(words) != len(names) or not all(words):
         raise click.UsageError(f"expected {' '.join(names)}, found {shlex.join(map(str, words)) or 'nothing'}")
     return words
+
+
+class Group(click.Group):
+    """A command that has commands, and suggests one for a word that is none."""
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], known)}")
+        return super().resolve_command(ctx, args)
+
+
+def command_of(command: click.Command, words: Sequence[str]) -> click.Command:
+    """The command that these words of the command line are for: `command`, or one inside that group."""
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word) or command
+    return command
+
+
+def as_typed(message: str, command: click.Command) -> str:
+    """Calls the options of a command in a message of the library as people type them.
+
+    The library calls its arguments ``NAME=VALUE`` where a message begins, and NAME in backticks.
+    """
+    for option in command.params:
+        if isinstance(option, click.Option):
+            typed = max(option.opts, key=len)
+            names = f"(?:{option.name}|{typed.lstrip('-').replace('-', '_')})"
+            message = re.sub(rf"\A{names}(?==)|(?<=`){names}(?=`)", typed, message)
+    return message

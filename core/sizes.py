@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .errors import UsageError
+from .arguments import unexpected
 
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -20,8 +20,8 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def parse_bytes(text: str) -> int:
-    """Reads ``512MiB``, ``1.5GB`` or ``1000`` as a number of bytes.
+def parse_bytes(name: str, text: str) -> int:
+    """Reads ``512MiB``, ``1.5GB`` or ``1000`` as a number of bytes. An error calls the argument `name`.
 
     Raises:
         UsageError: `text` is not a number of bytes.
@@ -29,7 +29,7 @@ def parse_bytes(text: str) -> int:
     # A float holds 15 digits exactly.
     found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     if not found or (found[3] and not found[2]):
-        raise UsageError(f"size {text!r}: expected a number with a unit, such as 512MiB or 2GB")
+        raise unexpected(name, text, "a number with a unit, such as 512MiB or 2GB")
     unit = found[2].upper()
     return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))
 

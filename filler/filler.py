@@ -244,7 +244,7 @@ class Filler:
             raise UsageError(
                 f"budget={size(self._options.budget_bytes)} is too small: with shards of {size(shard)} in "
                 f"{self._info.format}, a headroom of {self._options.headroom:.0%} has to hold {size(self._need)} while "
-                f"a shard is written. Give at least {size(least)}, a smaller shard_size, or a larger headroom"
+                f"a shard is written. Give at least {size(least)}, a smaller `shard_size`, or a larger `headroom`"
             )
 
     def _refuse(self, cost: int) -> None:

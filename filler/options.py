@@ -65,8 +65,8 @@ class FillOptions:
         if shard_size < _SMALLEST or 2 * shard_size > budget * self.headroom:
             raise UsageError(
                 f"shard_size={size(shard_size)}: at least {size(_SMALLEST)}, and two shards must fit into the "
-                f"headroom, {self.headroom:.0%} of a budget of {size(budget)}. Raise the budget, or give a smaller "
-                "shard_size"
+                f"headroom, {self.headroom:.0%} of a budget of {size(budget)}. Raise `budget`, or give a smaller "
+                "`shard_size`"
             )
 
     @property
@@ -94,4 +94,4 @@ class FillOptions:
 
 
 def _bytes(name: str, value: int | str) -> int:
-    return parse_bytes(value) if isinstance(value, str) else whole(name, value, 1)
+    return parse_bytes(name, value) if isinstance(value, str) else whole(name, value, 1)

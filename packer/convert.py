@@ -59,7 +59,7 @@ class ConvertOptions:
         if self.store is not None:
             instance("store", self.store, StoreOptions, *STORE_MODES)
         if isinstance(self.shard_bytes, str):
-            object.__setattr__(self, "shard_bytes", parse_bytes(self.shard_bytes))
+            object.__setattr__(self, "shard_bytes", parse_bytes("shard_bytes", self.shard_bytes))
         if self.shard_bytes is not None:
             object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1, MOST))
         if self.seed is not None:
@@ -120,7 +120,7 @@ def convert(
         require_usable(folder)
     if _is_dataset(source):
         if fields or masks or label is not None:
-            raise UsageError(f"{source} is a dataset, whose fields are known: leave out fields, masks and label")
+            raise UsageError(f"{source} is a dataset, whose fields are known: leave out `fields`, `masks` and `label`")
         dataset = path_of("source", source)
         _require_apart(dataset, folder)
         return _convert(dataset, folder, options, workers, max_rejects, on_progress)

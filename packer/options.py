@@ -104,7 +104,9 @@ class Columns:
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
         if self.image is None and not names:
-            raise UsageError("no column is named that is to be stored: name at least one, such as image=COLUMN")
+            raise UsageError(
+                "no column is named that is to be stored: name at least one, such as that of the images (`image`)"
+            )
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(f"two fields are called {name!r}: give one of them another name")
@@ -167,17 +169,19 @@ class PackOptions:
         for name in ("label_names", "allow_empty"):
             flag(name, getattr(self, name))
         if (self.label_names or self.classes is not None) and str(self.labels) != "int":
-            raise UsageError(f"class names need labels int, not {self.labels}")
+            raise UsageError(f"`classes` needs `labels` int, not {self.labels}")
         _require_used(self.store)
 
     def _fit_labels(self, columns: Columns) -> None:
         """Brings labels and the column of labels together."""
         if columns.label is None:
             if str(self.labels) not in ("int", "none") or self.label_names or self.classes is not None:
-                raise UsageError("labels are asked for, but no column holds them: name it with --label")
+                raise UsageError("`labels` are asked for, but no column holds them: name it with `label`")
             object.__setattr__(self, "labels", LabelSpec("none"))
         elif self.labels.kind == "none":
-            raise UsageError(f"column {columns.label!r} is to be the label, but labels are none: leave out one of them")
+            raise UsageError(
+                f"column {columns.label!r} is to be the label, but `labels` is none: leave out one of them"
+            )
 
     def _take_texts(self) -> None:
         taken: dict[str, Any] = {}
@@ -192,7 +196,7 @@ class PackOptions:
                 choice("labels", self.labels, _LABELS)
                 raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
         if isinstance(self.shard_bytes, str):
-            taken["shard_bytes"] = parse_bytes(self.shard_bytes)
+            taken["shard_bytes"] = parse_bytes("shard_bytes", self.shard_bytes)
         if self.classes is not None:
             taken["classes"] = path_of("classes", self.classes)
         if self.root is not None:
@@ -206,13 +210,13 @@ def _require_used(store: StoreOptions) -> None:
     """Refuses options that the store mode ignores or cannot fulfil. A dataset on disk may have them all the same."""
     if store.store != "jpeg" and store.quality != StoreOptions.quality:
         raise UsageError(
-            f"quality {store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "
+            f"quality={store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "
             "--store jpeg"
         )
     if store.store == "jpeg" and store.resize is not None:
         resize = ResizeRule.parse(store.resize)
         if resize.rule == "exact" and max(resize.width, resize.height) > LARGEST_JPEG_SIDE:
-            raise UsageError(f"resize {store.resize!r}: the sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+            raise UsageError(f"resize={store.resize!r}: the sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
 
 
 def usual_shard_bytes(total: int) -> int:

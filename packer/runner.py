@@ -111,7 +111,7 @@ def pack(
     if retry_rejects and part is not None:
         # A merge reads notes of finished shards, and so may others; whoever replaces these must be alone.
         raise UsageError(
-            "--retry-rejects replaces finished shards, which a part cannot do beside others: run it without --part"
+            "`retry_rejects` replaces finished shards, which a part cannot do beside others: leave out `part`"
         )
     target, listed = place_of("out", out), place_of("source", source)
     if engine is not None:
@@ -152,7 +152,7 @@ def _part_of(part: Part | str | None, engine: Engine | None) -> Part | None:
     part = Part.parse(part) if isinstance(part, str) else part
     instance("part", part, Part)
     if engine is not None:
-        raise UsageError("a cluster packs all parts: leave out part, or engine")
+        raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
     return part
 
 

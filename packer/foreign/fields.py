@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Self
 
-from packtrain._core.arguments import choice
+from packtrain._core.arguments import choice, unexpected
 from packtrain._core.errors import UsageError
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import PIXEL_MODES
@@ -53,10 +53,10 @@ class FieldRule:
         """
         found = re.fullmatch(r"([^=:]+)=\.?([^=:/\s]+)(?::([a-z]+))?", text)
         if not found:
-            raise UsageError(f"{text!r} is no field: expected NAME=EXT or NAME=EXT:KIND, such as seg=seg.png:mask")
+            raise unexpected("fields", text, "NAME=EXT or NAME=EXT:KIND, such as seg=seg.png:mask")
         name, extension, kind = found[1], found[2].lower(), found[3]
-        if kind is not None:
-            choice("kind", kind, KINDS)
+        if kind is not None and kind not in KINDS:
+            raise unexpected("fields", text, f"one of {', '.join(KINDS)} behind the colon{did_you_mean(kind, KINDS)}")
         if name != IMAGE:
             check_name(name)
         return cls(name, extension, kind)
@@ -84,7 +84,7 @@ class LabelRule:
         """
         extension, colon, key = text.removeprefix(".").partition(":")
         if not extension or (colon and not key):
-            raise UsageError(f"{text!r} is no label: expected EXT or EXT:KEY, such as cls or json:class_id")
+            raise unexpected("label", text, "EXT or EXT:KEY, such as cls or json:class_id")
         return cls(extension.lower(), key or None)
 
 
@@ -110,7 +110,7 @@ class Rules:
         choice("mode", self.mode, PIXEL_MODES)
         for extension, count in Counter(rule.extension for rule in self.fields).items():
             if count > 1:
-                raise UsageError(f"two fields for the extension {extension}")
+                raise UsageError(f"`fields`: two are for the extension {extension}")
         if not self.labels and self.label is not None:
             raise UsageError("a label, and a dataset without labels: leave one of them out")
 
@@ -177,7 +177,7 @@ class Rules:
         names = {self._name(extension) for extension in known}
         for mask in self.masks:
             if mask not in names:
-                raise UsageError(f"there is no field {mask!r}, which is to be a mask{did_you_mean(mask, names)}")
+                raise UsageError(f"`masks`: there is no field {mask!r}{did_you_mean(mask, names)}")
 
     def names(self, extensions: Iterable[str]) -> dict[str, str]:
         """Finds the field of each extension. Returns their names by extension, without that of the label.

@@ -170,7 +170,7 @@ def index_shards(
     out = place_of("out", out)
     sources = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
     if base is not None and not update:
-        raise UsageError("base (--base) says where the shards of an indexed dataset are now: add update (--update)")
+        raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
     with closing(object_store()) as objects:
         run = _Run(workers, max_rejects, on_progress, objects)
         places = find_places(sources, objects) if sources or not update else []
@@ -195,8 +195,7 @@ def _update(
         )
     if rules != Rules():
         raise UsageError(
-            "an update keeps to what the extensions meant at first: leave out fields, masks, label and mode (--field, "
-            "--mask, --label, --mode)"
+            "an update keeps to what the extensions meant at first: leave out `fields`, `masks`, `label` and `mode`"
         )
     moved = None if base is None else place_of("base", base)
     if isinstance(moved, Path):

@@ -58,7 +58,7 @@ def budget_of(budget: str | int | None) -> int | None:
         UsageError: It is no number of bytes.
     """
     if isinstance(budget, str):
-        return parse_bytes(budget)
+        return parse_bytes("budget", budget)
     if budget is None:
         return None
     try:

@@ -123,7 +123,7 @@ class _Search:
         if trial is None:
             raise UsageError(
                 f"seconds={seconds:g}: half of that was not enough for {MIN_BATCHES} batches of "
-                f"{self._options.batch_size}. Give more time, or a smaller batch_size"
+                f"{self._options.batch_size}. Give more, or a smaller `batch_size`"
             )
         return trial
 
@@ -146,7 +146,7 @@ class _Search:
             enough = math.ceil(1.3 * (needed + self._options.seconds - left))
             raise UsageError(
                 f"seconds={self._options.seconds:g} is too little: {trials} measurements of {MIN_BATCHES} batches take "
-                f"{needed:.0f} s here. Give at least {enough}, or a smaller batch_size"
+                f"{needed:.0f} s here. Give at least {enough}, or a smaller `batch_size`"
             )
         self._trial_seconds = max(shortest(usual), min(_MAX_TRIAL_SECONDS, left / (_TURNS * trials)))
 

@@ -53,6 +53,6 @@ def tune(
     if result is None:
         raise UsageError(
             f"nothing could be measured in {options.seconds:g} s, although the first trial suggested otherwise: the "
-            "host is probably busy. Give more seconds"
+            "host is probably busy. Give more `seconds`"
         )
     return result

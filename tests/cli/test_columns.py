@@ -98,7 +98,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no masks to store": (["--text", "t", "--mask-store", "raw"], "--mask-store is for masks, but there is no --mask"),
     "only a label": (["--label", "y"], "name at least one"),
     "two of one name": (["--text", "t", "--json-field", "t"], "two fields are called 't'"),
-    "labels without a column": (["--image", "path", "--labels", "float"], "name it with --label"),
+    "labels without a column": (["--image", "path", "--labels", "float"], "name it with `--label`"),
     "an unknown column": (["--image", "pth"], "train.csv has no column 'pth', but path, class; did you mean 'path'?"),
 }
 

@@ -112,12 +112,12 @@ class TestErrors:
         outcome = run("stage", dataset, "--to", place, "--budget", "10K")
         assert (outcome.code, outcome.out) == (1, "")
         assert f"{dataset} takes " in outcome.err
-        assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise it (`budget`)" in outcome.err
+        assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise it (`--budget`)" in outcome.err
 
     def test_more_is_to_stay_free_than_there_is(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--reserve", "4000T", "--json")
         assert (outcome.code, outcome.json["error"]) == (1, "NoRoom")
-        assert "must stay free (`reserve`)" in outcome.err
+        assert "must stay free (`--reserve`)" in outcome.err
 
     def test_no_dataset(self, run: Run, place: Path) -> None:
         outcome = run("stage", place, "--to", place)
@@ -132,9 +132,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--budget", "many"], "size 'many': expected a number with a unit"),
-            (["--reserve", "-1"], "size '-1'"),
-            (["--grace", "soon"], "time 'soon': expected seconds, or a number with a unit"),
+            (["--budget", "many"], "--budget='many': expected a number with a unit"),
+            (["--reserve", "-1"], "--reserve='-1'"),
+            (["--grace", "soon"], "--grace='soon': expected seconds, or a number with a unit"),
             (["--threads", "0"], "--threads"),
             (["--bugdet", "1G"], "--bugdet"),
             (["python", "train.py"], "unexpected extra arguments (python train.py)"),

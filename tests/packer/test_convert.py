@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused(dataset: Packed, listing: Path, tmp_path: 
         with pytest.raises((UsageError, OutputConflict), match="choose another folder"):
             convert(source, out)
         assert tree(source) == before
-    with pytest.raises(UsageError, match="leave out fields"):
+    with pytest.raises(UsageError, match="leave out `fields`"):
         convert(source, tmp_path / "out", label="cls")
     convert(source, tmp_path / "out")
     with pytest.raises(OutputConflict, match="another plan"):

@@ -434,7 +434,7 @@ class TestMerge:
             pack(listing, tmp_path / "out", OPTIONS, part=part, max_rejects=1)
         (tmp_path / "images" / "image 5.jpg").write_bytes(good)
         before = tree(tmp_path / "out")
-        with pytest.raises(UsageError, match=r"--retry-rejects replaces finished shards.* run it without --part"):
+        with pytest.raises(UsageError, match=r"`retry_rejects` replaces finished shards.* leave out `part`"):
             pack(listing, tmp_path / "out", OPTIONS, part="1/3", retry_rejects=True)
         assert tree(tmp_path / "out") == before
         assert pack(listing, tmp_path / "out", OPTIONS, max_rejects=0, retry_rejects=True).packed == 1

@@ -122,7 +122,7 @@ def test_names_and_kinds_can_be_given(tmp_path: Path) -> None:
         ({"fields": ["x=jpgg"]}, "did you mean 'jpg'"),
         ({"fields": ["Ä=jpg"]}, "cannot be the name"),
         ({"fields": ["jpg"]}, "expected NAME=EXT"),
-        ({"fields": ["a=jpg", "b=jpg"]}, "two fields for the extension jpg"),
+        ({"fields": ["a=jpg", "b=jpg"]}, "`fields`: two are for the extension jpg"),
         ({"fields": ["a=jpg", "a=txt"]}, "would both be the field 'a'"),
         ({"fields": ["a=jpg:picture"]}, "expected"),
         ({"masks": ["segg"]}, "there is no field 'segg'"),
@@ -448,7 +448,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
         index_shards(shards, tmp_path / "out")
     with pytest.raises(OutputConflict, match="Leave out --update"):
         index_shards(shards, tmp_path / "new", update=True)
-    with pytest.raises(UsageError, match=r"leave out fields, masks, label and mode \(--field"):
+    with pytest.raises(UsageError, match="leave out `fields`, `masks`, `label` and `mode`"):
         index_shards(shards, tmp_path / "out", update=True, masks=["seg"])
 
 

@@ -536,9 +536,9 @@ def test_the_digest_is_that_of_the_file(tmp_path: Path) -> None:
 
 def test_labels_and_columns_have_to_fit() -> None:
     assert str(PackOptions(columns=Columns("path")).labels) == "none"
-    with pytest.raises(UsageError, match="no column holds them: name it with --label"):
+    with pytest.raises(UsageError, match="no column holds them: name it with `label`"):
         PackOptions(columns=Columns("path"), labels="float")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="column 'y' is to be the label, but labels are none"):
+    with pytest.raises(UsageError, match="column 'y' is to be the label, but `labels` is none"):
         PackOptions(columns=Columns("path", "y"), labels="none")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="name at least one"):
         Columns(None, "y")

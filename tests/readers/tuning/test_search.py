@@ -173,7 +173,7 @@ class TestChoice:
         assert Host(by_cores(4, 100), start=1.0).tuned(TuneOptions(seconds=needed)).default is not None
 
     def test_not_even_the_first_trial_is_possible(self) -> None:
-        with pytest.raises(UsageError, match="smaller batch_size"):
+        with pytest.raises(UsageError, match="smaller `batch_size`"):
             Host(by_cores(1, 1)).tuned(TuneOptions(seconds=60))
 
     @pytest.mark.parametrize("enough", [1, 2, 3, 4])
