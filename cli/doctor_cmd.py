@@ -37,13 +37,16 @@ def _show(report: DoctorReport) -> None:
     say("\n".join(f"{name:<10} {text}" for name, text in _environment(report.facts)))
     if report.facts.decoders:
         say("\n".join(["", *_speeds(report.facts)]))
+    if report.well:
+        say("\nall is well: nothing would make packtrain read faster here")
     for advice in report.advice:
-        say("\nbroken:" if advice.broken else "\nbetter:", colour="red" if advice.broken else "green", end=" ")
+        kind, colour = (
+            ("broken", "red") if advice.broken else ("optional", None) if advice.optional else ("better", "green")
+        )
+        say(f"\n{kind}:", colour=colour, end=" ")
         say(advice.text)
         if advice.command:
             say(f"    {advice.command}")
-    if not report.advice:
-        say("\nthere is nothing to improve here")
 
 
 def _environment(facts: MachineFacts) -> list[tuple[str, str]]:

@@ -22,11 +22,13 @@ class Advice:
         text: What is wrong and what it costs.
         command: Shell command that fixes it; None if no command can.
         broken: True if images cannot be read reliably until this is fixed.
+        optional: True if packtrain itself reads no faster with it; the text says who does.
     """
 
     text: str
     command: str | None
     broken: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class DoctorReport:
         """True if images cannot be read reliably until something is fixed."""
         return any(advice.broken for advice in self.advice)
 
+    @property
+    def well(self) -> bool:
+        """True if nothing would make packtrain's own reading more reliable or faster."""
+        return all(advice.optional for advice in self.advice)
+
 
 def examine(seconds: float = 0.2) -> DoctorReport:
     """Inspects this machine and measures its decoders, spending `seconds` on each of three figures per decoder."""
@@ -53,24 +60,38 @@ def examine(seconds: float = 0.2) -> DoctorReport:
     return DoctorReport(facts, tuple(advise(facts)))
 
 
-def advise(facts: MachineFacts) -> Iterator[Advice]:
+def advise(facts: MachineFacts) -> list[Advice]:
     """What would repair or speed up reading on a machine with these facts, the most serious first."""
+    return sorted(_advice(facts), key=lambda advice: (not advice.broken, advice.optional))
+
+
+def _advice(facts: MachineFacts) -> Iterator[Advice]:
     if facts.pillow_problem:
         yield Advice(facts.pillow_problem, _replace_pillow(facts), broken=True)
     elif facts.avx2 and facts.pillow is not None and not facts.pillow.startswith("pillow-simd"):
+        users = (
+            "packtrain's own transforms resize without Pillow here and gain nothing; `pack --resize`, and transforms "
+            "that are not packtrain's, do"
+            if facts.resizes
+            else "without the C extension, that is how images are resized here"
+        )
         yield Advice(
-            "pillow-simd resizes three to five times as fast as Pillow on this processor. That matters for transforms "
-            "that are not packtrain's, and without the C extension. It decodes to the same pixels; when it resizes a "
-            "photograph (bilinear), one value in twenty differs from Pillow's, by 1 of 255",
+            f"pillow-simd resizes three to five times as fast as Pillow on this processor: {users}. It decodes to the "
+            "same pixels; when it resizes a photograph (bilinear), one value in twenty differs from Pillow's, by 1 of "
+            "255",
             _replace_pillow(facts),
+            optional=facts.resizes,
         )
     yield from _advise_on_decoders(facts)
     if facts.shm_bytes is None or facts.shm_bytes < _SMALL_SHM:
         state = "missing" if facts.shm_bytes is None else f"only {facts.shm_bytes >> 20} MiB large"
         yield Advice(
-            f"/dev/shm is {state}: the workers of torch's DataLoader pass batches through it and die with a bus error "
-            "when it is full. Docker's default is 64 MiB: start the container with --shm-size=8g; without Docker:",
+            f"/dev/shm is {state}: packtrain's Loader does without it, but the workers of torch's DataLoader pass "
+            "batches through it and die with a bus error when it is full, and `packtrain stage` copies to it unless "
+            "told otherwise (--to). Docker's default is 64 MiB: start the container with --shm-size=8g; without "
+            "Docker:",
             "mount -o remount,size=8g /dev/shm" if facts.shm_bytes else None,
+            optional=True,
         )
     if facts.cores == 1:
         yield Advice(

@@ -55,7 +55,8 @@ def _waiting(best: SettingResult, options: TuneOptions, target: TuneTarget) -> s
         remedies += ", and so would packing smaller (--store jpeg --resize short=256) or decoded (--store raw) images"
     return (
         f"no setting keeps up: {step} takes {needed:,.0f} images/s, and the best setting delivers {best.rate:,.0f}, so "
-        f"the step waits {best.wait_share:.0%} of the time; {remedies}. `packtrain doctor` says what is missing here"
+        f"the step waits {best.wait_share:.0%} of the time; {remedies}. `packtrain doctor` says whether anything is "
+        "missing here"
     )
 
 

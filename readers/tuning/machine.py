@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from packtrain._codec import native
+from packtrain._codec import native, resizing
 from packtrain._codec.decoders import DECODERS, candidates, decoder
 from packtrain._codec.pillow import pillow_conflict, pillow_version
 from packtrain._core.cores import available_cores
@@ -58,6 +58,7 @@ class MachineFacts:
         shm_bytes: Size of /dev/shm in bytes; None if there is none.
         shm_free: Free bytes in /dev/shm; None if there is none.
         decoders: All decoders that packtrain knows, in its order; empty without Pillow, which all of them need.
+        resizes: True if packtrain resizes with its extension, and not with Pillow.
         gpu: What decodes on the GPU; None if there is no GPU, or no Pillow to compare with.
         dali: NVIDIA DALI on the CPU; None if it is not installed, or there is no Pillow to compare with.
     """
@@ -72,6 +73,7 @@ class MachineFacts:
     shm_bytes: int | None
     shm_free: int | None
     decoders: tuple[DecoderFacts, ...]
+    resizes: bool = False
     gpu: TrialFacts | None = None
     dali: TrialFacts | None = None
 
@@ -95,6 +97,7 @@ def find_facts(seconds: float) -> MachineFacts:
         shm_bytes=shm_bytes,
         shm_free=shm_free,
         decoders=tuple(_decoders(seconds)) if pillow else (),
+        resizes=pillow is not None and resizing.style() is not None,
         gpu=find_gpu() if pillow else None,
         dali=find_dali() if pillow else None,
     )

@@ -43,6 +43,7 @@ WELL = MachineFacts(
     shm_bytes=8 << 30,
     shm_free=1 << 30,
     decoders=(PILLOW, EXTENSION, SIMPLEJPEG, ACCIMAGE),
+    resizes=True,
 )
 PLAIN = replace(WELL, pillow="Pillow 13.0.0, libjpeg-turbo 3.2.0")
 
@@ -50,7 +51,7 @@ PLAIN = replace(WELL, pillow="Pillow 13.0.0, libjpeg-turbo 3.2.0")
 def without_extension(problem: str, version: str | None = None, to_install: tuple[str, ...] = ()) -> MachineFacts:
     extension = replace(EXTENSION, version=version, auto=False, problem=problem, speed=None)
     decoders = (PILLOW, extension, replace(SIMPLEJPEG, auto=True), ACCIMAGE)
-    return replace(WELL, decoders=decoders, to_install=to_install)
+    return replace(WELL, decoders=decoders, to_install=to_install, resizes=False)
 
 
 def only(facts: MachineFacts) -> Advice:
@@ -75,6 +76,12 @@ class TestAdvice:
         assert build.startswith('CC="cc -mavx2" ')
         assert build.endswith(" --no-binary pillow-simd pillow-simd")
         assert not advice.broken
+
+    def test_pillow_simd_is_optional_where_packtrain_resizes_without_pillow(self) -> None:
+        advice = only(PLAIN)
+        assert advice.optional and "packtrain's own transforms resize without Pillow here" in advice.text
+        advice = only(replace(PLAIN, resizes=False))
+        assert not advice.optional and "that is how images are resized here" in advice.text
 
     def test_both_pillows_are_broken(self) -> None:
         for avx2, end in ((True, "--no-binary pillow-simd pillow-simd"), (False, " install pillow")):
@@ -208,17 +215,27 @@ class TestCommand:
             "  accimage     not installed",
             "* taken by decoder='auto'",
         ]
-        assert verdict == "there is nothing to improve here\n"
+        assert verdict == "all is well: nothing would make packtrain read faster here\n"
 
     def test_what_would_be_better_ends_with_the_command(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         on(replace(PLAIN, cores=1))
         outcome = run("doctor")
         assert outcome.code == 0
-        *_, swap, cores = outcome.out.split("\n\n")
-        first, second = swap.splitlines()
-        assert first.startswith("better: pillow-simd ")
-        assert second == f"    {only(PLAIN).command}"
+        *_, table, cores, swap = outcome.out.split("\n\n")
+        assert "all is well" not in table
         assert cores.startswith("better: this process may use 1 of 64 core(s)")
+        first, second = swap.splitlines()
+        assert first.startswith("optional: pillow-simd ")
+        assert second == f"    {only(PLAIN).command}"
+
+    def test_all_is_well_where_only_others_would_be_faster(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
+        on(replace(PLAIN, shm_bytes=1 << 20))
+        *_, verdict, swap, shm = run("doctor").out.split("\n\n")
+        assert verdict == "all is well: nothing would make packtrain read faster here"
+        assert swap.startswith("optional: pillow-simd ")
+        assert shm.startswith("optional: /dev/shm is only 1 MiB large: packtrain's Loader does without it, ")
+        on(without_extension("missing"))
+        assert "all is well" not in run("doctor").out and "better: the C extension" in run("doctor").out
 
     def test_what_decodes_beside_the_decoders(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         on(WELL)
@@ -253,6 +270,7 @@ class TestCommand:
         facts, advice = outcome.json["facts"], outcome.json["advice"]
         assert outcome.code == any(each["broken"] for each in advice)
         assert facts["pillow"] == pillow_version()
+        assert facts["resizes"] == (native.extension is not None)
         assert facts["versions"]["packtrain"] == metadata.version("packtrain")
         assert facts["versions"].get("libjpeg") == (native.extension and native.extension.LOADED)
         assert facts["cores"] <= len(os.sched_getaffinity(0))
