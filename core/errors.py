@@ -5,7 +5,7 @@
     ├── MissingDependency       a package this call needs is not installed
     ├── PackError               packing cannot start or continue
     │   ├── ListError           the list itself is unusable
-    │   ├── OutputConflict      the output folder holds something else, or another packer is working in it
+    │   ├── OutputConflict      the output folder holds something else, or another packer or filler is working in it
     │   ├── TooManyRejects      more lines were refused than --max-rejects allows
     │   ├── ShardFailed         a shard failed for a reason other than the content of its images
     │   └── NoSpace             the file system is full
@@ -60,7 +60,7 @@ class ListError(PackError):
 
 
 class OutputConflict(PackError):
-    """The output folder holds something else, or another packer is working in it."""
+    """The output folder holds something else, or another packer or filler is working in it."""
 
 
 class TooManyRejects(PackError):

@@ -108,8 +108,8 @@ class GrowingCache:
                 in the cache, and ends with ``kill PID``; `status` has its PID.
 
         Raises:
-            UsageError: There is no budget, the source cannot be sent or imported, or a filler works there already.
-            OutputConflict: The folder holds something else, or other users can change it.
+            UsageError: There is no budget, or the source cannot be sent or imported.
+            OutputConflict: A filler works there already, the folder holds something else, or other users can change it.
             FillError: The filler cannot begin.
         """
         outlive = flag("outlive", outlive)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from packtrain._core.errors import NotADataset, UsageError
+from packtrain._core.errors import NotADataset, OutputConflict, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.generations import FILLER_LOCK, CacheInfo
 from packtrain._core.interrupts import postponed_ctrl_c
@@ -62,9 +62,9 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
             raises ends the filling.
 
     Raises:
-        UsageError: Another filler works there, the cache has another format or other fields, or the budget is too small
-            for shards of this size.
-        OutputConflict: The folder holds something else, or others can change it.
+        UsageError: The cache has another format or other fields, or the budget is too small for shards of this size.
+        OutputConflict: Another filler works there, the folder holds something else, or others can change it.
+        FillError: The source has never yielded a sample that can be stored, or its first samples differ.
         CorruptFile: The cache is damaged; the message says what to do.
         PackError: A file cannot be written, for another reason than a full disk, which is waited for; or the folder is
             another one than at the beginning.
@@ -87,12 +87,12 @@ def filler_lock(root: Path) -> Lock:
     """The lock that a filler holds on a cache.
 
     Raises:
-        UsageError: Another filler holds it.
+        OutputConflict: Another filler holds it.
     """
     try:
         return Lock(root / FILLER_LOCK, wait=False)
     except BlockingIOError as error:
-        raise UsageError(f"another filler works in {root}: stop it, or choose another folder") from error
+        raise OutputConflict(f"another filler works in {root}: stop it, or choose another folder") from error
 
 
 class Filler:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import FillError, UsageError
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field, check_array, image_field
 from packtrain._packer.lists.labels import LARGEST_FLOAT32, is_exact, rounded_label
@@ -60,11 +60,11 @@ class Form(NamedTuple):
         """The form that has room for samples of both.
 
         Raises:
-            UsageError: There is none; the message names the field.
+            FillError: There is none; the message names the field.
         """
         here, there = ({field.name: field for field in form.fields} for form in (self, other))
         for name in sorted(here.keys() ^ there.keys()):
-            raise UsageError(f"field {name}: some of the first samples have it and others do not. Yield it always")
+            raise FillError(f"field {name}: some of the first samples have it and others do not. Yield it always")
         fields = tuple(_joined(field, there[field.name]) for field in self.fields)
         return self._replace(fields=fields, labels=_joined_labels(self.labels, other.labels))
 
@@ -181,7 +181,7 @@ def _label_type(value: Any) -> LabelSpec:
 
 def _joined_labels(here: LabelSpec, there: LabelSpec) -> LabelSpec:
     if here.count != there.count or (here.kind == "none") != (there.kind == "none"):
-        raise UsageError(f"label: some of the first samples have {here} and others {there}. Make them alike")
+        raise FillError(f"label: some of the first samples have {here} and others {there}. Make them alike")
     return here if here.kind == "float" else there
 
 
@@ -222,7 +222,7 @@ def _joined(here: Field, there: Field) -> Field:
         shape = (None, *here.shape[1:])
         if fits_shape([size or 0 for size in there.shape], shape):
             return Field(here.name, "array", dtype=here.dtype, shape=shape)
-    raise UsageError(
+    raise FillError(
         f"field {here.name}: some of the first samples have {_described(here)} and others {_described(there)}, and "
         "only the first size may differ. Make them alike in the source, or give them different names"
     )

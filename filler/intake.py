@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkab
 
 import numpy as np
 
-from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.generations import CacheInfo
 from packtrain._packer.sources import Refused
 
@@ -88,8 +88,8 @@ class Intake:
             idle: Called at least every 0.1 s while the source has nothing.
 
         Raises:
-            UsageError: The first samples differ, or none of them can be stored, or the source has none; or what it
-                yields does not fit the cache.
+            FillError: The first samples differ, or none of them can be stored, or the source has none.
+            UsageError: What the source says that it yields does not fit the cache.
         """
         source: object = self._source
         stated = source.sample_form() if isinstance(source, Formed) else None
@@ -111,7 +111,7 @@ class Intake:
             idle: Called at least every 0.1 s while the source has nothing.
 
         Raises:
-            UsageError: The source has failed again and again, and never yielded a sample.
+            FillError: The source has failed again and again, and never yielded a sample.
         """
         try:
             for sample in self._all(idle):
@@ -157,7 +157,7 @@ class Intake:
                 break
         if form is None:
             why = f": {self._figures.problem}" if self._figures.problem else ""
-            raise UsageError(f"the source ended without a sample{why}")
+            raise FillError(f"the source ended without a sample{why}")
         return form
 
     def _all(self, idle: Callable[[], None]) -> Iterator[Sample]:
@@ -196,7 +196,7 @@ class Intake:
             raise error
         what = f"the source failed at {_ago(0)}, {_told(error)}"
         if not self._accepted and self._failures >= _FAILURES:
-            raise UsageError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
+            raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
         self._tell(f"{what}. It is called again after {self._pause:.1f} s")
         self._wait(idle)
 
@@ -214,7 +214,7 @@ class Intake:
                 self._idle(idle)
             return
         if not self._accepted and self._refused_in_row >= _HOPELESS:
-            raise UsageError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
+            raise FillError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
         self._tell(
             f"all {self._refused_in_row} samples since {self._refused_since} were refused. The last: {reason}. If the "
             "source is to stay as it is, fill another folder"

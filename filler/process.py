@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from packtrain._core import errors
 from packtrain._core.arguments import function
-from packtrain._core.errors import FillError, PacktrainError, UsageError
+from packtrain._core.errors import FillError, OutputConflict, PacktrainError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
 from packtrain._core.interrupts import postponed_ctrl_c
@@ -73,9 +73,9 @@ def run(
         The last status.
 
     Raises:
-        UsageError: Another filler works there, or there is no such source.
-        OutputConflict: Others can change the folder, or it holds something else.
-        FillError: The folder cannot be made.
+        OutputConflict: Another filler works there, others can change the folder, or it holds something else.
+        UsageError: There is no such source.
+        FillError: The folder cannot be made, or the source has never yielded a sample that can be stored.
     """
     with file_errors(root, FillError, verb="make"):
         make_own_folder(root)
@@ -88,9 +88,9 @@ def run(
         return _Run(root, found, options, on_status, on_begin).run()
 
 
-def _another(root: Path) -> UsageError:
+def _another(root: Path) -> OutputConflict:
     status = read_status(root)
-    return UsageError(
+    return OutputConflict(
         f"another filler works in {root} (process {status.process or 'unknown'}, {status.doing}). Read what it writes: "
         f"packtrain.GrowingCache({os.fspath(root)!r}).dataset(); or stop it: kill {status.process or 'PID'}"
     )
@@ -262,8 +262,9 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         The process; None if it outlives this one.
 
     Raises:
-        UsageError: The source cannot be sent or imported, or another filler works there.
-        OutputConflict: Others can change the folder, or it holds something else.
+        OutputConflict: Another filler works there, others can change the folder, or it holds something else.
+        UsageError: There is no such source.
+        FillError: The folder cannot be made, or the source has never yielded a sample that can be stored.
         FillError: It cannot begin.
     """
     job = _job(root, source, options, log=outlive)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_st
 
 from packtrain._codec.values import decode_value
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import FillError
 from packtrain._core.generations import CacheInfo, Generation
 from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
@@ -314,7 +314,7 @@ def test_a_first_size_that_differs_becomes_free() -> None:
     ],
 )
 def test_samples_that_differ_have_no_form_in_common(one: Any, other: Any, names: str) -> None:
-    with pytest.raises(UsageError, match=names):
+    with pytest.raises(FillError, match=names):
         Form.of(one).joined(Form.of(other))
 
 

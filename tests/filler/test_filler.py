@@ -321,7 +321,7 @@ def test_a_shard_in_which_a_sample_is_half_written_is_given_up(root: Path, monke
 
 def test_only_one_filler_works_in_a_cache(root: Path) -> None:
     root.mkdir()
-    with filler_lock(root), pytest.raises(UsageError, match="another filler works in"):
+    with filler_lock(root), pytest.raises(OutputConflict, match="another filler works in"):
         fill(root, source(1), SMALL)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packtrain._core.errors import MissingDependency, UsageError
+from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.generations import CacheInfo
 from packtrain._core.schema import Schema
 from packtrain._filler import intake as module
@@ -146,7 +146,7 @@ def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_sample(clock: Time)
 
 def test_a_source_that_never_yields_a_sample_is_given_up(clock: Time) -> None:
     figures = FillFigures()
-    with pytest.raises(UsageError, match=r"ValueError: the line is busy \(.*test_intake.*failed 8 times") as caught:
+    with pytest.raises(FillError, match=r"ValueError: the line is busy \(.*test_intake.*failed 8 times") as caught:
         list(taken(numbers(*[0] * 100), figures))
     assert isinstance(caught.value.__cause__, ValueError)
     assert figures.failures == 8
@@ -182,7 +182,7 @@ def test_a_source_cannot_end_the_filler_by_what_it_raises(error: BaseException, 
 
 @pytest.mark.parametrize("result", [None, 7, {"x": 1}, "text"])
 def test_a_function_that_does_not_yield_is_told_so(result: Any, clock: Time) -> None:
-    with pytest.raises(UsageError, match=f"type {type(result).__name__}: it is to yield"):
+    with pytest.raises(FillError, match=f"type {type(result).__name__}: it is to yield"):
         list(taken(lambda: result))
 
 
@@ -237,22 +237,22 @@ def test_a_source_of_nothing_but_garbage_ends_with_the_reason(clock: Time) -> No
         while True:
             yield {"x": np.array([None])}
 
-    with pytest.raises(UsageError, match=r"first 1000 samples.*x: arrays of"):
+    with pytest.raises(FillError, match=r"first 1000 samples.*x: arrays of"):
         list(taken(source))
-    with pytest.raises(UsageError, match=r"first 1000 samples.*x is object"):
+    with pytest.raises(FillError, match=r"first 1000 samples.*x is object"):
         list(taken(source, form=Form.of({"x": np.zeros(1)})))
 
 
 def test_a_source_without_a_sample_is_an_error_only_where_its_form_is_needed() -> None:
-    with pytest.raises(UsageError, match="without a sample"):
+    with pytest.raises(FillError, match="without a sample"):
         list(taken(lambda: iter(())))
-    with pytest.raises(UsageError, match=r"without a sample.*NoneType"):
+    with pytest.raises(FillError, match=r"without a sample.*NoneType"):
         list(taken(lambda: iter([None])))
     assert list(taken(lambda: iter(()), form=Form.of(sample(0)))) == []
 
 
 def test_first_samples_that_differ_are_an_error() -> None:
-    with pytest.raises(UsageError, match="field x"):
+    with pytest.raises(FillError, match="field x"):
         list(taken(lambda: iter([sample(0), sample(1) | {"x": np.zeros(3, "f8")}])))
 
 

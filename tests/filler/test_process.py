@@ -16,7 +16,7 @@ import pytest
 from helpers import fillers
 from helpers.fillers import BUDGET, SHARD, cleared, ready, trainer, wait_until_unfilled
 
-from packtrain._core.errors import FillError, UsageError
+from packtrain._core.errors import FillError, OutputConflict, UsageError
 from packtrain._core.generations import LOG, generation_numbers
 from packtrain._filler import process
 from packtrain._filler.options import FillOptions
@@ -78,9 +78,9 @@ class TestBegin:
         assert os.getpriority(os.PRIO_PROCESS, filler.pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
     def test_a_second_one_is_refused(self, root: Path, filler: FillerProcess) -> None:
-        with pytest.raises(UsageError, match=f"another filler works in {root} .*kill {filler.pid}"):
+        with pytest.raises(OutputConflict, match=f"another filler works in {root} .*kill {filler.pid}"):
             start(root, fillers.steady, OPTIONS, outlive=False)
-        with pytest.raises(UsageError, match="another filler works"):
+        with pytest.raises(OutputConflict, match="another filler works"):
             run(root, fillers.few, OPTIONS)
         assert filler.ended() is None
 

@@ -1,0 +1,95 @@
+"""Exit codes are those that docs/reliability.md lists: 0 if it is done, 1 if it failed, 2 if it was typed wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.support import encoded, picture
+
+from packtrain import PackOptions, pack
+from packtrain._filler import intake
+
+from .conftest import Run
+
+FILL = "fill helpers.fillers:{} {{new}} --budget 4MiB --shard-size 128KiB"
+CODES = {
+    "pack {list} {new}": 0,
+    "pack --status {set}": 0,
+    "pack {missing} {new}": 1,
+    "pack {damaged} {new}": 1,
+    "pack {list} {strange}": 1,
+    "pack --status {missing}": 1,
+    "pack --merge {missing}": 1,
+    "pack {list}": 2,
+    "pack {list} {new} --resize big": 2,
+    "pack {list} {new} --image path": 2,
+    "index {tars} {new}": 0,
+    "index {missing} {new}": 1,
+    "index {tars} {strange}": 1,
+    "index {tars} {new} --base {missing}": 2,
+    "index {tars} {new} --field x": 2,
+    "convert {set} {new}": 0,
+    "convert {missing} {new}": 1,
+    "convert {set} {strange}": 1,
+    "convert {set} {set}": 2,
+    "convert {set} {new} --quality 7": 2,
+    "verify {set}": 0,
+    "verify {spoilt}": 1,
+    "verify {missing}": 1,
+    "verify {set} --journal {list}": 2,
+    "info {set}": 0,
+    "info {missing}": 1,
+    "info {set} x": 2,
+    "stage {set} --to {new}": 1,
+    "stage {set} --to {place}": 0,
+    "stage {missing} --to {place}": 1,
+    "stage {set} --to {place} --budget 1": 1,
+    "stage {set} --to {place} --budget x": 2,
+    "stage {set} --to {place} -- /no/such/command": 127,
+    "stage {set} --to {place} -- {list}": 126,
+    "stage {set} --to {place} --json -- true": 2,
+    "staged list --to {place}": 0,
+    "staged pin abcdef --to {place}": 1,
+    "staged evict abcdef --to {place}": 1,
+    "staged repair abcdef --to {place}": 1,
+    FILL.format("few"): 0,
+    FILL.format("none"): 1,
+    FILL.format("failing"): 1,
+    FILL.format("hopeless"): 1,
+    FILL.format("unlike"): 1,
+    FILL.format("few").replace("{new}", "{strange}"): 1,
+    FILL.format("no_such_function"): 2,
+    FILL.format("few").replace("4MiB", "1"): 2,
+    "fill --status {missing}": 1,
+    "fill --slices {missing} --shape 4 {new} --budget 4MiB": 1,
+    "fill --slices {list} --shape 4 {new} --budget 4MiB": 2,
+    "tune {missing}": 1,
+    "tune {set} --transform x": 2,
+    "doctor x": 2,
+    "nothing": 2,
+    "--help": 0,
+    "--version": 0,
+}
+
+
+@pytest.mark.parametrize("line", list(CODES))
+def test_what_a_command_exits_with(run: Run, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_FAILURES", 1)
+    monkeypatch.setattr(intake, "_HOPELESS", 2)
+    names = ("list", "damaged", "missing", "new", "strange", "set", "spoilt", "place", "tars")
+    paths = {name: tmp_path / name for name in names}
+    (tmp_path / "0.jpg").write_bytes(encoded(picture(0)))
+    paths["list"].write_text("0.jpg 0\n")
+    paths["damaged"].write_text("0.jpg 0\ngone.jpg 0\ngone.jpg 0\n")
+    for name in ("strange", "place", "tars"):
+        paths[name].mkdir()
+    (paths["strange"] / "precious.txt").write_text("x")
+    for name in ("set", "spoilt"):
+        pack(paths["list"], paths[name], PackOptions(store="verbatim"))
+    (shard,) = paths["spoilt"].glob("*.tar")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    (shard,) = paths["set"].glob("*.tar")
+    (paths["tars"] / "a.tar").write_bytes(shard.read_bytes())
+    outcome = run(*line.format(**paths).split())
+    assert outcome.code == CODES[line], outcome.err
