@@ -14,6 +14,7 @@ from packtrain._readers.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
+from packtrain._readers.transforms.colours_only import ColoursOnly
 from packtrain._readers.transforms.compose import Compose, from_timm
 from packtrain._readers.transforms.erasing import RandomErasing
 from packtrain._readers.transforms.geometric import (
@@ -44,6 +45,7 @@ __all__ = [
     "AutoAugment",
     "CenterCrop",
     "ColorJitter",
+    "ColoursOnly",
     "Compose",
     "ConvertImageDtype",
     "FiveCrop",

@@ -19,11 +19,13 @@ from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.base import Transform
-from ..transforms.compose import Compose
+from ..transforms.colours_only import ColoursOnly
+from ..transforms.compose import Compose, name_of
 from ..transforms.executors import Into
 from ..transforms.pipeline import drawn
-from ..transforms.recognition import recognised
+from ..transforms.recognition import class_of, recognised
 from ..transforms.recognition.albumentations import OnArray
+from ..transforms.recognition.torchvision import V1, V2
 from ..transforms.views import Views
 from .images import StoredImages
 from .rows import sample_type
@@ -33,15 +35,29 @@ if TYPE_CHECKING:
 
     from .store import Records, Store
 
-# The transforms of torchvision.transforms that move pixels, for where packtrain does not run them itself. Those of its
-# v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
-_TORCHVISION: Final = "torchvision.transforms."
+# torchvision's transforms that move pixels, and those that do not, for where packtrain does not run them itself. Those
+# of v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
 _AUGMENTATIONS: Final = frozenset({"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"})
 _MOVING: Final = _AUGMENTATIONS | {
     *("Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "FiveCrop", "TenCrop"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine"),
     *("RandomPerspective", "ElasticTransform"),
 }
+_COLOURING: Final = frozenset(
+    {
+        *("ColorJitter", "GaussianBlur", "Grayscale", "LinearTransformation", "Normalize", "RandomAdjustSharpness"),
+        *("RandomAutocontrast", "RandomEqualize", "RandomErasing", "RandomGrayscale", "RandomInvert"),
+        *("RandomPosterize", "RandomSolarize"),
+        *("ConvertImageDtype", "PILToTensor", "ToPILImage", "ToTensor"),
+    }
+)
+# What makes an array of an image moves nothing.
+_CONVERSIONS: Final = (np.asarray, np.array)
+_MOVERS: Final = (
+    "take one of packtrain's transforms in its place, or derive it from torchvision.transforms.v2.Transform, which "
+    "gets images and masks together"
+)
+_CONTAINERS: Final = frozenset({"Compose", "RandomApply", "RandomChoice", "RandomOrder"})
 
 
 def checked_fields(fields: Iterable[str] | None, schema: Schema) -> tuple[str, ...] | None:
@@ -96,7 +112,7 @@ class NamedSamples:
 
     Raises:
         UsageError: `crop` was asked for, and callables that are not packtrain's follow; or one of these has nothing to
-            act on, or is known to move the image, but not a mask.
+            act on, or moves the image alone, or may do so, and there are masks or further images.
         CorruptFile: The part of the index that belongs to one of the fields is damaged.
     """
 
@@ -171,7 +187,7 @@ class NamedSamples:
                 values[name] = _moved(values[name], self._compose.operations(*sizes[name], random))
                 on_stage(RESIZE)
         if self._foreign:
-            values |= self._transformed({name: values[name] for name in sizes})
+            values |= self._transformed(row, {name: values[name] for name in sizes})
             on_stage(TRANSFORM)
         if LABEL in self._names:
             label: Any = self._store.label(row)
@@ -182,8 +198,9 @@ class NamedSamples:
         return self._make([values[name] for name in self._names])
 
     def _check_foreign(self) -> None:
-        """Checks that each callable has something to act on, and none is known to move the image alone."""
+        """Checks that each callable has something to act on, and none moves the image alone."""
         others = [name for name in (*self._masks, *self._images) if name != IMAGE]
+        found: list[tuple[Any, str, Any, bool]] = []
         for transform, several in self._foreign:
             if IMAGE not in self._images and not (several and others):
                 raise UsageError(
@@ -192,8 +209,17 @@ class NamedSamples:
                 )
             # albumentations moves masks with the image.
             left = [name for name in others if name not in self._masks or not isinstance(transform, OnArray)]
-            for mover in _moves_alone(transform, several) if left else ():
-                raise UsageError(f"transform: {mover!r} would move the image, but not {left[0]}: {_advice(mover)}")
+            found += [(transform, left[0], *mover) for mover in _moves_alone(transform, together=several) if left]
+        # Of those that are known, more can be said.
+        for transform, other, mover, known in sorted(found, key=lambda each: not each[-1]):
+            if not known:
+                raise UsageError(
+                    f"transform: {mover!r} gets the image, but not {other}: if it moves no pixels, write "
+                    f"packtrain.transforms.ColoursOnly({name_of(mover)}); if it does, {_MOVERS}"
+                )
+            promised = isinstance(transform, ColoursOnly)
+            advice = "it is not for ColoursOnly, give it without" if promised else _advice(mover)
+            raise UsageError(f"transform: {mover!r} would move the image, but not {other}: {advice}")
 
     def _check_size(self, row: int, mask: str, sizes: Mapping[str, tuple[int, int]]) -> None:
         wide, high = sizes[mask]
@@ -202,7 +228,7 @@ class NamedSamples:
             how = f"it has {wide} x {high} pixels, but the image has {width} x {height}"
             raise self._fields[mask].damaged(self._store.checked_row(row), how)
 
-    def _transformed(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _transformed(self, row: int, values: dict[str, Any]) -> dict[str, Any]:
         """What the callables that are not packtrain's make of the fields with pixels."""
         for transform, several in self._foreign:
             if isinstance(transform, OnArray) and IMAGE in values:
@@ -210,8 +236,20 @@ class NamedSamples:
             elif several and values:
                 values = transform(values | {name: _as_mask(values[name]) for name in self._masks if name in values})
             elif IMAGE in values:
-                values[IMAGE] = transform(values[IMAGE])
+                before, values[IMAGE] = values[IMAGE], transform(values[IMAGE])
+                self._check_unmoved(row, transform, before, values)
         return {name: _plain(value) if name in self._masks else value for name, value in values.items()}
+
+    def _check_unmoved(self, row: int, transform: Any, before: Any, values: Mapping[str, Any]) -> None:
+        """Checks that a callable has not given the image another size than the masks, as far as the shapes show it."""
+        for mask in (name for name in self._masks if name in values):
+            size, shape = tuple(values[mask].shape), _shape(values[IMAGE])
+            if _has_size(_shape(before), size) and len(shape) >= len(size) and not _has_size(shape, size):
+                described = self._store.describe(self._store.checked_row(row))
+                raise UsageError(
+                    f"{self._store.name}: {described}: {name_of(transform)} made an image of shape {list(shape)}, but "
+                    f"{mask} still has {list(size)}: it moves pixels, so {_MOVERS}"
+                )
 
     def _on_arrays(self, transform: OnArray, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a transform of albumentations makes of an image and its masks."""
@@ -252,19 +290,45 @@ def _moved(mask: npt.NDArray[Any], operations: Sequence[Operation]) -> torch.Ten
     return torch.from_numpy(mask if mask.flags.writeable else mask.copy())
 
 
-def _moves_alone(transform: Any, several: bool) -> Iterator[Any]:
-    """The transforms in `transform` that move pixels and take a single image."""
+def _moves_alone(transform: Any, *, together: bool) -> Iterator[tuple[Any, bool]]:
+    """The parts of `transform` that may move the image alone.
+
+    Args:
+        transform: The callable.
+        together: True if it gets images and masks together.
+
+    Yields:
+        The part, and True if it is known to move pixels, or False if packtrain does not know it.
+    """
+    if isinstance(transform, ColoursOnly):
+        yield from (found for found in _moves_alone(transform.transform, together=False) if found[1])
+        return
+    package, name = class_of(transform)
+    ours = () if together else recognised(transform)
+    parts = _parts(transform)
+    for part in parts:
+        yield from _moves_alone(part, together=together and _takes_several(part))
     if (
         isinstance(transform, Views)
-        or (isinstance(transform, Transform) and transform.geometric)
         or (isinstance(transform, OnArray) and transform.moves)
-        or (not several and type(transform).__module__.startswith(_TORCHVISION) and type(transform).__name__ in _MOVING)
+        or (isinstance(transform, Transform) and transform.geometric)
+        or (not parts and any(isinstance(each, Transform) and each.geometric for each in ours or ()))
+        or (not together and package in (V1, V2) and name in _MOVING)
     ):
-        yield transform
-    inner = getattr(transform, "transforms", None)
-    if isinstance(inner, Iterable) and not isinstance(transform, Views):
-        for part in inner:
-            yield from _moves_alone(part, _takes_several(part))
+        yield transform, True
+        return
+    known = package in (V1, V2) and (name in _COLOURING or name in _CONTAINERS)
+    known = (
+        known or isinstance(transform, OnArray | torch.nn.Sequential) or any(transform is each for each in _CONVERSIONS)
+    )
+    if ours is None and not known:
+        yield transform, False
+
+
+def _parts(transform: Any) -> Sequence[Any]:
+    """The transforms that one consists of."""
+    inner = transform if isinstance(transform, torch.nn.Sequential) else getattr(transform, "transforms", None)
+    return list(inner) if isinstance(inner, Iterable) and not isinstance(transform, Views) else ()
 
 
 def _advice(mover: Any) -> str:
@@ -272,9 +336,22 @@ def _advice(mover: Any) -> str:
     if isinstance(mover, OnArray):
         return "albumentations gets one image and its masks; take transforms of packtrain or torchvision.transforms.v2"
     ways = [] if recognised(mover) is None else ["put it before all callables that packtrain does not know"]
-    if not isinstance(mover, Views) and name not in _AUGMENTATIONS:
+    of_both = isinstance(mover, Transform) or class_of(mover)[0] == V1
+    if of_both and not isinstance(mover, Views) and name not in _AUGMENTATIONS:
         ways.append(f"take {name} from torchvision.transforms.v2")
     return ", or ".join(ways or ["leave it out"])
+
+
+def _shape(image: Any) -> tuple[int, ...]:
+    """Shape of an image, whatever it is; empty if that is not known."""
+    if hasattr(image, "getbands"):
+        return image.height, image.width
+    return tuple(getattr(image, "shape", ()))
+
+
+def _has_size(shape: tuple[int, ...], size: tuple[int, ...]) -> bool:
+    """True if an array of this shape has height and width of `size`, wherever its channels are."""
+    return any(shape[at : at + len(size)] == size for at in range(len(shape)))
 
 
 def _takes_several(transform: Any) -> bool:

@@ -31,10 +31,11 @@ from packtrain._codec.masks import map_mask
 from packtrain._core.manifest import Link, Manifest
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.rows import sample_type
-from packtrain._readers.transforms.compose import compose
+from packtrain._readers.transforms.compose import Compose, compose
 from packtrain.errors import CorruptFile, CorruptRecord, UnreadableFile, UsageError
 from packtrain.transforms import (
     CenterCrop,
+    ColoursOnly,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -259,6 +260,74 @@ def test_a_transform_that_would_move_the_image_alone_is_refused(torchvision: Any
         open_dataset(one, steps, fields=("image", "caption"))
 
 
+def unchanged(image: Any) -> Any:
+    return image
+
+
+def shrunk(image: Any) -> Any:
+    return torch.from_numpy(np.array(image.resize((5, 4)))).permute(2, 0, 1)
+
+
+def test_a_callable_that_nobody_knows_may_not_get_the_image_alone(torchvision: Any, one: Path) -> None:
+    from torchvision import transforms as first
+    from torchvision.transforms import v2
+
+    class Jitter(first.ColorJitter):  # type: ignore[misc]
+        pass
+
+    color, flip = first.ColorJitter(0.1), v2.RandomHorizontalFlip(1.0)
+    for steps in (
+        [CenterCrop(9), unchanged],
+        [Jitter()],
+        [first.Lambda(unchanged)],
+        [first.RandomApply([color, unchanged])],
+        [torch.nn.Sequential(torch.nn.ReLU())],
+    ):
+        wanted = r"gets the image, but not seg: if it moves no pixels, write packtrain.transforms.ColoursOnly\(\w+\)"
+        with pytest.raises(UsageError, match=wanted):
+            open_dataset(one, steps, fields=("image", "seg"))
+        with pytest.raises(UsageError, match=r"gets the image, but not other: .*transforms.v2.Transform, which gets"):
+            open_dataset(one, fields=("image", "other", "label")).with_transform(steps)
+        open_dataset(one, steps, fields=("image", "caption"))
+    # What moves pixels in the version that moves masks, too, does not move them behind one that gets the image alone.
+    with pytest.raises(UsageError, match=r"RandomHorizontalFlip.* would move the image, but not seg"):
+        open_dataset(one, first.RandomApply([ColoursOnly(unchanged), flip]), fields=("image", "seg"))
+
+
+def test_what_changes_colours_only_leaves_masks_where_they_are(torchvision: Any, one: Path) -> None:
+    from torchvision import transforms as first
+
+    fields = ("image", "seg")
+    plain = open_dataset(one, fields=fields)[1]
+    colours = [first.ColorJitter(0.1), first.GaussianBlur(3), first.ToTensor(), first.Normalize(0.5, 0.5)]
+    for steps in (
+        [ColoursOnly(unchanged), *colours],
+        [first.RandomApply([ColoursOnly(unchanged), *colours[:2]])],
+        [np.asarray],
+        [ColoursOnly(np.asarray), ColoursOnly(lambda pixels: pixels.transpose(2, 0, 1))],
+        [ColoursOnly(lambda image: torch.tensor([image.width]))],
+    ):
+        assert torch.equal(open_dataset(one, steps, fields=fields)[1].seg, plain.seg)
+    assert Compose([ColoursOnly(unchanged)]).foreign[0](3) == 3
+    with pytest.raises(UsageError, match=r"transform=\[.*\]: expected a callable on an image; wrap each"):
+        ColoursOnly([unchanged])  # type: ignore[arg-type]
+
+
+def test_a_promise_to_change_colours_only_is_kept(torchvision: Any, one: Path) -> None:
+    from torchvision import transforms as first
+
+    fields = ("image", "seg")
+    for mover in (CenterCrop(8), first.RandomRotation(9), first.RandomApply([unchanged, first.RandomCrop(3)])):
+        with pytest.raises(UsageError, match=r"would move the image, but not seg: .* give it without"):
+            open_dataset(one, ColoursOnly(mover), fields=fields)
+    opened = open_dataset(one, [CenterCrop(30), ColoursOnly(shrunk)], fields=fields)
+    with pytest.raises(
+        UsageError, match=r"row 1 .*: shrunk made an image of shape \[3, 4, 5\], but seg still has \[30, 30"
+    ):
+        opened[1]
+    assert opened[LEFT_OUT].seg is None
+
+
 def test_callables_in_a_sequential_take_them_together_if_each_does(torchvision: Any, one: Path) -> None:
     from torchvision.transforms import v2
 
@@ -288,7 +357,7 @@ def test_transforms_of_torchvision_v2_take_them_together(torchvision: Any, one: 
         seen.append(image)
         return image
 
-    steps = [CenterCrop(30), look, v2.RandomHorizontalFlip(1.0), v2.PILToTensor()]
+    steps = [CenterCrop(30), ColoursOnly(look), v2.RandomHorizontalFlip(1.0), v2.PILToTensor()]
     opened = open_dataset(one, steps, fields=("seg", "caption", "image", "depth"))
     sample, values = opened[1], values_of(1)
     left, top = (size_of(1)[0] - 30) // 2, (size_of(1)[1] - 30) // 2
