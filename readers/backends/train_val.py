@@ -186,7 +186,8 @@ class TrainVal:
         """Ends the processes and threads of training, and releases their memory, before a validation.
 
         Passes that are under way end here: the next one of validation begins with the first sample again. If a training
-        pass has handed out a batch, the next one goes through the next epoch.
+        pass has handed out two batches, the next one goes through the next epoch. If it has handed out one, that was a
+        look, see `packtrain.Loader`, and the next one begins where it began.
         """
         self._turn(self._train, self._val)
 

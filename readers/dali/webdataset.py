@@ -159,6 +159,8 @@ class WebdatasetLoader:
         self.epoch = 0
         self._handed_out = 0
         """Number of batches of the present epoch that were handed out."""
+        self._look = False
+        """True if that is one batch, and the pass did not fail."""
         self._pipeline: Any = None
         """At the beginning of the present epoch, unless a pass is under way; None if it has to be made."""
         self._process = os.getpid()
@@ -174,9 +176,12 @@ class WebdatasetLoader:
         return share // self.batch_size if self.drop_last else -(-share // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Begins a pass through the next epoch, which ends any other pass."""
+        """Begins a pass through the next epoch, which ends any other pass.
+
+        A pass that was left after its first batch was a look: the epoch begins anew.
+        """
         if self._handed_out:
-            self.set_epoch(self.epoch + 1)
+            self.set_epoch(self.epoch + (not self._look))
         self._pass = this = Token()
         return self._batches(this)
 
@@ -260,6 +265,7 @@ class WebdatasetLoader:
             while self._handed_out < steps:
                 found = [next(run).value]
                 self._handed_out += 1
+                self._look = self._handed_out == 1
                 # A variable would keep the batch's memory after the consumer has dropped it.
                 yield found.pop()
                 self._require_present(this, place)
@@ -267,8 +273,10 @@ class WebdatasetLoader:
             for _ in run:
                 pass
             self.epoch, self._handed_out = self.epoch + 1, 0
-        except BaseException:
+        except BaseException as error:
             if self._pass is this:
+                # Nobody has left a pass that failed.
+                self._look &= isinstance(error, GeneratorExit)
                 self.close()
             raise
         finally:

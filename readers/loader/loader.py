@@ -70,6 +70,9 @@ class Loader:
     a GPU as `device` this is done there, on bytes that were copied to it, and the next batch is ready on the GPU when
     it is asked for.
 
+    A pass that is left after its first batch was a look: ``next(iter(loader))`` uses up no epoch, and the next pass
+    begins where that one began. A pass that is left later uses up its epoch.
+
     Workers are started by the first epoch. They live until `close`, until the end of a ``with`` block, or until the
     loader is deleted. `transform` can be set at any time and takes effect with the next pass. The workers live on
     if it can be pickled. All else stays as it was when the loader was made.
@@ -324,12 +327,15 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch of the present pass; if that has handed out nothing, of the next pass."""
+        """Number of the epoch of the present pass; if that has handed out nothing, of the next pass.
+
+        After a look, see `__iter__`, it is the epoch of the look, through which the next pass goes, too.
+        """
         return self._progress.epoch
 
     @property
     def remaining(self) -> int:
-        """Number of batches of the epoch that have not been handed out."""
+        """Number of batches of the epoch that have not been handed out. A look counts until the next pass begins."""
         return self._schedule().steps(self._progress.consumed)
 
     @property
@@ -356,13 +362,14 @@ class Loader:
         """Begins a pass, which ends any other pass.
 
         The first pass begins in the present state, which may be in the middle of an epoch if a state was loaded. Each
-        later pass goes through the next epoch, even if the pass before it was stopped early. A pass that has handed out
-        nothing does not count.
+        later pass goes through the next epoch, even if the pass before it was stopped early.
+
+        A pass that is left after its first batch, as ``next(iter(loader))`` leaves it, was a look: the next pass begins
+        where that one began. To go on with the next epoch all the same, call ``loader.set_epoch(loader.epoch + 1)``. A
+        pass that has handed out nothing does not count either.
         """
-        if self._progress.under_way:
-            self._move(self._progress.epoch + 1)
+        self._leave()
         # Before the first batch is asked for, because frameworks take the length now.
-        self._pass = None
         self._following.begin(self._dataset)
         self._pass = Token()
         return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
@@ -370,12 +377,12 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
 
-        A pass that has handed out nothing counts as the next one.
+        A pass that has handed out nothing counts as the next one, and a look, see `__iter__`, does not count.
         """
         epoch = whole("epoch", epoch, 0)
-        if epoch != self._progress.epoch or self._progress.under_way:
-            if self._progress.under_way:
-                self._pass = None
+        if self._progress.under_way:
+            self._leave()
+        if epoch != self._progress.epoch:
             # Lightning calls `iter` first, and then says which epoch that is.
             waits = self._pass is not None and not self._progress.consumed
             (self._progress.rename if waits else self._progress.move)(epoch)
@@ -387,6 +394,7 @@ class Loader:
         `seed`, before the first pass.
 
         It counts the batches that were handed out, including the one the consumer works on, but not those made ahead.
+        A look, see `__iter__`, counts until the next pass begins, because only then it is known to be one.
         This is torch's ``Stateful`` protocol, which torchdata, Lightning and ``torch.distributed.checkpoint`` use.
 
         After the last batch of an epoch, the state is the end of that epoch, until the pass ends or the loader is moved
@@ -452,7 +460,8 @@ class Loader:
 
     def _follow(self, epoch: int) -> None:
         progress = self._progress
-        begun = progress.under_way or progress.consumed > 0
+        # In an epoch after the first, a look says that the loader has begun.
+        begun = progress.consumed > 0 or (progress.again and progress.epoch > 0)
         if epoch > progress.epoch and (begun or not progress.epoch):
             self.set_epoch(progress.epoch + 1 if begun else epoch)
 
@@ -467,6 +476,12 @@ class Loader:
         """The steps of this rank through the epoch, as far as it is known which samples that will have."""
         self._following.fit(self._dataset)
         return self._progress.schedule(self._ranks.now())
+
+    def _leave(self) -> None:
+        self._pass = None
+        if self._progress.leave() and self._last_maker is None:
+            # The generation of the look may be gone since `close`.
+            self._progress.give_up()
 
     def _move(self, epoch: int) -> None:
         self._pass = None
@@ -501,6 +516,8 @@ class Loader:
             # Whoever keeps the error must keep neither records nor a generation.
             emptied(error)
             if self._pass is this:
+                # Nobody has left a pass that failed.
+                progress.look &= isinstance(error, GeneratorExit)
                 progress.give_up()
             if not isinstance(error, GeneratorExit | DatasetError | RemoteError | UsageError):
                 # A worker may be dead, or its result read only in part, so nothing of this can be used again.

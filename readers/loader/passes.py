@@ -57,5 +57,8 @@ class Pass(Iterator[Any]):
             self._batches = iter(())
             raise
         # Python looks for signals when a function is called or a loop is repeated, so not from here to the consumer.
+        if not progress.under_way:
+            progress.began = progress.consumed
+        progress.look, progress.again = not progress.under_way, False
         progress.consumed, progress.under_way = consumed, True
         return value

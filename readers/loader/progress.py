@@ -36,7 +36,10 @@ class Progress:
     Attributes:
         epoch: Number of the present epoch.
         consumed: Number of its positions that all ranks together have handed out.
-        under_way: True if the present pass has handed out a batch, so that the next one goes through the next epoch.
+        under_way: True if the present pass has handed out a batch.
+        look: True if it has handed out one batch so far. If it is left now, it was a look, which does not count.
+        began: `consumed` when it handed out its first batch.
+        again: True if the present pass begins where a look began, and has handed out nothing yet.
         chosen: The generations that the epoch goes through; None if they are not chosen yet, or if there are none.
     """
 
@@ -53,6 +56,9 @@ class Progress:
         self.epoch = 0
         self.consumed = 0
         self.under_way = False
+        self.look = False
+        self.began = 0
+        self.again = False
         self.chosen: Chosen | None = None
         self._nodes: int | None = None
         """Number of nodes that the ranks run on; None as long as they have not said so."""
@@ -68,8 +74,21 @@ class Progress:
 
     def rename(self, epoch: int) -> None:
         """The same, but with the generations of the present epoch."""
-        self.under_way = False
+        self.under_way = self.look = self.again = False
         self.epoch, self.consumed, self._resumed = epoch, 0, None
+
+    def leave(self) -> bool:
+        """Leaves the present pass. After a look, the next one begins where it began, otherwise with the next epoch.
+
+        Returns:
+            True if it was a look.
+        """
+        looked = self.look
+        if looked:
+            self.consumed, self.under_way, self.look, self.again = self.began, False, False, True
+        elif self.under_way:
+            self.move(self.epoch + 1)
+        return looked
 
     def give_up(self) -> None:
         """Lets the next pass choose anew what the epoch goes through, if nothing of it has been handed out."""

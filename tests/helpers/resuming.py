@@ -71,7 +71,8 @@ class Model:
     parameters: dict[str, Any]
     epoch: int = 0
     consumed: int = 0
-    begun: bool = False
+    began: int = 0
+    handed: int = 0
     left: Iterator[tuple[list[list[int]], int]] | None = None
 
     @classmethod
@@ -83,8 +84,9 @@ class Model:
         return cls(len(made), order, made, parameters | identity)
 
     def begin(self, topology: Topology) -> None:
-        if self.begun:
-            self.move(self.epoch + 1)
+        if self.handed:
+            # A single batch was a look.
+            self.move(*((self.epoch, self.began) if self.handed == 1 else (self.epoch + 1,)))
         world, batch, drop_last, _ = topology
         self.left = steps(
             self.length,
@@ -101,14 +103,15 @@ class Model:
     def take(self) -> list[list[int]] | None:
         """The next positions of every rank, or None at the end of the epoch."""
         assert self.left is not None
+        self.began = self.began if self.handed else self.consumed
         positions, self.consumed = next(self.left, (None, 0))
-        self.begun = True
+        self.handed += 1
         if positions is None:
             self.move(self.epoch + 1)
         return positions
 
     def move(self, epoch: int, consumed: int = 0) -> None:
-        self.epoch, self.consumed, self.begun, self.left = epoch, consumed, False, None
+        self.epoch, self.consumed, self.handed, self.left = epoch, consumed, 0, None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -177,8 +180,10 @@ class Run:
         self.passes = None
 
     def set_epoch(self, epoch: int) -> None:
-        if self.model.begun or epoch != self.model.epoch:
+        if epoch != self.model.epoch or self.model.handed > 1:
             self.model.move(epoch)
+        elif self.model.handed:
+            self.model.move(epoch, self.model.began)
         for loader in self.loaders:
             loader.set_epoch(epoch)
         self.passes = None

@@ -68,14 +68,20 @@ class TestFit:
         trainer.fit(runs.Noting(tmp_path), datamodule=runs.Data())
         assert trained(runs.notes_in(tmp_path)) == epochs_of(runs.loader_of(), 3)
 
-    @pytest.mark.parametrize("limit", [2, 0.5])
+    @pytest.mark.parametrize("limit", [1, 2, 0.5])
     def test_limits(self, runs: Any, limit: float, tmp_path: Path) -> None:
         trainer = runs.trainer_of(tmp_path, max_epochs=3, limit_train_batches=limit, limit_val_batches=limit)
         trainer.fit(runs.Noting(tmp_path), runs.loader_of(), runs.loader_of(shuffle=False))
-        taken = 2 if limit == 2 else 3
+        taken = 3 if limit == 0.5 else limit
         notes = runs.notes_in(tmp_path)
         assert trained(notes) == [epoch[:taken] for epoch in epochs_of(runs.loader_of(), 3)]
         assert trained(notes, "validate") == [epoch[:taken] for epoch in epochs_of(runs.loader_of(shuffle=False), 3)]
+
+    def test_a_look_before_training_uses_up_no_epoch(self, runs: Any, tmp_path: Path) -> None:
+        loader = runs.loader_of()
+        next(iter(loader))
+        runs.trainer_of(tmp_path, max_epochs=2).fit(runs.Noting(tmp_path), loader)
+        assert trained(runs.notes_in(tmp_path)) == epochs_of(runs.loader_of(), 2)
 
     def test_fast_dev_run(self, runs: Any, tmp_path: Path) -> None:
         runs.trainer_of(tmp_path, fast_dev_run=True).fit(runs.Noting(tmp_path), datamodule=runs.Data())

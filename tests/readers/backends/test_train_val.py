@@ -203,12 +203,26 @@ def test_a_reset_in_the_middle_of_an_epoch_goes_to_the_next(folder: Path, backen
         kept(data.get_train_loader())
         passed = iter(data.get_train_loader())
         next(passed)
+        next(passed)
         data.reset()
         with pytest.raises(UsageError, match="pass has ended"):
             next(passed)
         assert data.get_train_loader().epoch == 1
         assert labels_of(data.get_train_loader()) == expected
         assert data.get_train_loader().epoch == 3
+
+
+@BACKENDS
+@pytest.mark.usefixtures("no_process_left")
+def test_a_look_at_training_uses_up_no_epoch(folder: Path, backend: str) -> None:
+    with made(folder, backend) as data:
+        expected = labels_of(data.get_train_loader())
+    with made(folder, backend) as data:
+        next(iter(data.get_train_loader()))
+        data.prep_for_val()
+        kept(data.get_val_loader())
+        data.reset()
+        assert labels_of(data.get_train_loader()) == expected
 
 
 def running() -> int:

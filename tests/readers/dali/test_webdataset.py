@@ -225,10 +225,20 @@ def test_states_of_others_are_refused(folder: Path, listing: Path, tmp_path: Pat
         loader.load_state_dict({**loader.state_dict(), "dataset": "0"})
 
 
+def test_a_look_uses_up_no_epoch(folder: Path) -> None:
+    dataset = dataset_in(folder)
+    with loader_of(dataset, shuffle=True, seed=3) as loader:
+        expected = labels_of(loader)
+    with loader_of(dataset, shuffle=True, seed=3) as loader:
+        assert labels_of([next(iter(loader))]) == expected[: len(labels_of([next(iter(loader))]))]
+        assert labels_of(loader) == expected and loader.epoch == 1
+
+
 def test_a_pass_that_is_left_early_is_followed_by_the_next_epoch(folder: Path) -> None:
     dataset = dataset_in(folder)
     with loader_of(dataset) as loader:
         batches = iter(loader)
+        next(batches)
         next(batches)
         assert sorted(labels_of(loader)) == sorted(dataset.targets.tolist())
         assert loader.epoch == 2

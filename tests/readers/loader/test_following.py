@@ -241,7 +241,7 @@ def test_a_later_state_takes_the_place_of_the_one_before(root: Path) -> None:
     loader, other, states = loader_of(opened(root)), loader_of(opened(root)), []
     next(iter(other))
     for _ in range(4):
-        next(iter(loader))
+        list(islice(loader, 2))
         states.append(loader.state_dict()["generations"][0][0])
         # Nobody but who made a promise ends it.
         other.state_dict()
@@ -341,6 +341,30 @@ def test_the_filler_hears_what_was_handed_out(root: Path) -> None:
     assert [report.alive for report in reports(root)] == [False]
     next(iter(loader))
     assert sorted(report.alive for report in reports(root)) == [False, True]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_epoch_of_a_look_stays_with_its_generation(root: Path, workers: int) -> None:
+    before = last(root)
+    with loader_of(opened(root), num_workers=workers, multiprocessing_context="fork") as loader:
+        next(iter(loader))
+        turn_over(root)
+        assert sorted(numbers(loader)) == of(before)
+        assert sorted(numbers(loader)) == of(last(root)) and loader.epoch == 2
+
+
+def test_after_close_the_epoch_of_a_look_chooses_anew(root: Path) -> None:
+    loader = loader_of(opened(root), keep_generation=0)
+    for again in (lambda: None, lambda: loader.set_epoch(loader.epoch)):
+        epoch = loader.epoch
+        next(iter(loader))
+        loader.close()
+        assert loader.state_dict()["consumed"] == 8
+        # The generation of the look is gone.
+        turn_over(root)
+        turn_over(root)
+        again()
+        assert sorted(numbers(loader)) == of(last(root)) and loader.epoch == epoch + 1
 
 
 def test_copies_of_a_loader_are_readers_of_their_own(root: Path) -> None:

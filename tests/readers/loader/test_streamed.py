@@ -96,6 +96,15 @@ class TestEpochs:
             loader.close()
         assert orders[0] == orders[1]
 
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_look_leaves_the_whole_epoch(self, streamed: Streamed, workers: int) -> None:
+        dataset, expected = streamed.open(streamed.part(0.4)), content(streamed.local())
+        with loader_of(dataset, num_workers=workers) as loader:
+            next(iter(loader))
+            first = epoch_of(loader)
+            next(iter(loader))
+            assert sorted(first) == sorted(epoch_of(loader)) == expected and loader.epoch == 2
+
     def test_what_fits_is_fetched_once(self, streamed: Streamed) -> None:
         dataset = streamed.open()
         with loader_of(dataset) as loader:
