@@ -276,13 +276,14 @@ def test_a_callable_that_nobody_knows_may_not_get_the_image_alone(torchvision: A
         pass
 
     color, flip = first.ColorJitter(0.1), v2.RandomHorizontalFlip(1.0)
-    for steps in (
+    unknown: list[list[Any]] = [
         [CenterCrop(9), unchanged],
         [Jitter()],
         [first.Lambda(unchanged)],
         [first.RandomApply([color, unchanged])],
         [torch.nn.Sequential(torch.nn.ReLU())],
-    ):
+    ]
+    for steps in unknown:
         wanted = r"gets the image, but not seg: if it moves no pixels, write packtrain.transforms.ColoursOnly\(\w+\)"
         with pytest.raises(UsageError, match=wanted):
             open_dataset(one, steps, fields=("image", "seg"))
