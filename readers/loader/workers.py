@@ -9,6 +9,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 import weakref
 from collections import deque
@@ -42,6 +43,15 @@ _HINTS: Final[dict[int, str]] = {
     "open_dataset(io='pread') turns the signal into an ordinary error",
     signal.SIGSEGV: "native code crashed: a decoder or a transform",
 }
+# What may be wrong where a worker has to import what it calls.
+_SCRIPT: Final = (
+    '. Each worker imports the script. Put what the script does under `if __name__ == "__main__":`, and functions and '
+    "classes that the workers need outside of it"
+)
+_NOTEBOOK: Final = (
+    ". A function or class that was defined in a notebook cannot be found there: put it into a module, or use "
+    "multiprocessing_context='fork'"
+)
 
 
 class Workers:
@@ -282,10 +292,7 @@ class Workers:
         code = process.exitcode
         how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
         if self._spawned:
-            hint += (
-                ". A function or class that was defined in a notebook cannot be found there: put it into a module, or "
-                "use multiprocessing_context='fork'"
-            )
+            hint += _SCRIPT if getattr(sys.modules["__main__"], "__file__", None) else _NOTEBOOK
         if code is not None and code < 0:
             how, hint = f"was killed by {signal_name(-code)}", _HINTS.get(-code, hint)
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")

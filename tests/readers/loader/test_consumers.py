@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,13 @@ from packtrain.errors import UsageError
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 ROWS = 64
+CELL = """
+import torch
+from packtrain import Loader
+class Cell(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, row): return torch.zeros(3, 2, 2, dtype=torch.uint8), row
+"""
 
 
 def forked(**options: Any) -> Loader:
@@ -224,15 +232,20 @@ def test_a_second_thread_cannot_take_from_a_pass_and_does_not_end_it() -> None:
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path, method: str) -> None:
+    script = f"{CELL}list(Loader(Cell(), 2, num_workers=1, multiprocessing_context={method!r}))\n"
+    (tmp_path / "train.py").write_text(script)
+    done = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    (message,) = (line for line in done.stderr.splitlines() if "LoaderError: loader worker" in line)
+    assert 'Put what the script does under `if __name__ == "__main__":`' in message and "notebook" not in message
+
+
+@pytest.mark.complete
 def test_what_a_spawned_worker_cannot_find_is_told_with_what_to_do() -> None:
     """A notebook's cells are not a module that a spawned process could import."""
-    cell = (
-        "import torch\nfrom packtrain import Loader\n"
-        "class Cell(torch.utils.data.Dataset):\n"
-        "    def __len__(self): return 4\n"
-        "    def __getitem__(self, row): return torch.zeros(3, 2, 2, dtype=torch.uint8), row\n"
-        "list(Loader(Cell(), 2, num_workers=1, multiprocessing_context='spawn'))\n"
-    )
+    cell = f"{CELL}list(Loader(Cell(), 2, num_workers=1, multiprocessing_context='spawn'))\n"
     done = subprocess.run([sys.executable, "-c", cell], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "defined in a notebook cannot be found there: put it into a module" in done.stderr
