@@ -17,7 +17,7 @@ from packtrain._core.schema import PAIR
 
 from ..dali.loader import DaliLoader
 from ..dataset.combined import NAMES, require_same_classes
-from ..dataset.image_dataset import ImageDataset, open_dataset, samples_of
+from ..dataset.image_dataset import ImageDataset, instead_of, open_dataset, samples_of
 from ..loader.loader import Loader
 from ..loader.ranks import Ranks
 from .torch_loader import TorchLoader
@@ -183,7 +183,8 @@ def dataset_of(name: str, dataset: str | os.PathLike[str] | ImageDataset) -> Ima
         raise unexpected(
             name,
             dataset,
-            "the folder of a packed dataset, or what open_dataset returned; `packtrain pack` packs loose files",
+            "the folder of a packed dataset, or what open_dataset returned; `packtrain pack` packs loose files"
+            + instead_of(dataset),
         )
     if dataset.field_names != PAIR:
         raise UsageError(

@@ -265,6 +265,12 @@ def samples_of(dataset: object) -> Samples | None:
     return dataset._samples if isinstance(dataset, ImageDataset) else None
 
 
+def instead_of(dataset: object) -> str:
+    """The end of a message about a dataset that is not packtrain's: what to write for torch's Subset of one that is."""
+    ours = isinstance(getattr(dataset, "dataset", None), ImageDataset) and hasattr(dataset, "indices")
+    return "; in place of torch's Subset, write dataset.subset(subset.indices)" if ours else ""
+
+
 def caches_of(dataset: object) -> tuple[ChunkCache, ...]:
     """The caches that the records of a dataset are read from, each once; none for a dataset that is at hand."""
     samples = samples_of(dataset)
@@ -280,10 +286,10 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
             class names, or their fields differ.
     """
     expected = "a list of datasets from open_dataset, subset or concat"
-    parts = [samples_of(dataset) for dataset in items("datasets", datasets, expected)]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        raise unexpected("datasets", datasets, expected)
+    given = items("datasets", datasets, expected)
+    known = [part for part in map(samples_of, given) if part is not None]
+    if len(known) < len(given):
+        raise unexpected("datasets", given, expected + next(filter(None, map(instead_of, given)), ""))
     return ImageDataset(ConcatSamples(known))
 
 

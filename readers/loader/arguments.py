@@ -13,7 +13,7 @@ from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
 from ..dataset.growing import GrowingDataset
-from ..dataset.image_dataset import ImageDataset, caches_of, samples_of
+from ..dataset.image_dataset import ImageDataset, caches_of, instead_of, samples_of
 from ..dataset.samples import PackedSamples
 from .chunk_shuffled import ChunkShuffled
 from .order import Order, Sequential, Shuffled
@@ -76,6 +76,7 @@ def with_transform(dataset: Any, transform: Any) -> ImageDataset:
     if not isinstance(dataset, ImageDataset):
         raise UsageError(
             f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
+            f"{instead_of(dataset)}"
         )
     return dataset.with_transform(transform)
 

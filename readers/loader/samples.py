@@ -30,7 +30,7 @@ from packtrain._core.errors import (
 )
 from packtrain._core.schema import IMAGE, Field
 
-from ..dataset.image_dataset import samples_of
+from ..dataset.image_dataset import instead_of, samples_of
 from ..dataset.readahead import ReadAhead
 from ..dataset.rows import is_sample, owned, sample_type
 from ..dataset.samples import Samples
@@ -71,7 +71,7 @@ class SampleMaker:
         self._finish_all, self._undecoded = finish, undecoded
         self._given = self._packed = samples_of(dataset)
         if undecoded:
-            self._packed = _undecoded(self._packed)
+            self._packed = _undecoded(dataset)
         self._ahead = ReadAhead(self._packed.will_need) if self._packed is not None else None
         self._draws = self._packed.draws if self._packed is not None else 0
         finishers = self._packed.finishers if self._packed is not None else ()
@@ -109,7 +109,7 @@ class SampleMaker:
             if self.fields.count(name) > 1:
                 raise UsageError(f"fields: {name!r} is there twice")
             if name != "position" and name not in self._lookups:
-                raise UsageError(f"fields: {name!r}: only packtrain datasets have it")
+                raise UsageError(f"fields: {name!r}: only packtrain datasets have it{instead_of(dataset)}")
 
     @property
     def opened(self) -> tuple[Opened, ...]:
@@ -288,9 +288,12 @@ class SampleMaker:
             return f"row {row}"
 
 
-def _undecoded(samples: Samples | None) -> Samples:
+def _undecoded(dataset: Dataset[Any]) -> Samples:
+    samples = samples_of(dataset)
     if samples is None:
-        raise UsageError("only a dataset from open_dataset, concat or subset can hand out images undecoded")
+        raise UsageError(
+            "only a dataset from open_dataset, concat or subset can hand out images undecoded" + instead_of(dataset)
+        )
     if samples.finishers is None:
         raise UsageError("the transforms of the datasets end with different steps on tensors: let them end alike")
     return samples.undecoded()

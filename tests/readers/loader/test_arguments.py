@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers.batching import Fixed, Numbers
 from helpers.support import image_set, packed, param_id, soon
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
 
 import packtrain
 import packtrain.transforms
@@ -404,6 +404,25 @@ class TestTransformsThatChange:
     def test_a_foreign_dataset_has_its_own(self) -> None:
         with pytest.raises(UsageError, match="needs a packtrain dataset; an object of type Numbers has its own"):
             loader_of().transform = CenterCrop(4)
+
+    def test_a_part_that_torch_made_is_told_what_to_write(self, folder: Path) -> None:
+        dataset = open_dataset(folder)
+        parts: Any = random_split(dataset, [0.5, 0.5])
+        calls: list[Callable[[], Any]] = [
+            lambda: Loader(parts[0], 2, transform=CenterCrop(4)),
+            lambda: setattr(Loader(parts[0], 2), "transform", CenterCrop(4)),
+            lambda: Loader(parts[0], 2, fields=("path",)),
+            lambda: concat([dataset, parts[0]]),
+            lambda: packtrain.TrainVal(dataset, parts[0], batch_size=2),
+        ]
+        for call in calls:
+            with pytest.raises(
+                UsageError, match=r"in place of torch's Subset, write dataset\.subset\(subset\.indices\)"
+            ):
+                call()
+        train, other = (dataset.subset(part.indices) for part in parts)
+        loader = Loader(train, 4, transform=CenterCrop(4), fields=("path",), num_workers=0)
+        assert sum(len(labels) for _, labels, _ in loader) + len(other) == len(dataset)
 
     def test_a_wrong_one_changes_nothing(self, folder: Path) -> None:
         loader = loader_of(open_dataset(folder, CenterCrop(4)))
