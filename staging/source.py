@@ -57,6 +57,11 @@ class Source:
         origin, manifest = origin_with_manifest(location, objects)
         return cls(origin, manifest, key_of(manifest), (_plan(origin, manifest), *_files(manifest)))
 
+    @classmethod
+    def without_plan(cls, origin: Origin, manifest: Manifest) -> Self:
+        """The same without plan.json, of which nobody knows the size before it is read: enough to find a copy."""
+        return cls(origin, manifest, key_of(manifest), tuple(_files(manifest)))
+
     @property
     def location(self) -> Location:
         """Where the dataset lies, for messages and notes."""

@@ -91,7 +91,7 @@ def stage(
         source = Source.load(location)
         root = Root.make(options.to)
         with file_errors(root.path, StagingError):
-            staged = _find_complete(root, source) or _build(
+            staged = find_complete(root, source) or _build(
                 root, source, options, report, on_warning or (lambda warning: None)
             )
             if options.grace:
@@ -103,8 +103,8 @@ def stage(
     return staged
 
 
-def _find_complete(root: Root, source: Source) -> Staged | None:
-    """The entry, if all of its files are local."""
+def find_complete(root: Root, source: Source) -> Staged | None:
+    """Finds the entry of a dataset, if all of its files are local, and takes a lease on it."""
     lease = Lease(root, source.key)
     # Searched for while the lease is held, so that an entry that is found cannot be evicted.
     entry = root.find_entry(source.key)

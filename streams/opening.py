@@ -1,16 +1,16 @@
-"""Opens a remote dataset through a bounded cache: finds the entry, or makes it."""
+"""Opens a remote dataset: finds a complete copy of it or the entry of its cache, or makes that entry."""
 
 from __future__ import annotations
 
-import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import DatasetError, NoRoom, SourceChanged, StagingError
+from packtrain._core.errors import DatasetError, NoRoom, SourceChanged, StagingError, UsageError
 from packtrain._core.files import checksum_file, file_errors, fsync_file, remove_temporaries, write_file
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
@@ -23,14 +23,15 @@ from packtrain._staging.copying import wait_for_build_lock
 from packtrain._staging.eviction import Usage, discard_copy, look_at_sources, make_room
 from packtrain._staging.files import BLOCK, Location, in_blocks
 from packtrain._staging.folder import Folder
-from packtrain._staging.locks import Lease
+from packtrain._staging.locks import Lease, extend
 from packtrain._staging.notes import RESERVATION, allocated_bytes, read_reservation, write_reservation
-from packtrain._staging.options import OnStageProgress
+from packtrain._staging.options import OnStageProgress, StageOptions
 from packtrain._staging.origin import Origin
 from packtrain._staging.remote_origin import shard_url
 from packtrain._staging.room import Room, room
 from packtrain._staging.root import Root
-from packtrain._staging.source import key_of, origin_with_manifest, plan_of, readable_name
+from packtrain._staging.source import Source, origin_with_manifest, plan_of, readable_name
+from packtrain._staging.stager import Staged, find_complete
 from packtrain._staging.streams import STREAM, STREAMED, write_origin
 
 from .chunks import ChunkTable
@@ -41,6 +42,13 @@ from .starting import BUCKET
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"
+_COPY_FIRST: Final = "or copy the whole dataset first, with `packtrain stage`"
+_OPTIONS_OF_A_COPY: Final = {
+    "partial": 'and say how much the cache may hold, as in open_dataset(..., budget="200GiB")',
+    "warm": _COPY_FIRST,
+    "threads": _COPY_FIRST,
+}
+"""What to do in place of the options of staging that a cache does not honour."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +62,22 @@ class _File:
 
 def open_stream(
     location: Location,
-    root: str | os.PathLike[str],
+    options: StageOptions,
     budget: int | None,
     objects: Objects,
     *,
     fetch_with: str = BUCKET,
     check: bool = False,
     on_progress: OnStageProgress | None = None,
-) -> tuple[Path, ChunkCache]:
-    """Opens a remote dataset through a bounded cache.
+) -> Staged | ChunkCache:
+    """Opens a remote dataset: a complete copy of it if there is one, otherwise a bounded cache.
 
-    What every reader needs is fetched once, by one process while others wait: manifest, plan, rejects and index.
+    What every reader of a cache needs is fetched once, by one process while others wait: manifest, plan, rejects and
+    index.
 
     Args:
         location: Address of the dataset's folder; or the folder, if only the shards are in a store.
-        root: Folder for staged copies, on a local disk or in memory.
+        options: Where copies and caches are, and what all of them together may take.
         budget: Bytes that the cache may take, index included; None: as many as the whole dataset takes.
         objects: The object store, for this process.
         fetch_with: What makes the fetcher's object store, ``"MODULE:NAME"``.
@@ -76,30 +85,38 @@ def open_stream(
         on_progress: Called while another process makes the cache.
 
     Returns:
-        The dataset's folder, which has no shards; and the cache that their chunks come from.
+        The complete copy, with a lease on it; or the cache, whose `dataset` is a folder without shards.
 
     Raises:
+        UsageError: A cache cannot do what `options` say.
         RemoteError: The object store does not give it.
         NotADataset: There is no dataset at this address.
         DatasetError: It is damaged.
         NoRoom: There is not enough room for the budget, or not even the index fits.
         StagingError: The cache cannot be made there.
     """
+    _require_options_of_a_cache(options)
     origin, manifest = origin_with_manifest(location, objects)
     url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
     most = _whole(manifest)
     if budget is None:
         budget = most
     most = min(most, budget)
-    place = Root.make(root)
-    key = key_of(manifest) + STREAM
+    place = Root.make(options.to)
     with file_errors(place.path, StagingError):
+        source = Source.without_plan(origin, manifest)
+        staged = find_complete(place, source)
+        key = source.key if staged is not None else source.key + STREAM
+        if options.grace:
+            extend(place, key, time.time() + options.grace)
+        if staged is not None:
+            return staged
         lease = Lease(place, key)
         entry = place.find_entry(key)
         if entry is None or read_reservation(entry) < most or place.find_copy(key) is not None:
             with wait_for_build_lock(place, key, on_progress or (lambda progress: None)):
                 entry = place.find_entry(key)
-                _reserve(place, key, entry, url, manifest, budget, most)
+                _reserve(place, key, entry, url, manifest, budget, most, options)
                 if entry is None:
                     entry = _build(place, key, origin, url, manifest, objects)
                 with place.ledger():
@@ -114,7 +131,18 @@ def open_stream(
             # it before it answers.
             cache.state()
         lease.close()
-    return cache.dataset, cache
+    return cache
+
+
+def _require_options_of_a_cache(options: StageOptions) -> None:
+    """Refuses what only a copy of everything honours. Also where there is one: machines that differ get one answer."""
+    for name, remedy in _OPTIONS_OF_A_COPY.items():
+        value = getattr(options, name)
+        if value not in (None, False):
+            raise UsageError(
+                f"StageOptions({name}={value}): a dataset in an object store is read through a cache, which knows no "
+                f"`{name}`: leave it out, {remedy}"
+            )
 
 
 def _whole(manifest: Manifest) -> int:
@@ -124,7 +152,16 @@ def _whole(manifest: Manifest) -> int:
     return index + manifest.bytes + manifest.bytes // 50 + len(manifest.shards) * BLOCK + _SLACK
 
 
-def _reserve(root: Root, key: str, entry: Folder | None, url: Url, manifest: Manifest, budget: int, most: int) -> None:
+def _reserve(
+    root: Root,
+    key: str,
+    entry: Folder | None,
+    url: Url,
+    manifest: Manifest,
+    budget: int,
+    most: int,
+    options: StageOptions,
+) -> None:
     """Makes room for the cache, which takes `most` bytes of its budget, by evicting other entries if need be."""
     present = 0 if entry is None else allocated_bytes(entry)
     overhead = sum(in_blocks(file.bytes) for file in _files(manifest))
@@ -139,10 +176,10 @@ def _reserve(root: Root, key: str, entry: Folder | None, url: Url, manifest: Man
     def measure(usage: Usage, freed: int) -> Room:
         return room(
             root.place,
-            budget=None,
+            budget=options.budget,
             used=usage.used,
             promised=usage.promised,
-            reserve=None,
+            reserve=options.reserve,
             need=need,
             freed=freed,
         )

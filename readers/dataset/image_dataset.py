@@ -278,6 +278,12 @@ def caches_of(dataset: object) -> tuple[ChunkCache, ...]:
     return tuple(dict.fromkeys(store.chunks for store in stores if store.chunks is not None))
 
 
+def is_remote(dataset: object) -> bool:
+    """True if a part of a dataset was opened in an object store, also where a copy of it is read."""
+    samples = samples_of(dataset)
+    return samples is not None and any(store.remote for store in samples.stores)
+
+
 def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     """Datasets one after the other, as one; each keeps its own transforms.
 
@@ -333,7 +339,8 @@ def open_dataset(
         stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
             there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction
             as long as the dataset lives, here or in a worker process. With an address in an object store, which needs
-            it: the folder that the cache is made in, on a local disk or in memory.
+            it: the folder that the cache is made in, on a local disk or in memory. A complete copy that is there is
+            read in place of a cache.
         budget: Bytes that the cache of a dataset in an object store may take, as a number or a text such as
             ``"200GiB"``; None: as many as the whole dataset takes, if staging would allow that.
         fields: What a sample is to have, in this order: names of stored fields, ``"label"``, and ``"crop"``, which is
@@ -350,7 +357,8 @@ def open_dataset(
         UnsupportedVersion: It was written by a newer packtrain.
         CorruptFile: Manifest or index is damaged.
         MissingDependency: `decoder` is not installed.
-        UsageError: There is no such decoder, transform or field; or no image, and `fields` is None.
+        UsageError: There is no such decoder, transform or field; or no image, and `fields` is None; or a cache cannot
+            honour one of the `StageOptions`.
         NoRoom: There is no room to stage it, or for the cache.
         RemoteError: The object store does not give it.
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -29,6 +30,7 @@ from .records import DatasetFaults, FieldRecords, counted, native
 from .shards import IO, DatasetShards, Shards
 
 if TYPE_CHECKING:
+    from packtrain._streams.chunks import ChunkTable
     from packtrain._streams.client import ChunkCache
 
 Label = int | float | npt.NDArray[Any]
@@ -127,6 +129,15 @@ class Store(ABC):
     def chunks(self) -> ChunkCache | None:
         """The cache that its records are read from; None if they are all at hand."""
         return None
+
+    @property
+    def remote(self) -> bool:
+        """True if the dataset was opened in an object store, also where a copy of it is read.
+
+        The order of a loader follows this. If it followed what is at hand, two ranks would take different orders when
+        only one of their machines has a copy.
+        """
+        return False
 
     def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:  # noqa: B027  # most are at hand
         """Says which rows are read soon, see `FieldRecords.expect`.
@@ -231,6 +242,7 @@ class RecordStore(Store):
             exception and not a SIGBUS; ``"auto"`` takes pread on network file systems, mmap elsewhere.
         check: Compare each record with its checksum when it is read.
         chunks: Where the records are, if `path` has everything but the shards; None: in its shards.
+        copied: True if `path` is a copy of a dataset that was opened in an object store.
 
     Raises:
         NotADataset: `path` has no manifest.
@@ -241,7 +253,13 @@ class RecordStore(Store):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, io: str = "auto", check: bool = True, chunks: ChunkCache | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        io: str = "auto",
+        check: bool = True,
+        chunks: ChunkCache | None = None,
+        copied: bool = False,
     ) -> None:
         choice("io", io, IO)
         self.path = local_path(path)
@@ -251,6 +269,7 @@ class RecordStore(Store):
         self.manifest: Final = manifest
         self.schema = self.manifest.schema
         self._chunks = chunks
+        self._copied: Final = copied
         self._shards: Final[Shards] = (
             DatasetShards(self.path, self.manifest, io)
             if chunks is None
@@ -288,6 +307,22 @@ class RecordStore(Store):
     @override
     def chunks(self) -> ChunkCache | None:
         return self._chunks
+
+    @property
+    @override
+    def remote(self) -> bool:
+        return self._copied or self._chunks is not None
+
+    @cached_property
+    def chunk_table(self) -> ChunkTable:
+        """The chunks by which the dataset is streamed, or would be.
+
+        Raises:
+            CorruptFile: The index is damaged.
+        """
+        from packtrain._streams.chunks import ChunkTable
+
+        return ChunkTable.of(self.manifest, self.index) if self._chunks is None else self._chunks.table
 
     @override
     def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:
@@ -391,8 +426,8 @@ class RecordStore(Store):
 
     @override
     def chunk_bounds(self) -> npt.NDArray[np.int64]:
-        if self._chunks is not None:
-            return self._chunks.table.bounds
+        if self.remote:
+            return self.chunk_table.bounds
         self.index.check_all()
         for field in self.schema.fields:
             self.index.field(field.name).check_all()
@@ -424,12 +459,12 @@ class RecordStore(Store):
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool, ChunkCache | None]]:
-        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks)
+    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool, ChunkCache | None, bool]]:
+        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks, self._copied)
 
 
-def _reopen(path: str, io: str, check: bool, chunks: ChunkCache | None) -> RecordStore:
-    return RecordStore(path, io=io, check=check, chunks=chunks)
+def _reopen(path: str, io: str, check: bool, chunks: ChunkCache | None, copied: bool) -> RecordStore:
+    return RecordStore(path, io=io, check=check, chunks=chunks, copied=copied)
 
 
 def _loaded(folder: Path) -> tuple[Manifest, Index]:

@@ -1,4 +1,4 @@
-"""Opens datasets in object stores, whose records are read through a bounded cache on this machine."""
+"""Opens datasets in object stores, whose records are read from a copy or through a bounded cache on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
 from packtrain._remote.client import ObjectStore
 from packtrain._staging.files import location_of
-from packtrain._staging.options import StageOptions
+from packtrain._staging.options import StageOptions, options_from
+from packtrain._streams.client import ChunkCache
 from packtrain._streams.opening import open_stream
 
 from .store import RecordStore
@@ -27,7 +28,7 @@ def open_streamed(
 
     Args:
         path: Its address; or its folder, if only the shards are in the store.
-        stage: The folder for its cache, or options that name it.
+        stage: The folder for copies and caches, or options that name it.
         budget: How much the cache may take, in bytes or as a text such as ``"200GiB"``; None: as much as everything.
         io: See `RecordStore`.
         check: See `RecordStore`.
@@ -42,13 +43,15 @@ def open_streamed(
             f"{location} is in an object store, so say where what is read of it may be kept, and how much of that: "
             f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it'
         )
-    folder = stage.to if isinstance(stage, StageOptions) else stage
     objects = ObjectStore()
     try:
-        dataset, cache = open_stream(location, folder, budget_of(budget), objects, check=check)
+        opened = open_stream(location, options_from(stage), budget_of(budget), objects, check=check)
     finally:
         objects.close()
-    return RecordStore(dataset, io=io, check=check, chunks=cache)
+    if isinstance(opened, ChunkCache):
+        return RecordStore(opened.dataset, io=io, check=check, chunks=opened)
+    # The lease of `opened` is released at the end of the function, when the store holds its own.
+    return RecordStore(opened.path, io=io, check=check, copied=True)
 
 
 def budget_of(budget: str | int | None) -> int | None:

@@ -14,7 +14,7 @@ from packtrain._core.errors import DatasetError, LoaderError, RemoteError, Usage
 from packtrain._core.printable import printable
 
 from ..dataset.growing import GrowingDataset
-from ..dataset.image_dataset import caches_of
+from ..dataset.image_dataset import is_remote
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
@@ -250,7 +250,7 @@ class Loader:
         progress, dataset, ranks, meter = self._progress, self._dataset, self._ranks, self.stats
         if isinstance(dataset, GrowingDataset):
             return FollowingGenerations(progress, dataset, order, ranks, meter, keep=keep, reports=reports)
-        if caches_of(dataset):
+        if is_remote(dataset):
             return FollowingChunks(progress, dataset, self.batch_size, ranks, meter)
         return Following(progress)
 

@@ -26,7 +26,7 @@ from packtrain._streams.client import Job as Reader
 
 from ..dataset.image_dataset import caches_of, samples_of
 from ..dataset.samples import PackedSamples
-from ..dataset.store import Store
+from ..dataset.store import RecordStore, Store
 from ..monitoring.stats import Meter
 from .chunk_shuffled import ChunkShuffled, Room
 from .engine import Job
@@ -46,7 +46,7 @@ NO_LIMIT: Final = 1 << 62
 
 
 class FollowingChunks(Following):
-    """Tells the caches of a dataset what is read of them.
+    """Tells the caches of a dataset what is read of them. Ranks that read a copy have none, and say so to the others.
 
     Args:
         progress: How far the loader is.
@@ -91,8 +91,8 @@ class FollowingChunks(Following):
         order = self._progress.order
         if not (self._whole and isinstance(order, ChunkShuffled)):
             return False
-        (cache,) = self._caches
-        return np.array_equal(order.chunks.bounds, cache.table.bounds)
+        (store,) = self._stores
+        return np.array_equal(order.chunks.bounds, store.chunk_bounds())
 
     @property
     def _order_name(self) -> str:
@@ -123,6 +123,8 @@ class FollowingChunks(Following):
 
     @override
     def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
+        if not self._caches:
+            return jobs
         told = place, self._progress.order
         if told != self._told:
             # The epoch after one that was resumed may have other lanes.
@@ -154,20 +156,29 @@ class FollowingChunks(Following):
             # for, or are refused.
             self._fitted = True
             return
-        (cache,) = self._caches
-        sizes, state = cache.table.allocated, cache.state()
-        room = state["budget"] - state["overhead"]
-        # Half of what others and what is being fetched leave: the other half keeps chunks for the next epoch, and other
-        # jobs may come. Ranks that know each other look before any of them begins.
-        left = max(0, room - state["needed"] - state["headroom"])
-        least = NO_LIMIT if sizes.sum() <= room else left // 2
+        least = self._room()
         if not self._ranks.given:
             least = min(room for (room,) in self._ranks.gather([least]))
         world_size = self._ranks.now().world_size
         if least < NO_LIMIT:
+            (store,) = self._stores
+            assert isinstance(store, RecordStore)
+            sizes = store.chunk_table.allocated
             mean = float(sizes.mean()) if len(sizes) else 0.0
             self._progress.reorder(order.within(Room(least, mean, len(sizes), world_size, self._batch_size)))
         self._fitted = True
+
+    def _room(self) -> int:
+        """Bytes that chunks may take which are worked on."""
+        if not self._caches:
+            return NO_LIMIT
+        (cache,) = self._caches
+        state = cache.state()
+        room, needed = state["budget"] - state["overhead"], int(cache.table.allocated.sum())
+        # Half of what others and what is being fetched leave: the other half keeps chunks for the next epoch, and other
+        # jobs may come. Ranks that know each other look before any of them begins.
+        left: int = max(0, room - state["needed"] - state["headroom"])
+        return NO_LIMIT if needed <= room else left // 2
 
     def _begun(self, place: Place) -> Telling:
         order = self._progress.order

@@ -22,6 +22,7 @@ from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
 from packtrain._remote.urls import Url
+from packtrain._staging.options import StageOptions
 from packtrain._streams.client import ChunkCache
 from packtrain._streams.entry import CHUNKS
 from packtrain._streams.opening import open_stream
@@ -120,7 +121,8 @@ class Remote:
 
     def open(self, budget: int, url: Url = URL, *, check: bool = False) -> ChunkCache:
         """Opens the dataset through a cache."""
-        _, cache = open_stream(url, self.place, budget, LocalObjects(), fetch_with=SPEC, check=check)
+        cache = open_stream(url, StageOptions(self.place), budget, LocalObjects(), fetch_with=SPEC, check=check)
+        assert isinstance(cache, ChunkCache)
         return cache
 
     def expected(self, cache: ChunkCache, chunk: int) -> bytes:

@@ -32,6 +32,7 @@ from helpers.waiting import wait_until
 from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._staging.options import StageOptions
 from packtrain._streams import connections, cutting
 from packtrain._streams.client import ChunkCache
 from packtrain._streams.entry import CHUNKS, LOCK, address
@@ -65,7 +66,8 @@ class TestContent:
     def test_tiny_shards_fit_without_a_budget(self, remote: Remote) -> None:
         """Each is a chunk of its own, which takes a whole block of the file system."""
         write_plain(remote.dataset, [[1]] * 4000, gap=0)
-        _, cache = open_stream(URL, remote.place, None, LocalObjects(), fetch_with=SPEC)
+        cache = open_stream(URL, StageOptions(remote.place), None, LocalObjects(), fetch_with=SPEC)
+        assert isinstance(cache, ChunkCache)
         state = cache.state()
         assert cache.table.allocated.sum() <= state["budget"] - state["overhead"]
 

@@ -42,12 +42,13 @@ print(json.dumps(problems))
 """
 OPEN = """
 import os
+from packtrain._staging.options import StageOptions
 from packtrain._streams.opening import open_stream
 from helpers.local_objects import SPEC, STORE, LocalObjects
 from helpers.streaming import URL
 
 os.environ[STORE] = args["store"]
-dataset, cache = open_stream(URL, args["place"], 4 << 20, LocalObjects(), fetch_with=SPEC)
+cache = open_stream(URL, StageOptions(args["place"]), 4 << 20, LocalObjects(), fetch_with=SPEC)
 print(cache.entry)
 """
 WARM_UP = """
