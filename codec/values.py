@@ -52,7 +52,7 @@ def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: 
         case "text":
             return str(record, "utf-8")
         case "json":
-            return decode_json(record)
+            return decode_json(record, stored=True)
         case "bytes":
             return bytes(record)
         case "array":
@@ -63,25 +63,27 @@ def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: 
     raise AssertionError(f"a record of kind {field.kind} is decoded elsewhere")
 
 
-def decode_json(record: memoryview | bytes, *, nan: bool = False) -> Any:
-    """What a JSON text in UTF-8 holds. All JSON of samples is read here, so that each text has one meaning everywhere.
+def decode_json(text: memoryview | bytes, *, nan: bool = False, stored: bool = False) -> Any:
+    """Returns the value of a JSON text in UTF-8. All JSON of samples is read here, so each text has one meaning.
 
     Args:
-        record: The text.
+        text: The text.
         nan: True to take ``NaN`` and ``Infinity``, as numbers of an array.
+        stored: True for a record of a dataset. Version 1 of the format leaves open what writers refuse now: of a key
+            that stands twice in an object the last value counts, and a number beyond float64 is infinite.
 
     Raises:
-        ValueError: It is no JSON text that has one meaning: it holds NaN, a number that float64 does not hold, or the
-            same key twice in an object; it begins with a byte order mark; or its objects and lists are nested more than
+        ValueError: It is not JSON, or has more than one meaning: it holds NaN, a number beyond float64, or the same key
+            twice in an object; it begins with a byte order mark; or its objects and lists are nested more than
             `MOST_NESTED` deep.
     """
-    text = str(record, "utf-8")
-    if text.startswith("\ufeff"):
+    characters = str(text, "utf-8")
+    if characters.startswith("\ufeff"):
         raise ValueError("it begins with a byte order mark: write it without one")
     # Nearly all texts have fewer brackets than that, whatever they enclose.
-    if text.count("[") + text.count("{") > MOST_NESTED and _depth(text) > MOST_NESTED:
+    if characters.count("[") + characters.count("{") > MOST_NESTED and _depth(characters) > MOST_NESTED:
         raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
-    return (_NUMBERS if nan else _STRICT).decode(text)
+    return (_NUMBERS if nan else _STORED if stored else _STRICT).decode(characters)
 
 
 def parse_npy(head: memoryview, size: int) -> tuple[str, tuple[int, ...], int]:
@@ -197,6 +199,7 @@ def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _NUMBERS: Final = json.JSONDecoder(parse_float=_finite, object_pairs_hook=_with_distinct_keys)
+_STORED: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 _STRICT: Final = json.JSONDecoder(
     parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_with_distinct_keys
 )

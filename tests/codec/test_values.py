@@ -164,7 +164,13 @@ def test_json_is_bounded_in_depth() -> None:
 def test_json_that_has_no_single_meaning_is_refused(name: str) -> None:
     text, message = NO_JSON[name]
     with pytest.raises(ValueError, match=message):
-        decoded(JSON, text)
+        decode_json(text)
+
+
+def test_records_that_were_written_before_keys_and_numbers_were_looked_at_stay_readable() -> None:
+    assert decoded(JSON, b'{"a": 1, "a": 2, "b": 1e999}') == {"a": 2, "b": float("inf")}
+    with pytest.raises(ValueError, match="NaN is no JSON"):
+        decoded(JSON, b"[NaN]")
 
 
 def test_half_of_a_surrogate_pair_is_a_text_in_json() -> None:

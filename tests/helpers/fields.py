@@ -43,6 +43,8 @@ NO_JSON = {
     "a byte order mark": (b"\xef\xbb\xbf{}", "begins with a byte order mark"),
 }
 """Texts that Python's json takes, or fails to read in a way of its own, and what is said of them."""
+STORED_JSON = frozenset({"a large exponent", "many digits", "a key that comes twice"})
+"""Those of them that datasets may hold which were packed before writers refused them."""
 WITHOUT_IMAGE = Columns(None, None, tuple(field for field in COLUMNS.fields if field.kind in ("array", "text", "json")))
 
 
