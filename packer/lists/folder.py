@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from packtrain._core.errors import ListError
-from packtrain._core.manifest import PLAN
 from packtrain._core.suggestions import did_you_mean
 
 TORCHVISION_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -155,8 +154,6 @@ class _Walk:
     """Finds images in a folder, except in `leave_out`."""
 
     def __init__(self, folder: Path, leave_out: Path | None) -> None:
-        if (folder / PLAN).exists():
-            raise ListError(f"{folder} is a dataset that packtrain packs into, not a folder of images")
         self._folder = os.fspath(folder)
         self._here = _identity(self._folder)
         self._leave_out = _identity(leave_out) if leave_out is not None and leave_out.exists() else None

@@ -23,6 +23,7 @@ from .folder import list_classes, list_images
 from .image_list import ImageList
 from .json_lines import JsonLines, starts_with_object
 from .large import LARGE, LargeText
+from .no_list import HEAD_BYTES, refuse_other_file, refuse_other_folder
 from .parquet import ParquetRows, heads_of
 from .remedies import Remedy, require_text
 from .rows import Rows
@@ -69,6 +70,7 @@ def read_list(
     with file_errors(source, ListError, verb="read the list"):
         names = None if classes is None else read_class_names(local_path(classes))
         if source.is_dir():
+            refuse_other_folder(source)
             if root is not None:
                 raise UsageError(f"{source} is a folder, and its images are found there: leave --root out")
             if columns is not None:
@@ -86,6 +88,8 @@ def read_list(
             if not starts_with_object(large[:_HEAD]):
                 return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
         text = b"" if form == "parquet" else source.read_bytes()
+        if through:
+            _refuse_other_stream(source, text)
         if form != "parquet":
             require_text(text, source)
         if form == "text" and text[:_HEAD].lstrip().startswith(b"[{"):
@@ -109,14 +113,22 @@ def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
 def _form(source: Path) -> str:
     """The form of a list: ``"text"``, ``"json lines"`` or ``"parquet"``, by its suffix or its first bytes."""
     suffix = source.suffix.lower()
+    with os.fdopen(open_regular(source), "rb") as file:
+        head = file.read(HEAD_BYTES)
+    refuse_other_file(source, head)
     if suffix == ".json":
         raise _one_document(source)
     if suffix in _JSON_LINES:
         return "json lines"
     if suffix in _PARQUET:
         return "parquet"
-    with os.fdopen(open_regular(source), "rb") as file:
-        return "parquet" if file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC else "text"
+    return "parquet" if head.startswith(_PARQUET_MAGIC) else "text"
+
+
+def _refuse_other_stream(source: Path, text: bytes) -> None:
+    if text.startswith(_PARQUET_MAGIC):
+        raise ListError(f"{source} is a Parquet file that comes through a pipe: give the path of the file")
+    refuse_other_file(source, text[:HEAD_BYTES])
 
 
 def _one_document(source: Path) -> UsageError:

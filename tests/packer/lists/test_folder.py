@@ -103,7 +103,7 @@ NO_CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no images": (lambda folder: (folder / "cat").mkdir(), r"has no images in class folders \(class/name\.jpg\)"),
     "a dataset": (
         lambda folder: (folder / "plan.json").touch(),
-        "is a dataset that packtrain packs into",
+        "is a dataset already, not a folder of images: `packtrain convert .* OUT`",
     ),
 }
 

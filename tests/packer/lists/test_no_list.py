@@ -1,0 +1,118 @@
+"""Laws of what is given in place of a list: it is named, its bytes are not shown, and the message can be typed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+from helpers.shards import jpeg, npy, write_tar
+from helpers.support import encoded, image_set, packed, picture
+
+from packtrain import Columns
+from packtrain._core.options import LabelSpec
+from packtrain._packer.lists.reader import read_list
+from packtrain.errors import ListError
+
+
+def tar_of(folder: Path) -> bytes:
+    return write_tar(folder / "made.tar", [("a.jpg", jpeg()), ("a.cls", b"1")]).read_bytes()
+
+
+def zip_of(folder: Path) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.jpg", jpeg())
+    return file.getvalue()
+
+
+def hdf5_of(folder: Path) -> bytes:
+    with h5py.File(folder / "made.h5", "w") as file:
+        file["x"] = [1]
+    return (folder / "made.h5").read_bytes()
+
+
+def lmdb_of(folder: Path) -> bytes:
+    with lmdb.open(str(folder / "made.mdb"), subdir=False) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"a", b"b")
+    return (folder / "made.mdb").read_bytes()
+
+
+OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
+    "00000.tar": (tar_of, r"is a tar archive, not a list: `packtrain index {} OUT` makes a dataset of it"),
+    "list.txt": (tar_of, r"is a tar archive, not a list: `packtrain index {} OUT`"),
+    "a b.tar.gz": (
+        lambda folder: gzip.compress(tar_of(folder)),
+        "with gzip, .*`packtrain convert '{}' OUT`",
+    ),
+    "list.txt.bz2": (lambda _: bz2.compress(b"a.jpg 1\n"), "is compressed with bzip2, not a list: decompress it first"),
+    "a.zip": (zip_of, "is a ZIP archive, not a list: unpack it with `unzip`"),
+    "a.jpg": (lambda _: jpeg(), "is an image, not a list: give a file with one `path label` per line"),
+    "a.png": (lambda _: encoded(picture(1), "PNG"), "is an image"),
+    "a.webp": (lambda _: b"RIFF\x24\0\0\0WEBPVP8 ", "is an image"),
+    "a.h5": (hdf5_of, "is an HDF5 file, not a list: write its images to files"),
+    "a.mdb": (lmdb_of, "is an LMDB database, not a list: write its images to files"),
+    "a.npy": (lambda _: npy(np.ones(3)), "is an array of numpy's"),
+    "a.bin": (lambda _: bytes(range(256)) * 16, "is no text, not a list"),
+}
+
+
+@pytest.mark.parametrize("columns", [None, Columns("path", "label")])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_that_is_no_list_is_named_with_what_to_type(tmp_path: Path, name: str, columns: Columns | None) -> None:
+    make, message = OTHERS[name]
+    path = tmp_path / name
+    path.write_bytes(make(tmp_path))
+    with pytest.raises(ListError, match=message.format(re.escape(str(path)))) as caught:
+        read_list(path, LabelSpec("int"), columns=columns)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tar_of, "is a tar archive, not a list: `packtrain index FILE OUT`"),
+        (lambda _: b"PAR1" + bytes(100), "Parquet file that comes through a pipe: give the path of the file"),
+    ],
+)
+def test_so_is_what_comes_through_a_pipe(tmp_path: Path, content: Callable[[Path], bytes], message: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[content(tmp_path)])
+    writer.start()
+    with pytest.raises(ListError, match=message):
+        read_list(tmp_path / "pipe", LabelSpec("int"))
+    writer.join()
+
+
+def test_a_packed_dataset_and_its_files_are_converted(tmp_path: Path) -> None:
+    folder = packed(image_set(tmp_path / "images", 2), tmp_path / "packed", "hdf5")
+    for path in (folder / "manifest.json", folder / "plan.json", min(folder.glob("*.h5")), folder):
+        with pytest.raises(ListError, match=f"`packtrain convert {folder} OUT` packs it once more"):
+            read_list(path, LabelSpec("int"))
+
+
+def test_a_folder_of_tars_is_indexed_or_converted(tmp_path: Path) -> None:
+    tar = tar_of(tmp_path)
+    with pytest.raises(ListError, match=f"folder of tar archives, not of images: `packtrain index {tmp_path} OUT`"):
+        read_list(tmp_path, LabelSpec("int"))
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(tar))
+    with pytest.raises(ListError, match=f"`packtrain convert {tmp_path} OUT` makes a dataset of it"):
+        read_list(tmp_path, LabelSpec("int"))
+
+
+def test_images_beside_a_tar_or_a_document_stay_images(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.jpg").write_bytes(jpeg())
+    tar_of(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    assert len(read_list(tmp_path, LabelSpec("int"))) == 1
