@@ -121,7 +121,7 @@ def is_exact(number: int, dtype: npt.DTypeLike) -> bool:
     """True if a floating-point or complex type holds a whole number as it is, without rounding it."""
     try:
         with np.errstate(over="ignore"):
-            held = float(np.dtype(dtype).type(float(number)).real)
+            held = float(np.asarray(float(number)).astype(dtype).real)
     except OverflowError:
         return False
     return math.isfinite(held) and int(held) == number

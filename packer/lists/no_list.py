@@ -11,14 +11,16 @@ from packtrain._core.errors import ListError
 from packtrain._core.manifest import MANIFEST, PLAN
 
 from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
+from .folder import IMAGE_SUFFIXES
 
 HEAD_BYTES: Final = 4096
-"""How much of a file `refuse_other_file` has to see."""
+"""Number of bytes of a file that `refuse_other_file` has to see."""
 _IMAGES: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 _LMDB: Final = b"\xde\xc0\xef\xbe"
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
 _READ_ELSEWHERE: Final = (b"\xff\xfe", b"\xfe\xff", b"PAR1")
-"""What lists in UTF-16, of which a message tells elsewhere, and Parquet files begin with."""
+"""Beginnings of lists in UTF-16, of which a message tells elsewhere, and of Parquet files."""
+_SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MOST_NULS: Final = 8
 """More of them in the head of a file are no slips in a text."""
@@ -54,13 +56,13 @@ def refuse_other_folder(folder: Path) -> None:
         # Whoever looks for images there says why it cannot be read.
         return
     tars = [name for name, is_folder in entries if name.endswith(_TARS) and not is_folder]
-    if tars and not any(is_folder for _, is_folder in entries):
+    if tars and not any(is_folder or name.endswith(_SUFFIXES) for name, is_folder in entries):
         command = "index" if all(name.endswith(".tar") for name in tars) else "convert"
         raise ListError(f"{folder} is a folder of tar archives, not of images: {_typed(command, folder)}")
 
 
 def _what(source: Path, head: bytes) -> tuple[str, str] | None:
-    """What a file is that is no list, and what to do with it."""
+    """Names what a file is that is no list, and what to do with it; None for a list."""
     of_dataset = (source.parent / PLAN).exists()
     if of_dataset and source.name in (MANIFEST, PLAN):
         return "a part of a packed dataset", _typed("convert", source.parent)

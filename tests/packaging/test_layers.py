@@ -33,7 +33,7 @@ MAY_IMPORT = {  # rooms and the rooms below them; what is not listed here is nob
 }
 MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "readers/backends": {"dali", "dataset", "loader", "monitoring", "transforms"},
-    "readers/dali": {"dataset", "loader", "monitoring", "transforms"},
+    "readers/dali": {"dataset", "formats", "loader", "monitoring", "transforms"},
     "readers/tuning": {"dataset", "formats", "loader", "monitoring", "transforms"},
     "readers/loader": {"dataset", "formats", "monitoring", "transforms"},
     "readers/monitoring": {"dataset"},

@@ -116,3 +116,9 @@ def test_images_beside_a_tar_or_a_document_stay_images(tmp_path: Path) -> None:
     tar_of(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     assert len(read_list(tmp_path, LabelSpec("int"))) == 1
+
+
+def test_loose_images_beside_a_tar_stay_images(tmp_path: Path) -> None:
+    tar_of(tmp_path)
+    (tmp_path / "a.JPG").write_bytes(jpeg())
+    assert len(read_list(tmp_path, LabelSpec("none"))) == 1
