@@ -306,6 +306,12 @@ def test_what_the_csv_module_writes_is_read(rows: list[tuple[str, int]], header:
     assert [(entry.path, entry.label) for entry in entries(images)] == [(f"{path}.jpg", label) for path, label in rows]
 
 
+@pytest.mark.parametrize("separator", [b"\t", b",", b";"])
+def test_what_is_wrong_with_a_list_is_said_of_its_own_columns(separator: bytes) -> None:
+    with pytest.raises(ListError, match="line 0: label 'African elephant' is not an integer"):
+        parsed(separator.join([b"a.jpg", b"African elephant\n"]) * 3)
+
+
 @pytest.mark.parametrize("text", [b"label,path\n1,a.jpg\n", b"path,split,label\na.jpg,train,1\n"])
 def test_columns_in_another_order_are_refused_by_name(text: bytes) -> None:
     with pytest.raises(ListError, match=r"the columns of the list are [a-z, ]+, but it must have the path first"):
