@@ -74,8 +74,13 @@ def columns_of(
     shapes = {name: _shape(text) for name, text in _assigned("--shape", shape, arrays, "boxes=N,4")}
     if mask_store is not None and not masks:
         raise UsageError("--mask-store is for masks, but there is no --mask")
-    if image is None and label is None and not named:
-        return None
+    if image is None and not named:
+        if label is None:
+            return None
+        raise UsageError(
+            f"--label {shlex.quote(label)} names a column of a table, so another option has to name what is stored: "
+            "add --image COL. For a list of `path label` lines, the option is --labels"
+        )
     return Columns(
         image,
         label,

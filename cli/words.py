@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 from typing_extensions import override
@@ -14,12 +14,17 @@ from typing_extensions import override
 from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)
+_SHOWN: Final = 5
 
 
 def named(words: Sequence[Word], *names: str) -> Sequence[Word]:
     """The arguments, of which there must be as many as names."""
     if len(words) != len(names) or not all(words):
-        raise click.UsageError(f"expected {' '.join(names)}, found {shlex.join(map(str, words)) or 'nothing'}")
+        found = shlex.join(map(str, words[:_SHOWN])) or "nothing"
+        more = f" and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else ""
+        # A shell has made many words of one, perhaps: `packtrain pack images/*.jpg out`.
+        images = ". To pack images without a list, give the folder that they are in" if more and "LIST" in names else ""
+        raise click.UsageError(f"expected {' '.join(names)}, found {found}{more}{images}")
     return words
 
 

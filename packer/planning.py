@@ -11,7 +11,6 @@ from typing import Final
 
 from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
-from packtrain._core.problems import reason
 from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats import container
 
@@ -103,7 +102,7 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                     records = reading.encode(schema, entry)
                     sizes.append(sum(len(record.payload) for record in records if record is not None))
             except (OSError, Refused, RemoteError, MemoryError) as error:
-                why = reason(error) if isinstance(error, OSError) else str(error) or "not enough memory"
+                why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
                 failure = failure or f"{_shown(images.resolve(entry.path))}: {why}"
     if not sizes:
         advice = images.advice or "Is --root right?"

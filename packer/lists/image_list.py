@@ -6,6 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ _AT_ONCE: Final = 4096
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
+_NAMES: Final = "Add the names in the list to the file of --classes, or leave --classes out"
 _EXAMPLE: Final = "A line is the path of an image, a blank, and its label, such as `images/1.jpg 3`"
 
 
@@ -94,6 +96,7 @@ class ImageList:
         parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
         head = text[:_HEAD]
         has_header = spans is None and parser.adapt(head[start:end] for _, start, end in find_lines(head))
+        self._with_names = classes is not None
         self._source, self._headed = source, has_header if spans is None else None
         self._text, self._lines = text, KeptLines()
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
@@ -148,14 +151,18 @@ class ImageList:
                 separator = self._parser.separator
                 place = ColumnPlace(separator.byte, separator.skipped, has_header)
                 remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
-        return remedy.text(self._source, head, self.root) if remedy else ""
+        if remedy is None:
+            return ""
+        if self._with_names and (remedy.words or remedy.rewrite):
+            remedy = replace(remedy, words=(*remedy.words, "--classes", "FILE"))
+        return remedy.text(self._source, head, self.root)
 
     def _why_nothing_is_left(self) -> str:
         if not self.lines:
             return "the list is empty. Write one image per line: its path, a blank, and its label"
         first = self.rejects[0]
         reason = f"none of {self.lines} lines can be used: line {first.line}: {first.reason}"
-        return f"{reason}. {self.advice or _EXAMPLE}"
+        return f"{reason}. {self.advice or (_NAMES if self._parser.by_name and self._with_names else _EXAMPLE)}"
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""

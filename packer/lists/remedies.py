@@ -22,6 +22,8 @@ _NO_TEXT: Final = (
     (b"\xfe\xff", *_UTF_16),
     (b"\x1f\x8b", "is compressed", "gunzip"),
     (b"PK\x03\x04", "is a spreadsheet or a ZIP archive: save it as CSV", ""),
+    (b"\xff\xd8\xff", "is an image, not a list: give a folder of images, or a list of them", ""),
+    (b"\x89PNG", "is an image, not a list: give a folder of images, or a list of them", ""),
     (b"\x93NUMPY", "is a file of NumPy: write a text with one `path label` per line", ""),
     (b"\x80\x04", "is a pickle: write a text with one `path label` per line", ""),
     (b"\x80\x05", "is a pickle: write a text with one `path label` per line", ""),

@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a shape of a mask": (["--mask", "m", "--shape", "m=3"], "--shape m: there is no such field"),
     "classes of a text": (["--text", "t", "--mask-classes", "t=f.txt"], "--mask-classes t: there is no such field"),
     "no masks to store": (["--text", "t", "--mask-store", "raw"], "--mask-store is for masks, but there is no --mask"),
-    "only a label": (["--label", "y"], "name at least one"),
+    "only a label": (["--label", "y"], "add --image COL. For a list of `path label` lines, the option is --labels"),
     "two of one name": (["--text", "t", "--json-field", "t"], "two fields are called 't'"),
     "labels without a column": (["--image", "path", "--labels", "float"], "name it with `--label`"),
     "an unknown column": (["--image", "pth"], "train.csv has no column 'pth', but path, class; did you mean 'path'?"),

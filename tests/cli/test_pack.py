@@ -427,6 +427,10 @@ class TestParts:
             (["--status"], "expected OUT, found nothing"),
             (["LIST", "OUT", "--status"], "expected OUT, found LIST OUT"),
             (["OUT"], "expected LIST OUT, found OUT"),
+            (
+                ["a.jpg"] * 1200,
+                "found a.jpg a.jpg a.jpg a.jpg a.jpg and 1,195 more. To pack images without a list, give",
+            ),
             (["OUT", "--merge", "--part", "1/2"], "--merge goes without --part"),
             (["OUT", "--status", "--max-rejects", "3"], "--status goes without --max-rejects"),
         ],

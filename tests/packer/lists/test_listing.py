@@ -213,6 +213,20 @@ def test_the_file_of_class_names_is_named_if_it_cannot_be_read(tmp_path: Path, c
         read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
 
 
+def test_advice_does_not_forget_the_file_of_class_names(tmp_path: Path) -> None:
+    """Without it, the classes would get other numbers."""
+    path, names = tmp_path / "train.txt", tmp_path / "classes.txt"
+    path.write_text("a.jpg cow\nb.jpg cat\n")
+    names.write_text("eel\ndog\n")
+    with pytest.raises(ListError, match=rf"Type: packtrain pack {path} OUT --labels class --classes FILE$"):
+        read_list(path, LabelSpec(), classes=names)
+    message = (
+        r"class 'cow' is not among the 2 class names\. Add the names in the list to the file of --classes, or leave"
+    )
+    with pytest.raises(ListError, match=message):
+        read_list(path, LabelSpec(), classes=names, by_name=True)
+
+
 def test_a_missing_list_is_an_error_with_what_is_there_instead(tmp_path: Path) -> None:
     (tmp_path / "trian.txt").touch()
     message = r"there is no list or image folder .*train\.txt; did you mean 'trian\.txt'\?. Give a file with one `path"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import encoded, picture
 
 from packtrain._core.options import LabelSpec
 from packtrain._packer.lists.reader import read_list
@@ -37,6 +38,7 @@ def test_a_command_is_whole_and_quotes_what_needs_it(tmp_path: Path) -> None:
 
 NO_TEXT: dict[str, bytes] = {
     "is a spreadsheet or a ZIP archive: save it as CSV": b"PK\x03\x04...",
+    "is an image, not a list: give a folder": encoded(picture(1)),
     "is a file of NumPy: write a text": np.lib.format.magic(1, 0),
     "is a pickle: write a text": pickle.dumps([("a.jpg", 0)]),
 }
