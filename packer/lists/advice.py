@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import ListError
-from packtrain._core.options import LabelSpec
 from packtrain._remote.urls import Url
 
 from .delimited import BadRecord, read_heads, read_record
@@ -38,16 +37,14 @@ class ListedLines:
 
     Attributes:
         lines: Some of them, with their numbers.
-        labels: Type of the labels that were expected.
-        by_name: True if names of classes were.
+        expected: Type of the labels that were expected, as `--labels` has it.
         source: Path of the list.
         root: Folder that its paths start from.
         header: The names of the columns, and what separates them; None if the list has none.
     """
 
     lines: Sequence[tuple[int, bytes]]
-    labels: LabelSpec
-    by_name: bool
+    expected: str
     source: Path
     root: Path | Url
     header: tuple[list[str], Separator] | None
@@ -175,14 +172,17 @@ class ListedLines:
         return Remedy(
             f"Line {number} begins with the label, but the path has to come first",
             sed(rf"s/^\s*{dropped}({taken})\s+(.*{suffix})\s*$/\2 \1/I"),
-            () if labels == self._expected() else ("--labels", labels),
+            () if labels == self.expected else ("--labels", labels),
         )
 
     def _in_quotes(self, found: re.Match[bytes]) -> Remedy | None:
         quote = found[0][:1]
-        if quote not in b"\"'" or not found[3].startswith(quote):
+        around = found[0].endswith(quote) and found[0].count(quote) == 2
+        if quote not in b"\"'" or not (around or found[3].startswith(quote)):
             return None
-        return Remedy("Quotes belong to lists with commas or tabs", f"tr -d {shlex.quote(quote.decode())}")
+        return Remedy(
+            "The quotes are not around the cells of a CSV file", "tr -d '\"'" if quote == b'"' else 'tr -d "\'"'
+        )
 
     def _without_suffix(self, line: bytes) -> Remedy | None:
         columns = [cells for separator in SEPARATORS if len(cells := _cells(line, separator)) > 1]
@@ -190,12 +190,9 @@ class ListedLines:
         return self._labels("class") if len(cells) == 2 and not is_number(cells[1]) else None
 
     def _labels(self, suggested: str) -> Remedy | None:
-        if suggested == self._expected():
+        if suggested == self.expected:
             return None
         return Remedy(f"The lines look like --labels {suggested}", "", ("--labels", suggested))
-
-    def _expected(self) -> str:
-        return "class" if self.by_name else str(self.labels)
 
     def _counts(self) -> bool:
         """True if each line begins with another whole number."""

@@ -143,19 +143,31 @@ class ImageList:
             first = list(islice(lines, _SAMPLED_LINES + 1))
             header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
             refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
-            short = [(number, line) for number, line in refused or first if len(line) <= _LONGEST_LINE]
-            listed = ListedLines(short, self.labels, self._parser.by_name, source, self.root, header)
             unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header
-            remedy = (unnamed and named_columns(head, source)) or listed.remedy()
+            remedy = named_columns(head, source) if unnamed else None
+            for some in (refused, first):
+                short = [(number, line) for number, line in some if len(line) <= _LONGEST_LINE]
+                listed = ListedLines(short, self._expected, source, self.root, header)
+                remedy = remedy or listed.remedy()
             if remedy is None and len(self):
                 separator = self._parser.separator
                 place = ColumnPlace(separator.byte, separator.skipped, has_header)
                 remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
         if remedy is None:
             return ""
-        if self._with_names and (remedy.words or remedy.rewrite):
+        if not remedy.words and not remedy.rewrite:
+            return remedy.why
+        # What was given has to be given once more.
+        if self._expected != "int" and not {"--labels", "--image"}.intersection(remedy.words):
+            remedy = replace(remedy, words=("--labels", self._expected, *remedy.words))
+        if self._with_names:
             remedy = replace(remedy, words=(*remedy.words, "--classes", "FILE"))
         return remedy.text(self._source, head, self.root)
+
+    @property
+    def _expected(self) -> str:
+        """The type of the labels, as `--labels` has it."""
+        return "class" if self._parser.by_name else str(self.labels)
 
     def _why_nothing_is_left(self) -> str:
         if not self.lines:

@@ -102,7 +102,10 @@ CASES: dict[str, Case] = {
     "captions and blanks": Case("{path} a dog runs over the hill of {name}\n", None, message="A text follows the path"),
     "images and masks": Case(b"m/0.png m/0.png\n", None, message="Line 0 names two files", paths=("m/0.png",)),
     "images and masks in a table": Case(b"m/0.png,m/0.png\n", None, file="a.csv", paths=("m/0.png",)),
-    "quotes and blanks": Case('"{path}" {label}\n', message="Quotes belong to lists with commas or tabs"),
+    "quotes and blanks": Case('"{path}" {label}\n', message="The quotes are not around the cells"),
+    "single quotes": Case("'{path}' {label}\n", message="The quotes are not around the cells"),
+    "quotes around lines": Case('"{path}, {label}"\n', message="The quotes are not around the cells of a CSV file"),
+    "backslashes and names": Case("i\\{n}.jpg {name}\n", BY_NAME, words="--labels class", paths=()),
     "colons": Case("{path}: {label}\n", message="are separated by ':', not by blanks"),
     "bars": Case("{path}|{name}\n", BY_NAME, message="are separated by '|', not by blanks"),
     "comments": Case(

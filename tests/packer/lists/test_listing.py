@@ -380,6 +380,8 @@ def test_names_as_labels_follow_a_file_of_class_names(tmp_path: Path) -> None:
         ("float*2", b"a.jpg 1.5 2 3\n", "The lines look like --labels float*3"),
         ("int", b"hf://bucket/a.jpg 3\n", "The paths are URLs"),
         ("int", b"a.jpg 3\rb.jpg 4\r", "Its lines end in CR alone"),
+        ("int", b"2\nname x y\na.jpg 3 -1\nb.jpg 4 1\n", "The lines look like --labels int*2"),
+        ("float", b"hf://bucket/a.jpg 3\n", "copy the others to a disk"),
         ("int", b"a.jpg 3\n", ""),
         ("int", b"without a suffix 3\n", ""),
         ("int", b"a.jpg x y\nb.jpg 3\n", "What follows the path on line 0 looks like the name of a class with blanks"),
