@@ -16,7 +16,7 @@ from packtrain._core.errors import Denied, RemoteError
 from packtrain._core.files import write_at
 
 from .objects import Found, Head, Objects, not_installed
-from .refusals import Busy, Expired, Passing, Unreached, is_silent, refusal
+from .refusals import Busy, Expired, Passing, Temporary, Unreached, is_silent, refusal
 from .servers import confined
 from .urls import Url
 
@@ -207,7 +207,8 @@ class Bucket(Objects):
         with path.open("rb") as file:
             size = file.seek(0, 2)
         self._tried(url, "write", lambda store: obstore.put(store, url.key, path, chunk_size=_PART))
-        _require(url, self.size(url), size)
+        if (found := self.size(url)) != size:
+            raise RemoteError(f"{url} has {found} bytes after {size} were sent: did somebody else write it?")
 
     @override
     def remove(self, url: Url) -> None:
@@ -231,8 +232,8 @@ class Bucket(Objects):
             known = self._patient or url.base in self._answered
             try:
                 result = action(self._store(url, known))
-            except RemoteError as error:
-                found = error
+            except (RemoteError, Passing) as error:
+                found: RemoteError | Temporary = error
             except (exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
                 found = refusal(url, verb, error)
             else:
@@ -255,7 +256,7 @@ class Bucket(Objects):
             attempt += 1
             attempts, patience = (_ATTEMPTS, _PATIENCE) if known else (_FIRST_ATTEMPTS, _FIRST_PATIENCE)
             if attempt == attempts or time.monotonic() - began > patience:
-                raise (Denied if isinstance(found, Denied) else RemoteError)(str(found))
+                raise (Denied if isinstance(found, Expired) else RemoteError)(str(found))
             # Jitter, so that many machines that a store sends away do not all come back at once.
             time.sleep(_FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0))
 

@@ -67,15 +67,19 @@ _BUSY: Final = (408, 429)
 _PAST: Final = {"read": "read", "write": "written", "list": "listed", "remove": "removed"}
 
 
-class Passing(RemoteError):
+class Temporary(Exception):
+    """A failure that need not last. Nobody outside of `bucket` meets it: what lasts after all is a `RemoteError`."""
+
+
+class Passing(Temporary):
     """A failure that may not come again."""
 
 
-class Expired(Denied):
+class Expired(Temporary):
     """Credentials that are not valid any more; whoever gave them may have newer ones."""
 
 
-class Busy(RemoteError):
+class Busy(Temporary):
     """An answer that a store gives if it is overloaded or out of order."""
 
 
@@ -88,7 +92,7 @@ def is_silent(error: Exception) -> bool:
     return _SILENT.search(str(error)) is not None
 
 
-def refusal(url: Url, verb: str, error: Exception) -> RemoteError:
+def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     """The error to raise for one of obstore's."""
     text, _, debug = str(error).partition("Debug source:")
     status = _STATUS.search(text)

@@ -32,7 +32,7 @@ from packtrain._staging.streams import read_origin, write_origin
 
 from .entry import LOCK, START, address, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
-from .starting import START_SECONDS, NotBegunError, last_words, start_fetcher
+from .starting import START_SECONDS, NotBegun, last_words, start_fetcher
 
 _LOOK_SECONDS: Final = 0.2
 """How often who waits is asked to let go of what has gone."""
@@ -145,7 +145,7 @@ class Connections:
                         f"the fetcher of {self._entry} has died {_MOST_DEATHS} times in a row. {last}"
                     ) from error
             except BaseException as error:
-                if isinstance(error, PacktrainError) and not isinstance(error, _UnansweredError):
+                if isinstance(error, PacktrainError) and not line.closed:
                     self._idle.append(line)
                 else:
                     line.close()
@@ -166,10 +166,10 @@ class Connections:
         while time.monotonic() < until:
             try:
                 line = self._connected() or self._started()
-            except NotBegunError:
+            except NotBegun as error:
                 deaths += 1
                 if deaths == _MOST_DEATHS or time.monotonic() >= until:
-                    raise
+                    raise RemoteError(str(error)) from None
                 continue
             if line is not None:
                 return line
@@ -216,10 +216,6 @@ def name_origin(entry: Path, url: Url) -> None:
         write_origin(folder, url)
 
 
-class _UnansweredError(RemoteError):
-    """No answer has come in time."""
-
-
 class Line:
     """A connection to a fetcher."""
 
@@ -263,7 +259,7 @@ class Line:
         """Sends a question and waits for its answer.
 
         Raises:
-            PacktrainError: The answer is an error; or it has not come in time.
+            PacktrainError: The answer is an error; or it has not come in time, and this is closed.
             EOFError: The fetcher has ended.
             OSError: It has ended.
         """
@@ -274,7 +270,11 @@ class Line:
             now = time.monotonic()
             if until is not None and now >= until:
                 said = request_line(request).decode().strip()
-                raise _UnansweredError(f"the fetcher of {self._entry} has not answered in time: {said}")
+                self.close()
+                raise RemoteError(
+                    f"the fetcher of {self._entry} has not answered in time ({said}): ask again, or wait longer. "
+                    f"{last_words(self._entry)}"
+                )
             answer = self._next(_LOOK_SECONDS if until is None else min(_LOOK_SECONDS, until - now))
             if answer is None:
                 silent = time.monotonic() - heard
@@ -295,9 +295,11 @@ class Line:
         """Closes it."""
         self._end()
 
-    def _silence(self, pids: tuple[int, ...], seconds: float) -> _UnansweredError:
+    def _silence(self, pids: tuple[int, ...], seconds: float) -> RemoteError:
+        """Closes the connection, over which an answer may still come. Returns the error."""
+        self.close()
         who = f" (process {', '.join(map(str, pids))})" if pids else ""
-        return _UnansweredError(
+        return RemoteError(
             f"the fetcher of {self._entry}{who} has not said anything for {seconds:.0f} s. If it hangs, end it; the "
             "next process that needs it starts another"
         )

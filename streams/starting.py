@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.errors import RemoteError
 from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._remote.urls import Url
 
@@ -40,7 +39,7 @@ def digest_of_access(url: Url) -> str:
     return hashlib.sha256(repr((str(url), named)).encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-class NotBegunError(RemoteError):
+class NotBegun(Exception):
     """A fetcher was killed, or broke down, before it could say anything."""
 
 
@@ -48,6 +47,9 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
     """Starts a fetcher, detached from this process. Returns what it says: ``ok``, ``busy``, or an error.
 
     It has the environment of this process, and with it the credentials for the object store, which go nowhere else.
+
+    Raises:
+        NotBegun: It says nothing.
     """
     ours, theirs = os.pipe()
     path = json.dumps([os.path.abspath(folder) for folder in sys.path])
@@ -80,7 +82,7 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
             os.close(theirs)
     if not data:
         how = "ended before it began" if ready else f"did not begin within {START_SECONDS:.0f} s"
-        raise NotBegunError(f"the fetcher of {entry} {how}. {last_words(entry)}")
+        raise NotBegun(f"the fetcher of {entry} {how}. {last_words(entry)}")
     found: dict[str, Any] = json.loads(data)
     return found
 

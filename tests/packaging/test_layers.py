@@ -43,6 +43,9 @@ MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "filler/sources": {"forms", "intake"},
 }
 ROOMS = tuple(MAY_IMPORT)
+ERRORS = {
+    node.name for node in ast.parse((ROOT / "core" / "errors.py").read_text()).body if isinstance(node, ast.ClassDef)
+}
 OTHERS = ("tests", "examples", "benchmarks")
 HEAVY = {
     "core": {"PIL", "click", "h5py", "lmdb", "torch"},
@@ -251,7 +254,24 @@ def no_print(source: Source) -> Iterator[str]:
             yield f"{source.path}:{node.lineno}: print outside cli"
 
 
-LAWS: tuple[Callable[[Source], Iterator[str]], ...] = (order, order_inside, spelling, weight, no_pickle, no_print)
+def one_tree_of_errors(source: Source) -> Iterator[str]:
+    """Errors that users can catch are all in core/errors.py; what serves a module alone is none of them."""
+    if source.folder not in ROOMS or str(source.path) == "core/errors.py":
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.ClassDef) and {ast.unparse(base).rpartition(".")[2] for base in node.bases} & ERRORS:
+            yield f"{source.path}:{node.lineno}: {node.name} is an error that users would meet and cannot import"
+
+
+LAWS: tuple[Callable[[Source], Iterator[str]], ...] = (
+    order,
+    order_inside,
+    spelling,
+    weight,
+    no_pickle,
+    no_print,
+    one_tree_of_errors,
+)
 
 
 def parse(path: str, text: str) -> Source:
@@ -373,6 +393,8 @@ def test_a_circle_is_noticed() -> None:
         (no_pickle, "core/a.py", "np.load(f, allow_pickle=flag)"),
         (no_pickle, "cli/a.py", "torch.load(f)"),
         (no_print, "packer/a.py", "def f():\n    print('packed')"),
+        (one_tree_of_errors, "streams/a.py", "class _LateError(RemoteError): pass"),
+        (one_tree_of_errors, "streams/a.py", "class LateError(errors.PacktrainError, OSError): pass"),
     ],
 )
 def test_the_law_notices_a_breach(law: Callable[[Source], Iterator[str]], path: str, text: str) -> None:
@@ -385,6 +407,8 @@ def test_the_law_notices_a_breach(law: Callable[[Source], Iterator[str]], path: 
         ("core/a.py", "from . import errors\nfrom .errors import PacktrainError\nimport numpy"),
         ("readers/formats/a.py", "from . import tar\nfrom .tar import A\nfrom packtrain._core.errors import E"),
         ("readers/dataset/image_dataset.py", "import torch"),
+        ("core/errors.py", "class Late(RemoteError): pass"),
+        ("remote/a.py", "class Late(Exception): pass"),
         ("examples/a.py", "from packtrain import Loader\nfrom packtrain.transforms import Resize"),
         ("readers/a.py", "if TYPE_CHECKING:\n    import torch\nimport h5py"),
         ("packer/a.py", "import packtrain._readers.formats.tar\nnumpy.load(f, allow_pickle=False)"),

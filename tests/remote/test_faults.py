@@ -224,6 +224,15 @@ def test_a_half_upload_is_not_there(hasty: Objects, url: Url, between: Proxy, fi
     assert moto_server.get(f"{url.parent.key}/upload") is None
 
 
+def test_an_upload_that_arrived_shorter_is_an_error(
+    hasty: Objects, url: Url, between: Proxy, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hasty, "size", lambda url: 5)
+    with pytest.raises(RemoteError, match=rf"upload has 5 bytes after {file.stat().st_size} were sent") as caught:
+        hasty.upload(url.parent / "upload", file)
+    assert type(caught.value) is RemoteError
+
+
 @pytest.mark.complete
 def test_whatever_goes_wrong_by_chance_all_bytes_arrive(objects: Objects, url: Url, between: Proxy) -> None:
     faults = (Status(500), SLOW_DOWN, Reset(), Reset(0), Reset(0.5), Truncate(0.5), Truncate(0.5, admit=True))

@@ -283,6 +283,7 @@ class TestKills:
         with pytest.raises(RemoteError, match=r"ended before it began\. The end of .*: line") as caught:
             read(cache, 0)
         assert lines[-1] in str(caught.value) and lines[0] not in str(caught.value)
+        assert type(caught.value) is RemoteError
 
     def test_the_next_one_removes_what_was_begun(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100])
@@ -365,10 +366,11 @@ class TestKills:
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 1.0)
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(RemoteError, match=rf"process {pid}\) has not said anything"):
+            with pytest.raises(RemoteError, match=rf"process {pid}\) has not said anything") as caught:
                 read(cache, 2, None)
         finally:
             os.kill(pid, signal.SIGCONT)
+        assert type(caught.value) is RemoteError
         assert read(cache, 2) == remote.expected(cache, 2)
         remote.store.fault("slow", 1)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.25)
@@ -388,8 +390,9 @@ class TestKills:
             hanging.bind(where)
             hanging.listen(0)
             first.connect(where)
-            with pytest.raises(RemoteError, match=rf"process {os.getpid()}\) has not said anything.*end it"):
+            with pytest.raises(RemoteError, match=rf"process {os.getpid()}\) has not said anything.*end it") as caught:
                 cache.state()
+        assert type(caught.value) is RemoteError
 
     def test_a_fork_while_a_connection_begins(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
         """The fetcher notices the end of a process that has left a copy of its connection behind."""
