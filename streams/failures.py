@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from packtrain._core.errors import CorruptRecord
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _BELIEVED_SECONDS: Final = 60.0
-"""How long a chunk is not fetched again, whoever asks for it, if its records were not what was packed two times."""
+"""How long a chunk whose records were wrong two times is not fetched again for those who were there by then."""
+_SHARED_SECONDS: Final = 1.0
+"""How long what one has found is also believed by those who come later: all workers of a job come at about one time."""
+
+
+class _Corrupt(NamedTuple):
+    """A chunk with wrong records: the error, when it was found, and until when nobody tries again."""
+
+    error: CorruptRecord
+    at: float
+    until: float
 
 
 class Failures:
@@ -22,8 +32,7 @@ class Failures:
     def __init__(self) -> None:
         self._pauses: Final = dict[int, tuple[float, float]]()
         """When a chunk may be tried again, and the pause after that."""
-        self._corrupt: Final = dict[int, tuple[float, CorruptRecord]]()
-        """Until when nobody tries again, and the error."""
+        self._corrupt: Final = dict[int, _Corrupt]()
 
     def __bool__(self) -> bool:
         """True if some chunk has a pause."""
@@ -46,13 +55,20 @@ class Failures:
     def corrupt(self, chunk: int, error: CorruptRecord) -> None:
         """Records of a chunk are not what was packed."""
         # The first time it may have been on the way, so whoever asks next has it fetched again.
-        self._corrupt[chunk] = time.monotonic() + _BELIEVED_SECONDS if chunk in self._corrupt else 0.0, error
+        now = time.monotonic()
+        self._corrupt[chunk] = _Corrupt(error, now, now + _BELIEVED_SECONDS if chunk in self._corrupt else 0.0)
 
     def sound(self, chunk: int) -> None:
         """All records of a chunk are what was packed."""
         self._corrupt.pop(chunk, None)
 
-    def believed(self, chunk: int) -> CorruptRecord | None:
-        """What is wrong with a chunk that was wrong two times, for a while."""
-        until, error = self._corrupt.get(chunk, (0.0, None))
-        return error if time.monotonic() < until else None
+    def outdated(self, chunk: int, since: float) -> bool:
+        """True if somebody who came at `since` has reason to ask again: the object may have been mended before."""
+        found = self._corrupt.get(chunk)
+        return found is None or (found.at < since and time.monotonic() > found.at + _SHARED_SECONDS)
+
+    def believed(self, chunk: int, since: float) -> CorruptRecord | None:
+        """Return what is wrong with a chunk that was wrong two times, for a while; None for who has to ask again."""
+        found = self._corrupt.get(chunk)
+        known = found is not None and time.monotonic() < found.until and not self.outdated(chunk, since)
+        return found.error if found is not None and known else None

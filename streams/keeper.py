@@ -182,18 +182,19 @@ class Keeper:
         """A ticket is given back."""
         self._policy.release(chunk)
 
-    def ask(self, chunk: int, *, suspect: bool = False, check: bool = False) -> bool:
+    def ask(self, chunk: int, *, suspect: bool = False, check: bool = False, since: float = 0.0) -> bool:
         """Somebody waits for a chunk. Returns True if it is there.
 
         Args:
             chunk: Its number.
             suspect: True if its file is said to be damaged.
             check: True if whoever waits compares each record with its checksum.
+            since: When whoever waits has come: what was wrong in the object store before that may have been mended.
         """
         self._used = True
         there = bool(self._policy.present[chunk])
         enough = there and self._files.has(chunk) and (check or chunk not in self._wrong)
-        if enough and not (suspect and self._damaged(chunk)):
+        if enough and not (suspect and self._damaged(chunk, since)):
             return True
         if there:
             # Its file was damaged or deleted by somebody else, or the store may have other records by now.
@@ -202,9 +203,9 @@ class Keeper:
         self._policy.ask(chunk)
         return False
 
-    def known_problem(self, chunk: int, *, check: bool) -> CorruptRecord | None:
+    def known_problem(self, chunk: int, *, check: bool, since: float) -> CorruptRecord | None:
         """Why a chunk cannot be had that was wrong two times, a short time ago. Args: as for `ask`."""
-        return None if check and chunk in self._wrong else self._failures.believed(chunk)
+        return None if check and chunk in self._wrong else self._failures.believed(chunk, since)
 
     def unask(self, chunk: int) -> None:
         """Nobody waits for a chunk any more."""
@@ -312,7 +313,9 @@ class Keeper:
             self._workers.fetch(chunk)
         return Decision(outcomes, gone)
 
-    def _damaged(self, chunk: int) -> bool:
+    def _damaged(self, chunk: int, since: float) -> bool:
+        if chunk in self._wrong and self._failures.outdated(chunk, since):
+            return True
         data = self._files.read(chunk)
         return data is None or self._source.wrong_in(chunk, data) != self._wrong.get(chunk, ())
 

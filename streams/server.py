@@ -44,6 +44,7 @@ class _Client:
     """A connection.
 
     Attributes:
+        since: When it was made.
         budget: Bytes that it allows the cache to take; None until it has said so.
         check: Whether it compares each record with its checksum.
         asked: The chunk that it waits for.
@@ -54,6 +55,7 @@ class _Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.since = time.monotonic()
         self.budget: int | None = None
         self.check = False
         self.asked: int | None = None
@@ -265,11 +267,13 @@ class Server:
 
     def _asked(self, client: _Client, chunk: int, *, suspect: bool) -> Mapping[str, Any] | None:
         self._drop_ticket(client)
-        if not suspect and (problem := self._keeper.known_problem(chunk, check=client.check)) is not None:
-            raise problem
+        if not suspect:
+            problem = self._keeper.known_problem(chunk, check=client.check, since=client.since)
+            if problem is not None:
+                raise problem
         client.ticket = chunk
         self._keeper.hold(chunk)
-        if self._keeper.ask(chunk, suspect=suspect, check=client.check):
+        if self._keeper.ask(chunk, suspect=suspect, check=client.check, since=client.since):
             return {"chunk": chunk}
         client.asked = chunk
         return None

@@ -166,6 +166,35 @@ class TestWrongBytes:
             reads.append(len(remote.store.reads()))
         assert reads[0] < reads[1] == reads[-1], "the second time it may have been mended"
 
+    @pytest.mark.parametrize("wrong", ["a record", "all"])
+    def test_whoever_comes_after_it_was_mended_gets_what_was_packed(self, wrong: str, remote: Remote) -> None:
+        """The fetcher remembers what was wrong for those who found it, not for a job that begins later."""
+        write_plain(remote.dataset, [[3000] * 8])
+        shard = remote.dataset / "t-000000.tar"
+        sound = shard.read_bytes()
+        shard.write_bytes(sound[:600] + bytes([sound[600] ^ 1]) + (sound[601:] if wrong == "a record" else bytes(99)))
+        os.truncate(shard, len(sound))
+        before = remote.open(4 * MiB, check=wrong == "a record")
+        records = RecordStore(before.dataset, chunks=before)
+        for _ in range(3):
+            with pytest.raises(CorruptRecord):
+                records.record(0, "blob")
+        shard.write_bytes(sound)
+
+        def read_anew() -> bool:
+            later = RecordStore(before.dataset, chunks=remote.open(4 * MiB, check=wrong == "a record"))
+            try:
+                return bytes(later.record(0, "blob")) == sound[512:3512]
+            except CorruptRecord:
+                return False
+            finally:
+                later.close()
+
+        reads = len(remote.store.reads())
+        wait_until(read_anew, "another job has it fetched again", 30)
+        assert len(remote.store.reads()) == reads + 1
+        records.close()
+
     def test_what_is_wrong_in_another_way_each_time_is_an_error(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[3000] * 8])
         cache = remote.open(4 * MiB, check=True)
