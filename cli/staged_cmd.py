@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -82,20 +82,25 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
     if bool(ids) == everything:
         raise UsageError("name the copies to evict, or use --all")
     place = _place(to, ids)
+    kept: list[dict[str, str]] = []
     with stage_progress(quiet=as_json) as on_progress:
-        gone = evict(place, list(ids) if ids else None, force=force, on_progress=on_progress)
+        gone = evict(
+            place,
+            list(ids) if ids else None,
+            force=force,
+            on_progress=on_progress,
+            on_kept=lambda entry, why: kept.append({"id": entry.id, "why": why}),
+        )
     _warn_of_strays(place)
     if as_json:
-        print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone)})
+        print_json({"evicted": gone, "bytes": sum(entry.bytes for entry in gone), "kept": kept})
         return
     for entry in gone:
         say(f"{entry.id}: evicted, {size(entry.bytes)}")
-    if not gone:
-        say(
-            "\n".join(
-                ["nothing can be evicted: run `packtrain staged list` to see what is in use or pinned", *_safe(place)]
-            )
-        )
+    for each in kept:
+        say(f"kept: {each['why']}")
+    if not gone and not kept:
+        say(f"nothing is staged in {place}")
 
 
 @command.command("pin")
@@ -146,18 +151,6 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
         print_json(entry)
     else:
         say(f"{entry.id}: {'pinned' if pinned else 'not pinned'}")
-
-
-def _safe(place: Path) -> Iterator[str]:
-    """What to say of the copies that nothing but their grace period keeps."""
-    from packtrain._staging.inventory import entries
-
-    for entry in entries(place):
-        if entry.promised and not (entry.pinned or entry.leased):
-            yield (
-                f"{entry.id}: in its grace period for another {_span(entry.promised_until - time.time())}, because its "
-                "path was printed (`packtrain stage --grace`); --force evicts it all the same"
-            )
 
 
 def _warn_of_strays(place: Path) -> None:

@@ -105,6 +105,7 @@ def evict(
     *,
     force: bool = False,
     on_progress: OnStageProgress | None = None,
+    on_kept: Callable[[Entry, str], None] | None = None,
 ) -> list[Entry]:
     """Evicts staged copies, including interrupted ones.
 
@@ -118,6 +119,7 @@ def evict(
         force: Also evict copies that are still within their grace period and, if they are named in `ids`, those that
             may be the only copy.
         on_progress: Called several times a second while sources are read.
+        on_kept: Called with each copy that stays, if `ids` is None, and with the reason, which also says what to do.
 
     Returns:
         The evicted copies.
@@ -144,7 +146,7 @@ def evict(
                 backing.look_at(entry, read=True, on_progress=report)
         with root.ledger():
             root.empty_trash()
-            locked = _lock_all(root, _wanted(scan(root), ids), backing, force, named=ids is not None)
+            locked = _lock_all(root, _wanted(scan(root), ids), backing, force, on_kept, named=ids is not None)
             for entry, lock in locked:
                 with lock:
                     _delete(root, entry)
@@ -162,7 +164,13 @@ def _wanted(known: Sequence[Entry], ids: Sequence[str | os.PathLike[str]] | None
 
 
 def _lock_all(
-    root: Root, wanted: Sequence[Entry], backing: Backing, force: bool, *, named: bool
+    root: Root,
+    wanted: Sequence[Entry],
+    backing: Backing,
+    force: bool,
+    on_kept: Callable[[Entry, str], None] | None,
+    *,
+    named: bool,
 ) -> list[tuple[Entry, Lock]]:
     """Locks the entries that may be evicted. If they were named, all of them must be."""
     locked: list[tuple[Entry, Lock]] = []
@@ -174,6 +182,8 @@ def _lock_all(
         elif named:
             _unlock(locked)
             raise obstacle or _in_use(entry)
+        elif on_kept is not None:
+            on_kept(entry, str(obstacle or _in_use(entry)))
     return locked
 
 
@@ -223,8 +233,8 @@ def _protection(entry: Entry, force: bool = False) -> StagingError | None:
         return StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first")
     if entry.promised and not force:
         return StagingError(
-            f"the path of {entry.id} was printed recently, and a program may be about to open it: wait until its grace "
-            "period ends, or use force (`staged evict --force`)"
+            f"{entry.id} is in its grace period: its path was printed recently, and a program may be about to open it. "
+            f"Wait until the period ends, or use force: `{entry.command('evict', '--force')}`"
         )
     return None
 

@@ -114,15 +114,15 @@ class TestEvict:
         found = run("staged", "evict", "--all", "--to", place, "--json").json
         assert {entry["id"] for entry in found["evicted"]} == {each.id for each in staged}
         assert names(place) == set()
-        assert run("staged", "evict", "--all", "--to", place).out.startswith("nothing can be evicted")
+        assert run("staged", "evict", "--all", "--to", place).out == f"nothing is staged in {place}\n"
 
     def test_what_only_its_grace_period_keeps_is_named_with_the_way_out(
         self, run: Run, datasets: tuple[Path, Path], place: Path
     ) -> None:
         path = Path(run("stage", datasets[0], "--to", place, "--grace", "90m").out.rstrip("\n"))
-        head, line = run("staged", "evict", "--all", "--to", place).out.splitlines()
-        assert head.startswith("nothing can be evicted")
-        assert line.startswith(f"{path.name}: in its grace period for another 1 h, ") and "--force" in line
+        (line,) = run("staged", "evict", "--all", "--to", place).out.splitlines()
+        assert line.startswith(f"kept: {path.name} is in its grace period: ")
+        assert line.endswith(f"`packtrain staged evict {path.name} --force --to {place}`")
         assert run("staged", "evict", "--all", "--force", "--to", place).out.startswith(f"{path.name}: evicted")
 
     def test_the_source_is_left_alone(
@@ -138,14 +138,17 @@ class TestEvict:
             assert (outcome.code, outcome.out) == (1, "")
             assert f"{staged[0].id} is being read by process {os.getpid()}" in outcome.err
             assert names(place) == {"cats", "dogs"}
-            assert staged[1].id in run("staged", "evict", "--all", "--to", place).out
+            gone, kept = run("staged", "evict", "--all", "--to", place).out.splitlines()
+            assert gone.startswith(f"{staged[1].id}: evicted, ")
+            assert kept.startswith(f"kept: {staged[0].id} is being read by process {os.getpid()}")
         assert names(place) == {"cats"}
 
     def test_what_is_pinned_stays(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
         assert run("staged", "pin", "cats", "--to", place).out == f"{staged[0].id}: pinned\n"
         outcome = run("staged", "evict", "cats", "--to", place, "--force")
         assert outcome.code == 1 and "is pinned" in outcome.err
-        run("staged", "evict", "--all", "--to", place)
+        kept = run("staged", "evict", "--all", "--to", place).out.splitlines()[-1]
+        assert kept == f"kept: {staged[0].id} is pinned: run `packtrain staged unpin {staged[0].id} --to {place}` first"
         assert names(place) == {"cats"}
         assert run("staged", "unpin", staged[0].path).out == f"{staged[0].id}: not pinned\n"
         run("staged", "evict", "--all", "--to", place)
@@ -198,7 +201,14 @@ class TestTheOnlyCopy:
         only = Path(run("stage", source, "--to", place, "--grace", "0").out.rstrip("\n"))
         shutil.rmtree(source)
         for words in (["--all"], ["--all", "--force"]):
-            assert run("staged", "evict", *words, "--to", place).code == 0
+            outcome = run("staged", "evict", *words, "--to", place)
+            assert outcome.code == 0
+            assert outcome.out.startswith(
+                f"kept: {only.name} may be the only copy: its source {source} no longer holds"
+            )
+            assert f"`packtrain staged evict {only.name} --force --to {place}`" in outcome.out
+        (kept,) = run("staged", "evict", "--all", "--to", place, "--json").json["kept"]
+        assert kept["id"] == only.name and "may be the only copy" in kept["why"]
         outcome = run("staged", "evict", only)
         assert outcome.code == 1
         assert f"may be the only copy: its source {source} no longer holds it" in outcome.err
