@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import extra_command
 
+from .scans import too_many_scans
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -44,6 +46,8 @@ FORMATS: Final = {
 Pillow knows forty more. Some of them run other programs (EPS runs Ghostscript), some have no signature, so that any
 file may be taken for one, and hardly anybody trains on them.
 """
+JPEGS: Final = ("JPEG", "MPO")
+"""What Pillow calls a JPEG: MPO is one with further images behind it."""
 _FOREIGN: Final = ((0, b"%PDF", "PDF"), (0, b"<svg", "SVG"), (4, b"ftyphei", "HEIC"), (4, b"ftypavif", "AVIF"))
 _DEFAULT_LIMIT: Final = 1024 * 1024 * 1024 // 4 // 3
 _WIDE: Final = {"F": "floating-point numbers", "I": "whole numbers of up to 32 bits"}
@@ -68,16 +72,20 @@ def open_image(data: Encoded) -> Image:
 
     Raises:
         UnidentifiedImageError: It is no such image. The message says what it is, and what to do about it.
-        DecompressionBombError: It has more than twice `pixel_limit` pixels. Above the limit itself, Pillow warns.
+        DecompressionBombError: It has more than twice `pixel_limit` pixels, or a JPEG has too many scans for its size.
+            Above the limit itself, Pillow warns.
         Exception: Whatever Pillow's plugins raise on a damaged header.
     """
     pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
     try:
-        return pillow.open(io.BytesIO(data), formats=_plugins())  # type: ignore[no-any-return]
+        image: Image = pillow.open(io.BytesIO(data), formats=_plugins())
     except UnidentifiedImageError as error:
         raise UnidentifiedImageError(_unidentified(bytes(data[:32]))) from error
+    if image.format in JPEGS:
+        check_scans(data, image.width, image.height)
+    return image
 
 
 @contextmanager
@@ -130,6 +138,16 @@ def check_pixels(width: int, height: int) -> None:
     if width * height > 2 * limit:
         raise pillow.DecompressionBombError(f"{text} more than twice")
     warnings.warn(text, pillow.DecompressionBombWarning, stacklevel=2)
+
+
+def check_scans(data: Encoded, width: int, height: int) -> None:
+    """Refuses a JPEG of this size that would take too long to decode. Pillow does not.
+
+    Raises:
+        DecompressionBombError: It has too many scans.
+    """
+    if reason := too_many_scans(data, width, height):
+        raise require_pillow().DecompressionBombError(reason)
 
 
 def misfit(image: Image) -> str | None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packtrain._codec.cut import without_table
+from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import (
     exceeds_limit,
@@ -19,6 +20,7 @@ from packtrain._codec.pillow import (
     require_pillow,
     whole_images_only,
 )
+from packtrain._codec.scans import too_many_scans
 from packtrain._core.errors import PacktrainError
 from packtrain._core.options import LARGEST_JPEG_SIDE, ResizeRule, StoreOptions
 
@@ -200,6 +202,9 @@ def _decode(data: bytes, mode: str) -> _Source:
     from PIL import UnidentifiedImageError
 
     with warnings.catch_warnings(), whole_images_only(), faults_of_the_image("Pillow refuses it"):
+        frame = frame_header(data) if data.startswith(b"\xff\xd8") else None
+        if frame is not None and (reason := too_many_scans(data, frame.width, frame.height)):
+            raise Refused(reason)
         # Training code can read a picture that Pillow only warns about.
         warnings.simplefilter("ignore")
         try:

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from packtrain._codec.scans import too_many_scans
+
 _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26
 _SOF: Final = (0xC0, 0xC1, 0xC2)
@@ -108,6 +110,7 @@ def _probe_jpeg(data: bytes) -> ImageHeader:
             applications.append((marker, body))
     if frame is None or not scans:
         raise _Doubt
+    _expect(too_many_scans(data, frame.width, frame.height) is None)
     return ImageHeader("jpg", frame.width, frame.height, _application_data(applications))
 
 

@@ -14,7 +14,8 @@ from typing_extensions import override
 from packtrain._core.errors import MissingDependency
 
 from ..pillow import require_pillow
-from .fallback import BackEnd
+from ..scans import too_many_scans
+from .fallback import BackEnd, frame_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,6 +50,8 @@ class AccimageDecoder(BackEnd):
             raise ValueError("accimage cannot scale while decoding")
         if data[-2:] != _END_OF_IMAGE:
             raise ValueError("the JPEG has no end marker and may be truncated")
+        if too_many_scans(data, *frame_size(data)):
+            raise ValueError("too many scans")
         try:
             decoded = accimage.Image(bytes(data))
         except TypeError as error:

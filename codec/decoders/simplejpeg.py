@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from ..jpeg_frame import frame_header
 from ..pillow import require_pillow
+from ..scans import too_many_scans
 from .fallback import BackEnd
 from .rgbx import rgb_image
 
@@ -48,6 +49,8 @@ class SimplejpegDecoder(BackEnd):
             height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
         except KeyError as error:
             raise ValueError(f"simplejpeg has no name for the sampling ({error})") from error
+        if too_many_scans(data, width, height):
+            raise ValueError("too many scans")
         if colorspace not in _EXACT:
             raise ValueError(f"simplejpeg's RGB of {colorspace} is not Pillow's")
         smaller = {}

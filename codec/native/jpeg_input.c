@@ -9,8 +9,11 @@
 #define MOST_PIXELS (2 * ((int64_t)1024 * 1024 * 1024 / 4 / 3))
 
 /* The most scans of an image. Each takes as long as decoding the whole image; a progressive JPEG has about ten. The
-   limit is that of libjpeg-turbo's own fuzzers. */
+   limit is that of libjpeg-turbo's own fuzzers. An image has more than FEW_SCANS only if all of them together read no
+   more than MOST_SCANNED pixels, as in codec/scans.py. */
 #define MOST_SCANS 500
+#define FEW_SCANS 32
+#define MOST_SCANNED ((int64_t)1 << 30)
 
 void read_header(j_decompress_ptr source, const unsigned char *data, size_t size) {
     jpeg_mem_src(source, data, size);
@@ -25,7 +28,9 @@ void read_header(j_decompress_ptr source, const unsigned char *data, size_t size
 }
 
 static void check_scans(j_common_ptr info) {
-    if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS) {
+    j_decompress_ptr source = (j_decompress_ptr)info;
+    int64_t scans = source->input_scan_number, pixels = (int64_t)source->image_width * (int64_t)source->image_height;
+    if (scans > MOST_SCANS || (scans > FEW_SCANS && scans * pixels > MOST_SCANNED)) {
         errors_raise((Errors *)info->err, INPUT_ERROR, "too many scans");
     }
 }

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 from packtrain._codec.jpeg_frame import frame_header
 from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
+from packtrain._codec.scans import too_many_scans
 from packtrain._codec.values import decode_json, parse_npy
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import check_array
@@ -72,6 +73,8 @@ def image_facts(data: memoryview) -> ImageFacts:
         Unfit: It is no image that packtrain opens.
     """
     if _starts(data, b"\xff\xd8") and (frame := frame_header(data)) and frame.width and frame.height:
+        if reason := too_many_scans(data, frame.width, frame.height):
+            raise Unfit(reason)
         exif = _jpeg_exif(data)
         if (orientation := 1 if exif is None else _exif_orientation(exif)) is not None:
             return ImageFacts(frame.width, frame.height, orientation)

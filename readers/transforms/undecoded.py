@@ -18,7 +18,7 @@ from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.jpeg_frame import frame_header
-from packtrain._codec.pillow import check_pixels, open_image, require_pillow
+from packtrain._codec.pillow import check_pixels, check_scans, open_image, require_pillow
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
@@ -105,7 +105,8 @@ def _check_header(image: EncodedImage) -> None:
     A decoder believes the header, and allocates what it promises before it finds out that the pixels are not there.
 
     Raises:
-        DecompressionBombError: The header claims more than twice as many pixels as Pillow's limit.
+        DecompressionBombError: The header claims more than twice as many pixels as Pillow's limit, or there are too
+            many scans.
         Exception: Whatever Pillow's plugins raise on a damaged header that is no JPEG's.
     """
     frame = frame_header(image.data) if bytes(image.data[:2]) == _SOI else None
@@ -113,6 +114,8 @@ def _check_header(image: EncodedImage) -> None:
         open_image(image.data)
     elif (frame.width, frame.height) != (image.width, image.height):
         check_pixels(frame.width, frame.height)
+    if frame is not None:
+        check_scans(image.data, frame.width, frame.height)
 
 
 class _Ready:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.jpegs import scan_bomb
 from helpers.support import encoded, picture, real_list
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
@@ -290,6 +291,14 @@ def test_what_pillow_warns_of_is_decoded_by_pillow(each: Decoder, monkeypatch: p
     for box in (None, Box(0, 0, 5, 5)):
         with pytest.raises(Image.DecompressionBombError):
             each.decode(SOURCES["grey"], "RGB", box)
+
+
+def test_what_would_take_very_long_is_refused(each: Decoder) -> None:
+    bomb = scan_bomb(6000, 6000, 60)
+    for box in (None, Box(0, 0, 5, 5)):
+        with pytest.raises(Image.DecompressionBombError, match="60 scans of 6000 x 6000 pixels"):
+            each.decode(bomb, "RGB", box)
+    assert each.pixels(bomb) is None
 
 
 def test_a_decoder_goes_to_other_processes(each: Decoder) -> None:

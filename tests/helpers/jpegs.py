@@ -254,6 +254,24 @@ def written(
     return out + b"\xff\xd9"
 
 
+def scan_bomb(width: int, height: int, scans: int) -> bytes:
+    """A grey progressive image of one colour, each of whose scans has a few bytes. It is complete with 190 scans."""
+    blocks = -(-width // 8) * -(-height // 8)
+    out = b"\xff\xd8" + segment(0xDB, bytes([0]) + bytes([1]) * 64)
+    out += segment(0xC2, struct.pack(">BHHB", 8, height, width, 1) + bytes([1, 0x11, 0]))
+    # One code of one bit each: no difference; and the end of as many blocks as 14 further bits say.
+    out += segment(0xC4, bytes([0x00, 1]) + bytes(15) + bytes([0]))
+    out += segment(0xC4, bytes([0x10, 1]) + bytes(15) + bytes([0xE0]))
+    out += segment(0xDA, bytes([1, 1, 0, 0, 0, 0])) + bytes(-(-blocks // 8))
+    bits = ("0" + "1" * 14) * -(-blocks // 32767)
+    ended = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8)).replace(b"\xff", b"\xff\0")
+    # Each frequency first without its lowest two bits, then these one by one.
+    places = [(place, bit) for bit in ((0, 2), (2, 1), (1, 0)) for place in range(1, 64)]
+    for place, (high, low) in [*places * (1 + scans // len(places))][: scans - 1]:
+        out += segment(0xDA, bytes([1, 1, 0, place, place, high << 4 | low])) + ended
+    return out + b"\xff\xd9"
+
+
 def separate(picture: Picture) -> list[Scan]:
     """A scan for each component."""
     return [Scan((component,)) for component in range(len(picture.samplings))]

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from helpers.corpus import exif
 from helpers.fields import NO_JSON, STORED_JSON
+from helpers.jpegs import scan_bomb
 from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
 from helpers.support import encoded, picture
 from PIL import Image
@@ -238,6 +239,7 @@ BAD = {
     "no label": [("b.jpg", jpeg())],
     "a label must be a whole number": [("b.jpg", jpeg()), ("b.cls", b"one")],
     "its header cannot be read": [("b.jpg", b"<html>"), ("b.cls", b"1")],
+    "a JPEG with 60 scans of 6000 x 6000 pixels": [("b.jpg", scan_bomb(6000, 6000, 60)), ("b.cls", b"1")],
     "a text must be UTF-8": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.txt", b"\xff")],
     "not JSON": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.json", b"[" * 100_000)],
     "nested more than 256 deep": [("b.jpg", jpeg()), ("b.cls", b"1"), ("b.json", b"[" * 257 + b"]" * 257)],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fusing import TRANSFORMS, numbers, pack_sources, sources
+from helpers.jpegs import scan_bomb
 from helpers.support import encoded, import_torchvision, param_id, picture
 from helpers.undecoded import pixels
 from hypothesis import given
@@ -111,6 +112,18 @@ def test_a_header_that_claims_too_many_pixels_reaches_no_decoder(tmp_path: Path,
     samples = samples_of(open_dataset(folder, [CenterCrop(64)], check=False))
     assert samples is not None
     with pytest.raises(CorruptRecord, match=r"row 0 .*exceeds"):
+        samples.undecoded().make(0, [])
+
+
+def test_a_jpeg_with_too_many_scans_reaches_no_decoder(tmp_path: Path) -> None:
+    bomb = scan_bomb(6000, 6000, 60)
+    data = encoded(picture(0, 160, 120)).ljust(len(bomb), b"\0")
+    folder = pack_sources(tmp_path, StoreOptions("verbatim"), {"image": data})
+    (shard,) = folder.glob("*.tar")
+    shard.write_bytes(shard.read_bytes().replace(data, bomb))
+    samples = samples_of(open_dataset(folder, [CenterCrop(64)], check=False))
+    assert samples is not None
+    with pytest.raises(CorruptRecord, match=r"row 0 .*60 scans of 6000 x 6000 pixels"):
         samples.undecoded().make(0, [])
 
 
