@@ -115,7 +115,7 @@ class Extension(Protocol):
             out: The result, uint8 [height, width, 3], writable and contiguous.
 
         Raises:
-            ValueError: `image` or `out` has a different size.
+            ValueError: `image` or `out` has a different size, or they overlap.
         """
 
     def copy_pixels(
@@ -167,7 +167,7 @@ class Extension(Protocol):
             True if all records were copied; False if it stopped early.
 
         Raises:
-            ValueError: `places`, `out` or `current` has a different shape or dtype.
+            ValueError: `places`, `out` or `current` has a different shape or dtype, or `out` overlaps a shard.
             MemoryError: There is not enough memory.
         """
 
@@ -184,7 +184,7 @@ class Extension(Protocol):
                 writable and contiguous.
 
         Raises:
-            ValueError: `image`, `table` or `out` has a different shape or size, or they overlap.
+            ValueError: `image`, `table` or `out` has a different shape or size, or `out` overlaps one of the others.
             MemoryError: There is not enough memory.
         """
 
@@ -197,7 +197,7 @@ class Extension(Protocol):
             out: The result, uint8 [height, width], writable and contiguous.
 
         Raises:
-            ValueError: `rows` or `out` has a different size, or a row has an unknown filter.
+            ValueError: `rows` or `out` has a different size, they overlap, or a row has an unknown filter.
             MemoryError: There is not enough memory.
         """
 
@@ -339,8 +339,8 @@ class Extension(Protocol):
             out: The result, uint8 of the shape of `image`, writable and contiguous.
 
         Raises:
-            ValueError: `image` or `out` has a different shape, they overlap, the weights are not float32, or the kernel
-                reaches further than the image.
+            ValueError: `image` or `out` has a different shape, `out` overlaps one of the others, the weights are not
+                float32, or the kernel reaches further than the image.
             MemoryError: There is not enough memory.
         """
 
@@ -368,7 +368,7 @@ class Extension(Protocol):
             out: The sums without their fractions, at most 255: uint8 [...], writable and contiguous.
 
         Raises:
-            ValueError: `images`, `weights` or `out` has a different size, or they overlap.
+            ValueError: `images`, `weights` or `out` has a different size, or `out` overlaps one of the others.
         """
 
     def blend_images(self, pixels: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8], share: float, /) -> None:

@@ -21,25 +21,44 @@ static inline bool has_dense_rows(const Py_buffer *view) {
     return view->itemsize == 1 && view->ndim == 3 && view->strides[2] == 1 && view->strides[1] == view->shape[2];
 }
 
+/* Whether `size` bytes from `start` on share memory with `out`. No function may write to what it reads, not even in the
+   same place: what changes an image in place takes it once. */
+static inline bool meets(const void *start, Py_ssize_t size, const Py_buffer *out) {
+    uintptr_t one = (uintptr_t)start, other = (uintptr_t)out->buf;
+    return size > 0 && out->len > 0 && one < other + (uintptr_t)out->len && other < one + (uintptr_t)size;
+}
+
+/* Bytes of a row of an image with dense rows; 0 if the image has none. Its sides may be of any size before that is known:
+   an image without rows may have any width. */
+static inline Py_ssize_t row_bytes(const Py_buffer *image) { return image->len ? image->shape[1] * image->shape[2] : 0; }
+
 /* Whether an image with dense rows, whose order in memory may be upside down, shares memory with `out`. */
 static inline bool overlaps(const Py_buffer *image, const Py_buffer *out) {
-    Py_ssize_t rows = image->shape[0], last = (rows - 1) * image->strides[0], size = image->shape[1] * image->shape[2];
-    if (rows < 1 || size < 1) {
+    if (!image->len) {
         return false;
     }
-    uintptr_t start = (uintptr_t)image->buf + (uintptr_t)(last < 0 ? last : 0), other = (uintptr_t)out->buf;
-    uintptr_t end = (uintptr_t)image->buf + (uintptr_t)(last < 0 ? 0 : last) + (uintptr_t)size;
-    return start < other + (uintptr_t)out->len && other < end;
+    Py_ssize_t last = (image->shape[0] - 1) * image->strides[0];
+    return meets((const char *)image->buf + (last < 0 ? last : 0), (last < 0 ? -last : last) + row_bytes(image), out);
+}
+
+/* Takes the memory of an object. For an object whose memory is not such, a ValueError with this message; other errors
+   stay as they are. */
+static inline bool take_buffer(PyObject *object, Py_buffer *view, int flags, const char *message) {
+    if (PyObject_GetBuffer(object, view, flags) == 0) {
+        return true;
+    }
+    if (PyErr_ExceptionMatches(PyExc_BufferError)) {
+        PyErr_Clear();
+        set_error(INPUT_ERROR, message);
+    }
+    return false;
 }
 
 /* Takes an image that is to be changed in place: uint8 [height, width, channels] with one or three channels, writable
    and contiguous. For anything else false, with a Python exception. */
 static inline bool take_pixels(PyObject *array, Py_buffer *view) {
-    if (PyObject_GetBuffer(array, view, PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) != 0) {
-        if (PyErr_ExceptionMatches(PyExc_BufferError)) {
-            PyErr_Clear();
-            set_error(INPUT_ERROR, "the image is not contiguous and writable");
-        }
+    if (!take_buffer(array, view, PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS,
+                     "the image is not contiguous and writable")) {
         return false;
     }
     if (view->ndim == 3 && strcmp(view->format, "B") == 0 && is_side(view->shape[0]) && is_side(view->shape[1]) &&

@@ -93,7 +93,7 @@ PyObject *copy_pixels(PyObject *module, PyObject *args) {
                         "the image does not have dense rows of pixels, or the output has a different size");
     } else if (overlaps(&view, &out)) {
         set_error(INPUT_ERROR, "the image and the output overlap");
-    } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2]) + 16))) {
+    } else if (!(row = PyMem_Malloc((size_t)row_bytes(&view) + 16))) {
         set_error(MEMORY_ERROR, NULL);
     } else {
         size_t width = (size_t)view.shape[1], channels = (size_t)view.shape[2];

@@ -321,6 +321,11 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         if (PyObject_GetBuffer(shard, &shards[shard_count], PyBUF_SIMPLE) != 0) {
             goto end;
         }
+        if (meets(shards[shard_count].buf, shards[shard_count].len, &out)) {
+            PyBuffer_Release(&shards[shard_count]);
+            set_error(INPUT_ERROR, "out: overlaps a shard");
+            goto end;
+        }
     }
     Copied done = NOT_COPIED;
     if (!check || has_crc32c()) {

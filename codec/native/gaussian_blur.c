@@ -5,6 +5,7 @@
 
 #include "functions.h"
 
+#include "arguments.h"
 #include "errors.h"
 #include "image_pair.h"
 #include "simd.h"
@@ -169,13 +170,16 @@ static bool blur_all(const ImagePair *pair, const Kernel *kernels) {
     return done;
 }
 
-static bool read_kernel(const Py_buffer *weights, Py_ssize_t side, Kernel *kernel) {
+static bool read_kernel(const Py_buffer *weights, Py_ssize_t side, const Py_buffer *out, Kernel *kernel) {
     Py_ssize_t count = weights->len / (Py_ssize_t)sizeof(float);
     if (weights->itemsize != sizeof(float) || !weights->format || strcmp(weights->format, "f") != 0 || count < 1) {
         return set_error(INPUT_ERROR, "the weights are not float32");
     }
     if (count > side) {
         return set_error(INPUT_ERROR, "the kernel reaches further than the image");
+    }
+    if (meets(weights->buf, weights->len, out)) {
+        return set_error(INPUT_ERROR, "the weights and the output overlap");
     }
     *kernel = (Kernel){weights->buf, (size_t)count - 1};
     return true;
@@ -193,8 +197,8 @@ PyObject *gaussian_blur(PyObject *module, PyObject *args) {
     }
     if (PyObject_GetBuffer(weights[0], &views[0], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0 &&
         PyObject_GetBuffer(weights[1], &views[1], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0 &&
-        image_pair_is_even(&pair) && read_kernel(&views[0], pair.in.shape[1], &kernels[0]) &&
-        read_kernel(&views[1], pair.in.shape[0], &kernels[1])) {
+        image_pair_is_even(&pair) && read_kernel(&views[0], pair.in.shape[1], &pair.out, &kernels[0]) &&
+        read_kernel(&views[1], pair.in.shape[0], &pair.out, &kernels[1])) {
         bool done;
         Py_BEGIN_ALLOW_THREADS
         done = blur_all(&pair, kernels);

@@ -9,14 +9,12 @@ static bool is_image(const Py_buffer *view) {
 }
 
 bool image_pair_open(ImagePair *pair, PyObject *in, PyObject *out) {
-    if (PyObject_GetBuffer(in, &pair->in, PyBUF_C_CONTIGUOUS) != 0) {
-        PyErr_Clear();
-        return set_error(INPUT_ERROR, "the image is not contiguous");
+    if (!take_buffer(in, &pair->in, PyBUF_C_CONTIGUOUS, "the image is not contiguous")) {
+        return false;
     }
-    if (PyObject_GetBuffer(out, &pair->out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0) {
-        PyErr_Clear();
+    if (!take_buffer(out, &pair->out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE, "the output is not contiguous and writable")) {
         PyBuffer_Release(&pair->in);
-        return set_error(INPUT_ERROR, "the output is not contiguous and writable");
+        return false;
     }
     if (!is_image(&pair->in) || !is_image(&pair->out) || pair->in.shape[2] != pair->out.shape[2]) {
         set_error(INPUT_ERROR, "the image or the output is not height x width x 1, 3 or 4 bytes, or their channels differ");

@@ -85,9 +85,9 @@ PyObject *lookup(PyObject *module, PyObject *args) {
         set_error(INPUT_ERROR, "the output has a different size");
     } else if (!is_aligned(&table, size) || !is_aligned(&out, size)) {
         set_error(INPUT_ERROR, "the table or the output is not aligned");
-    } else if (overlaps(&view, &out)) {
-        set_error(INPUT_ERROR, "the image and the output overlap");
-    } else if (!(row = PyMem_Malloc((size_t)(view.shape[1] * view.shape[2] * size) + 16))) {
+    } else if (overlaps(&view, &out) || meets(table.buf, table.len, &out)) {
+        set_error(INPUT_ERROR, "the image or the table and the output overlap");
+    } else if (!(row = PyMem_Malloc((size_t)(row_bytes(&view) * size) + 16))) {
         set_error(MEMORY_ERROR, NULL);
     } else {
         Py_BEGIN_ALLOW_THREADS

@@ -77,10 +77,10 @@ PyObject *mean_of_images(PyObject *module, PyObject *args) {
     Py_ssize_t count = weights.len / (Py_ssize_t)sizeof(float);
     if (weights.len % (Py_ssize_t)sizeof(float) || (uintptr_t)weights.buf % sizeof(float)) {
         set_error(INPUT_ERROR, "the weights are not float32");
-    } else if (images.len != out.len * count || out.len < 1) {
+    } else if (out.len < 1 || images.len % out.len || images.len / out.len != count) {
         set_error(INPUT_ERROR, "there are more or fewer images than weights, or the output has another size");
-    } else if ((char *)images.buf < (char *)out.buf + out.len && (char *)out.buf < (char *)images.buf + images.len) {
-        set_error(INPUT_ERROR, "the images and the output overlap");
+    } else if (meets(images.buf, images.len, &out) || meets(weights.buf, weights.len, &out)) {
+        set_error(INPUT_ERROR, "the images or the weights and the output overlap");
     } else {
         Mean *function = FASTEST_AVX2(mean);
         Py_BEGIN_ALLOW_THREADS

@@ -61,6 +61,8 @@ PyObject *unfilter(PyObject *module, PyObject *args) {
     Byte *nothing = NULL;
     if (!is_side(width) || rows.len % (width + 1) || out.len != rows.len / (width + 1) * width) {
         set_error(INPUT_ERROR, "the rows, or the output, do not have one byte per pixel");
+    } else if (meets(rows.buf, rows.len, &out)) {
+        set_error(INPUT_ERROR, "the rows and the output overlap");
     } else if (!(nothing = calloc((size_t)width, 1))) {
         set_error(MEMORY_ERROR, NULL);
     } else {

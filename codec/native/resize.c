@@ -424,9 +424,9 @@ PyObject *resize_pixels(PyObject *module, PyObject *args) {
         return NULL;
     }
     Resized done = RESIZED;
-    if (!has_dense_rows(&view) || view.shape[2] != 3 || view.strides[0] < 3 * view.shape[1] || out.ndim != 3 ||
-        out.itemsize != 1 || out.shape[2] != 3 || !is_side(view.shape[0]) || !is_side(view.shape[1]) ||
-        !is_side(out.shape[0]) || !is_side(out.shape[1])) {
+    if (!has_dense_rows(&view) || view.shape[2] != 3 || out.ndim != 3 || out.itemsize != 1 ||
+        out.shape[2] != 3 || !is_side(view.shape[0]) || !is_side(view.shape[1]) || !is_side(out.shape[0]) ||
+        !is_side(out.shape[1]) || view.strides[0] < 3 * view.shape[1]) {
         set_error(INPUT_ERROR,
                         "the image or the output does not have dense rows of pixels with three bytes");
         goto end;

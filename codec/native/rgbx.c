@@ -2,6 +2,7 @@
 
 #include "functions.h"
 
+#include "arguments.h"
 #include "errors.h"
 #include "simd.h"
 
@@ -122,7 +123,9 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
     } else if (PyObject_GetBuffer(image, &data, PyBUF_SIMPLE) == 0 && data.len == 4 * width * height) {
         in = data.buf;
     }
-    if (in) {
+    if (in && meets(in, 4 * width * height, &out)) {
+        set_error(INPUT_ERROR, "the image and the output overlap");
+    } else if (in) {
         RowFunction *row = mirrored ? FASTEST_SSSE3(narrow_mirrored) : FASTEST_SSSE3(narrow);
         unsigned char *to = out.buf;
         Py_BEGIN_ALLOW_THREADS
