@@ -12,14 +12,17 @@ from packtrain._core.manifest import MANIFEST, PLAN
 
 from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
 from .folder import IMAGE_SUFFIXES
+from .remedies import Remedy, utf_16
 
 HEAD_BYTES: Final = 4096
 """Number of bytes of a file that `refuse_other_file` has to see."""
 _IMAGES: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
 _LMDB: Final = b"\xde\xc0\xef\xbe"
+_LINES: Final = "write a line with path and label for each image"
+_PICKLES: Final = (b"\2", b"\3", b"\4", b"\5")
+_UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
-_READ_ELSEWHERE: Final = (b"\xff\xfe", b"\xfe\xff", b"PAR1")
-"""Beginnings of lists in UTF-16, of which a message tells elsewhere, and of Parquet files."""
+_PARQUET: Final = b"PAR1"
 _SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MOST_NULS: Final = 8
@@ -36,6 +39,10 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     Raises:
         ListError: It is something else; the message says what to type.
     """
+    packed = compression(head)
+    if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
+        remedy = Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed])
+        raise ListError(remedy.text(source, b"", source.parent, whole=False))
     if found := _what(source, head):
         what, instead = found
         raise ListError(f"{source} is {what}, not a list: {instead}")
@@ -67,7 +74,7 @@ def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     if of_dataset and source.name in (MANIFEST, PLAN):
         return "a part of a packed dataset", _typed("convert", source.parent)
     if (packed := compression(head)) is not None:
-        return _compressed(source, packed)
+        return _compressed(source, head, packed)
     if _is_tar(head):
         return "a tar archive", _typed("convert", source.parent) if of_dataset else _typed("index", source)
     if head.startswith(_IMAGES) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
@@ -78,13 +85,17 @@ def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     if head[16:20] == _LMDB:
         return "an LMDB database", shard
     if head.startswith(b"\x93NUMPY"):
-        return "an array of numpy's", "write a line with path and label for each image"
-    if head.count(0) > _MOST_NULS and not head.startswith(_READ_ELSEWHERE):
+        return "an array of numpy's", _LINES
+    if head[:1] == b"\x80" and head[1:2] in _PICKLES:
+        return "a pickle", _LINES
+    if head.count(0) > _MOST_NULS and not head.startswith(_PARQUET) and utf_16(head) is None:
         return "no text", "give a file with one `path label` per line"
     return None
 
 
-def _compressed(source: Path, packed: str) -> tuple[str, str]:
+def _compressed(source: Path, head: bytes, packed: str) -> tuple[str, str]:
+    if packed == "zip" and b"[Content_Types].xml" in head:
+        return "a spreadsheet", "save it as CSV"
     if packed == "zip":
         return "a ZIP archive", "unpack it with `unzip`, and give the folder, or a list of the files in it"
     if source.name.lower().endswith(_TARS):

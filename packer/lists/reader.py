@@ -25,7 +25,7 @@ from .json_lines import JsonLines, starts_with_object
 from .large import LARGE, LargeText
 from .no_list import HEAD_BYTES, refuse_other_file, refuse_other_folder
 from .parquet import ParquetRows, heads_of
-from .remedies import Remedy, require_text
+from .remedies import Remedy, require_utf8
 from .rows import Rows
 from .suggested_columns import command_line
 from .tables import Table
@@ -84,14 +84,14 @@ def read_list(
         # A pipe that has no writer yet is waited for, as by any program that reads one.
         if not through and form == "text" and columns is None and source.stat().st_size > LARGE:
             large = LargeText(source)
-            require_text(large[:_HEAD], source)
+            require_utf8(large[:_HEAD], source)
             if not starts_with_object(large[:_HEAD]):
                 return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
         text = b"" if form == "parquet" else source.read_bytes()
         if through:
             _refuse_other_stream(source, text)
         if form != "parquet":
-            require_text(text, source)
+            require_utf8(text, source)
         if form == "text" and text[:_HEAD].lstrip().startswith(b"[{"):
             raise _one_document(source)
         if form == "text" and starts_with_object(text):

@@ -16,19 +16,8 @@ from packtrain._remote.urls import SCHEMES, Url, is_address
 from .separators import BOM
 
 _LOOKED_AT: Final = 1000
-_UTF_16: Final = ("is encoded in UTF-16", "iconv -f UTF-16 -t UTF-8")
-_NO_TEXT: Final = (
-    (b"\xff\xfe", *_UTF_16),
-    (b"\xfe\xff", *_UTF_16),
-    (b"\x1f\x8b", "is compressed", "gunzip"),
-    (b"PK\x03\x04", "is a spreadsheet or a ZIP archive: save it as CSV", ""),
-    (b"\xff\xd8\xff", "is an image, not a list: give a folder of images, or a list of them", ""),
-    (b"\x89PNG", "is an image, not a list: give a folder of images, or a list of them", ""),
-    (b"\x93NUMPY", "is a file of NumPy: write a text with one `path label` per line", ""),
-    (b"\x80\x04", "is a pickle: write a text with one `path label` per line", ""),
-    (b"\x80\x05", "is a pickle: write a text with one `path label` per line", ""),
-)
-_NEW_SUFFIXES: Final = {"gunzip": "", "jq": ".jsonl"}
+_BYTE_ORDER_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_NEW_SUFFIXES: Final = {"gunzip": "", "bunzip2": "", "unxz": "", "unzstd": "", "jq": ".jsonl"}
 
 
 @dataclass(frozen=True)
@@ -88,19 +77,27 @@ def of_url(path: str) -> Remedy | None:
     return Remedy(f"The paths are URLs, of which packtrain reads {', '.join(SCHEMES)}: copy the others to a disk")
 
 
-def require_text(head: bytes, source: Path) -> None:
-    """Refuses a list that is no text in UTF-8 or something like it, by its first bytes.
+def utf_16(head: bytes) -> str | None:
+    """The name of the encoding of a text in UTF-16, by its first bytes; None if it is something else."""
+    if head.startswith(_BYTE_ORDER_MARKS):
+        return "UTF-16"
+    halves = [head[first:_LOOKED_AT:2] for first in (0, 1)]
+    zeros = [half.count(0) / max(1, len(half)) for half in halves]
+    for encoding, many, few in (("UTF-16BE", *zeros), ("UTF-16LE", *zeros[::-1])):
+        if many > 1 / 2 and few < 1 / 4:
+            return encoding
+    return None
+
+
+def require_utf8(head: bytes, source: Path) -> None:
+    """Refuses a list in UTF-16, by its first bytes.
 
     Raises:
-        ListError: It is something else.
+        ListError: It is one.
     """
-    found = [(what, rewrite) for magic, what, rewrite in _NO_TEXT if head.startswith(magic)]
-    start = head[:_LOOKED_AT]
-    for first, encoding in ((0, "UTF-16BE"), (1, "UTF-16LE")):
-        if start[first::2] and 2 * start[first::2].count(0) > len(start[first::2]):
-            found.append((_UTF_16[0], f"iconv -f {encoding} -t UTF-8"))
-    for what, rewrite in found:
-        raise ListError(Remedy(f"{source} {what}", rewrite).text(source, b"", source.parent, whole=False))
+    if encoding := utf_16(head):
+        remedy = Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8")
+        raise ListError(remedy.text(source, b"", source.parent, whole=False))
 
 
 def escaped(text: str) -> str:

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import os
+import pickle
 import re
 import threading
 import zipfile
@@ -55,13 +56,28 @@ OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
         lambda folder: gzip.compress(tar_of(folder)),
         "with gzip, .*`packtrain convert '{}' OUT`",
     ),
-    "list.txt.bz2": (lambda _: bz2.compress(b"a.jpg 1\n"), "is compressed with bzip2, not a list: decompress it first"),
+    "list.txt.bz2": (
+        lambda _: bz2.compress(b"a.jpg 1\n"),
+        r"is compressed with bzip2. Type: bunzip2 < {} > \S+/list.txt.new, and pack \S+/list.txt.new in its place",
+    ),
+        lambda _: bz2.compress(b"a.jpg 1\n"),
+        r"is compressed with bzip2. Type: bunzip2 < \S+/list.txt.bz2 > \S+/list.txt.new, and pack \S+/list.txt.new in its",
+    ),
     "a.zip": (zip_of, "is a ZIP archive, not a list: unpack it with `unzip`"),
     "a.jpg": (lambda _: jpeg(), "is an image, not a list: give a file with one `path label` per line"),
     "a.png": (lambda _: encoded(picture(1), "PNG"), "is an image"),
     "a.webp": (lambda _: b"RIFF\x24\0\0\0WEBPVP8 ", "is an image"),
     "a.h5": (hdf5_of, "is an HDF5 file, not a list: write its images to files"),
     "a.mdb": (lmdb_of, "is an LMDB database, not a list: write its images to files"),
+    "a.lz4": (lambda _: b"\x04\x22\x4d\x18" + bytes(20), "is compressed with lz4, not a list: decompress it first"),
+    "a.xlsx": (
+        lambda _: b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml",
+        "is a spreadsheet, not a list: save it as CSV",
+    ),
+        lambda _: b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml",
+        "is a spreadsheet, not a list: save it as",
+    ),
+    "a.pickle": (lambda _: pickle.dumps([("a.jpg", 0)]), "is a pickle, not a list: write a line with path and label"),
     "a.npy": (lambda _: npy(np.ones(3)), "is an array of numpy's"),
     "a.bin": (lambda _: bytes(range(256)) * 16, "is no text, not a list"),
 }
