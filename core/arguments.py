@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import SupportsFloat, SupportsIndex, TypeVar
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar, cast
 
 from .errors import UsageError
 from .paths import local_path
 from .suggestions import did_you_mean
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 # More of a value does not help to find it in a program.
 _SHOWN = 100
 
@@ -134,11 +136,56 @@ def items(name: str, value: Iterable[T], expected: str) -> list[T]:
     return list(value)
 
 
-def refuse_unknown(function: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(
+    function: str, unknown: Iterable[str], known: Iterable[str], options: Mapping[str, type] | None = None
+) -> None:
     """Refuses keyword arguments that a function does not have.
+
+    Args:
+        function: Name of the function.
+        unknown: Names of the arguments.
+        known: Names of those that it has.
+        options: For each of these that takes an object with further options, the class of that object.
 
     Raises:
         UsageError: There is one.
     """
+    known, options = list(known), options or {}
     for name in unknown:
-        raise UsageError(f"{function} has no argument {name!r}{did_you_mean(name, known)}")
+        guess = did_you_mean(name, known)
+        for argument, kind in options.items():
+            inner = vars(kind)["__dataclass_fields__"]
+            if name in inner:
+                guess = f": write {argument}={kind.__name__}({name}=...)"
+            elif not guess and (found := did_you_mean(name, inner)):
+                guess = f"{found} It belongs in {argument}={kind.__name__}(...)"
+        raise UsageError(f"{function} has no argument {name!r}{guess}")
+
+
+def checks_names(**options: type) -> Callable[[F], F]:
+    """Makes a public function or class refuse unknown keyword arguments with a guess what was meant.
+
+    Python's own error is a ``TypeError`` without one. The signature, the docstring and the types stay as they are.
+
+    Args:
+        options: For each argument that takes an object with further options, the class of that object.
+    """
+
+    def decorated(target: F) -> F:
+        made: Any = target
+        call = vars(made)["__init__"] if isinstance(made, type) else made
+        # All but `self`.
+        first, code = int(call is not made), call.__code__
+        known = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
+
+        @functools.wraps(call)
+        def checked(*arguments: Any, **named: Any) -> Any:
+            refuse_unknown(made.__name__, [name for name in named if name not in known], known, options)
+            return call(*arguments, **named)
+
+        if call is made:
+            return cast(F, checked)
+        made.__init__ = checked
+        return target
+
+    return decorated

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from .arguments import choice, flag, instance, unexpected, whole
+from .arguments import checks_names, choice, flag, instance, unexpected, whole
 from .errors import UsageError
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
@@ -76,6 +76,7 @@ class ResizeRule:
         return (new_short, new_long) if width <= height else (new_long, new_short)
 
 
+@checks_names()
 @dataclass(frozen=True)
 class StoreOptions:
     """How pixels are stored.
@@ -131,6 +132,7 @@ class StoreOptions:
         return (resize.height, resize.width, self.channels) if resize.rule == "exact" else None
 
 
+@checks_names()
 @dataclass(frozen=True)
 class LabelSpec:
     """Type of the labels: what follows the path on each line.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from packtrain._core.arguments import flag, number, path_of
+from packtrain._core.arguments import checks_names, flag, number, path_of
 from packtrain._core.errors import FillError, UsageError
 from packtrain._core.generations import generation_numbers
 from packtrain._core.printable import printable
@@ -35,6 +35,7 @@ _ALONE: Final = 60.0
 """Seconds to wait for somebody to start a filler."""
 
 
+@checks_names()
 class GrowingCache:
     """A folder of samples that a filler writes and training reads, while the oldest make room for new ones.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.arguments import choice, instance, path_of, whole
+from packtrain._core.arguments import checks_names, choice, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors, locked, make_folder
 from packtrain._core.manifest import CACHE, MANIFEST, PLAN
@@ -33,6 +33,7 @@ UNPACKED: Final = ".unpacked"
 """What the name of the folder ends with in which compressed shards are decompressed."""
 
 
+@checks_names()
 @dataclass(frozen=True)
 class ConvertOptions:
     """Options of a conversion. All of them decide its plan.
@@ -66,6 +67,7 @@ class ConvertOptions:
             object.__setattr__(self, "seed", whole("seed", self.seed))
 
 
+@checks_names(options=ConvertOptions)
 def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import OutputConflict, PackError, PacktrainError
 from packtrain._core.files import file_errors, locked
 from packtrain._core.manifest import MANIFEST, PLAN
@@ -24,6 +25,7 @@ from .traces import FAILED, PACKED, PACKING
 _KNOWN: Final = (".npz", PACKING, FAILED, PACKED)
 
 
+@checks_names()
 def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> PackReport:
     """Makes a dataset of the shards in `out`, when all of its parts are packed.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.arguments import choice, flag, instance, path_of, unexpected, whole
+from packtrain._core.arguments import checks_names, choice, flag, instance, path_of, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.kinds import KINDS
@@ -23,6 +23,7 @@ _MANY_SHARDS: Final = 64
 _LABELS: Final = ("int", "int*K", "float", "float*K", "class", "none")
 
 
+@checks_names()
 @dataclass(frozen=True)
 class FieldColumn:
     """Which column of a list holds a field of the samples.
@@ -84,6 +85,7 @@ def _little_endian(dtype: str) -> str:
         raise unexpected("dtype", dtype, "a type of numpy's, such as float32 or uint8") from None
 
 
+@checks_names()
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a list hold what.
@@ -118,6 +120,7 @@ class Columns:
         return tuple(column for column in first if column is not None)
 
 
+@checks_names()
 @dataclass(frozen=True)
 class PackOptions:
     """Options of a dataset. All of them except `root` and `allow_empty` decide its plan.

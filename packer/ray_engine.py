@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
 from packtrain._core.installing import extra_command
@@ -42,6 +43,7 @@ _REPORT_SECONDS: Final = 0.2
 _COMMAND: Final = f"pip install 'ray=={TRIED}.*'"
 
 
+@checks_names()
 @dataclass(frozen=True)
 class RayEngine:
     """An `Engine` that runs tasks on a Ray cluster.

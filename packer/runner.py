@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from packtrain._core.arguments import flag, function, instance, whole
+from packtrain._core.arguments import checks_names, flag, function, instance, whole
 from packtrain._core.errors import OutputConflict, TooManyRejects, UsageError
 from packtrain._core.files import (
     file_errors,
@@ -37,6 +37,7 @@ from .reports import PackProgress, PackReport, dataset_report
 from .run import Run
 
 
+@checks_names(options=PackOptions)
 def pack(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.processes import ProcessName
@@ -115,6 +116,7 @@ class PackStatus:
     array_under_way: str
 
 
+@checks_names()
 def pack_status(out: str | os.PathLike[str]) -> PackStatus:
     """Says how far a dataset is that is being packed, or was.
 

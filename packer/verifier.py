@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packtrain._core.arguments import flag, function, path_of, whole
+from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, DatasetError, UnreadableFile
 from packtrain._core.index import Index
@@ -70,6 +70,7 @@ class VerifyReport:
     linked: bool = False
 
 
+@checks_names()
 def verify(
     path: str | os.PathLike[str],
     *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from packtrain._core.arguments import unexpected
+from packtrain._core.arguments import checks_names, unexpected
 from packtrain._core.errors import Leased, NoRoom, StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
@@ -99,6 +99,7 @@ def look_at_sources(root: Root, backing: Backing) -> None:
             backing.look_at(entry, read=False)
 
 
+@checks_names()
 def evict(
     to: str | os.PathLike[str],
     ids: Sequence[str | os.PathLike[str]] | None = None,

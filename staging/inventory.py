@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
@@ -81,6 +82,7 @@ class Entry:
         return shlex.join(["packtrain", "staged", action, self.id, *flags, "--to", str(self.path.parents[1])])
 
 
+@checks_names()
 def entries(to: str | os.PathLike[str]) -> list[Entry]:
     """Lists this user's staged copies in `to`, finished or not.
 
@@ -98,6 +100,7 @@ def entries(to: str | os.PathLike[str]) -> list[Entry]:
         return scan(root)
 
 
+@checks_names()
 def strays(to: str | os.PathLike[str]) -> list[Path]:
     """What lies among this user's staged copies in `to` but was not put there by packtrain, or cannot be deleted.
 
@@ -210,6 +213,7 @@ def nothing_there(to: str | os.PathLike[str]) -> StagingError:
     return StagingError(f"nothing is staged in {to}: name the folder that the copy was staged to (`to`)")
 
 
+@checks_names()
 def pin(to: str | os.PathLike[str], id: str | os.PathLike[str], pinned: bool = True) -> Entry:
     """Pins a staged copy, so that it is never evicted, or unpins it.
 

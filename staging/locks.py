@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock, lock_holders
@@ -51,6 +52,7 @@ def _take_again(path: Path) -> Lease:
     return Lease(root, key)
 
 
+@checks_names()
 def lease_on(path: str | os.PathLike[str]) -> Lease | None:
     """Takes a lease on a staged copy, which keeps it from being evicted.
 

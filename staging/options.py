@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from packtrain._core.arguments import flag, number, path_of, whole
+from packtrain._core.arguments import checks_names, flag, number, path_of, whole
 
 from .progress import OnCopyProgress
 from .root import SHM
@@ -17,6 +17,7 @@ _MOST_GRACE: Final = 10 * 366 * 86400
 Phase = Literal["wait", "copy", "check", "warm"]
 
 
+@checks_names()
 @dataclass(frozen=True)
 class StageOptions:
     """Where a dataset is staged, and what resources that may take.

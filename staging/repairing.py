@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
@@ -33,6 +34,7 @@ class RepairReport:
     bytes: int
 
 
+@checks_names()
 def repair(
     to: str | os.PathLike[str],
     id: str | os.PathLike[str],

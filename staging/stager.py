@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.mounts import IN_MEMORY, file_system
@@ -50,6 +51,7 @@ class Staged:
     lease: Lease = field(repr=False, compare=False)
 
 
+@checks_names(to=StageOptions)
 def stage(
     dataset: str | os.PathLike[str],
     to: StageOptions | str | os.PathLike[str] | None = None,

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.arguments import flag, function, whole
+from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, write_file
 from packtrain._core.manifest import MANIFEST, Manifest
@@ -111,6 +111,7 @@ class IndexedField:
     missing: int
 
 
+@checks_names()
 def index_shards(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 
 import torch
 
-from packtrain._core.arguments import number, whole
+from packtrain._core.arguments import checks_names, number, whole
 
 from ..dataset.image_dataset import ImageDataset
 from ..loader.loader import Loader
@@ -23,6 +23,7 @@ IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
+@checks_names()
 class TrainVal:
     """A training set and a validation set, with the usual augmentation of ImageNet, over one of four back ends.
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
-from packtrain._core.arguments import choice, flag, items, unexpected, whole
+from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
@@ -284,6 +284,7 @@ def is_remote(dataset: object) -> bool:
     return samples is not None and any(store.remote for store in samples.stores)
 
 
+@checks_names()
 def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     """Datasets one after the other, as one; each keeps its own transforms.
 
@@ -299,6 +300,7 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     return ImageDataset(ConcatSamples(known))
 
 
+@checks_names()
 def open_dataset(
     path: str | os.PathLike[str],
     transform: TransformLike | Sequence[TransformLike] | None = None,
@@ -364,7 +366,7 @@ def open_dataset(
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
     """
     if problem := pillow_conflict():
-        warnings.warn(problem, RuntimeWarning, stacklevel=2)
+        warnings.warn(problem, RuntimeWarning, stacklevel=3)
     if not isinstance(path, (str, os.PathLike)):
         raise unexpected("path", path, "the folder of a packed dataset")
     choice("io", io, IO)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import UsageError
 
 from .loader import Loader
@@ -68,6 +69,7 @@ class PreparedLoader:
         self.loader.load_state_dict(state)
 
 
+@checks_names()
 def prepare(loader: Loader, accelerator: Accelerator) -> PreparedLoader:
     """Does for a loader what ``accelerator.prepare`` does for torch's DataLoader only: others it leaves as they are.
 

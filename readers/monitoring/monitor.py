@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from packtrain._core.arguments import unexpected
+from packtrain._core.arguments import checks_names, unexpected
 from packtrain._core.cores import cores_per_rank
 
 from .figures import Setup
@@ -64,6 +64,7 @@ class MonitoredLoader:
         return f"watch({self._monitored!r})"
 
 
+@checks_names()
 def watch(loader: Iterable[Any]) -> MonitoredLoader:
     """Measures a torch DataLoader, or any other iterable of batches.
 

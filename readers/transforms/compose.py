@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from packtrain._codec.geometry import Operation
 from packtrain._codec.image_plan import ImagePlan, plan_image
-from packtrain._core.arguments import items
+from packtrain._core.arguments import checks_names, items
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
@@ -138,6 +138,7 @@ def name_of(transform: object) -> str:
     return str(getattr(transform, "__name__", type(transform).__name__))
 
 
+@checks_names()
 def from_timm(transform: Any) -> Compose:
     """What ``timm.data.create_transform`` made, as a transform of packtrain.
 

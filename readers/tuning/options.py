@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from packtrain._core.arguments import instance, number, whole
+from packtrain._core.arguments import checks_names, instance, number, whole
 
 _MILLION: Final = 1_000_000
 CUDA: Final = "cuda"
@@ -16,6 +16,7 @@ _HELD_BATCHES: Final = 2
 """Batches that the consumer and the loader hold in addition to those prefetched."""
 
 
+@checks_names()
 @dataclass(frozen=True)
 class TuneOptions:
     """What `tune` looks for, and how long.

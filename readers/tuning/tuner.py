@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from packtrain._core.arguments import checks_names
 from packtrain._core.errors import UsageError
 
 from .conclusion import TuneResult, conclude
@@ -14,6 +15,7 @@ from .search import search
 from .trials import Trial
 
 
+@checks_names(options=TuneOptions)
 def tune(
     path: str | os.PathLike[str],
     options: TuneOptions | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+import packtrain
+import packtrain.accelerate
+import packtrain.staging
+import packtrain.transforms
 from packtrain._core import arguments
 from packtrain.errors import UsageError
 
@@ -62,3 +67,45 @@ def test_what_is_wrong_is_named(check: Callable[[], Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message) + "$") as caught:
         check()
     assert len(str(caught.value)) < 200
+
+
+def public_calls() -> list[Any]:
+    """Every public function, and the classes of options."""
+    homes = (packtrain, packtrain.staging, packtrain.accelerate, packtrain.transforms)
+    found = [getattr(home, name) for home in homes for name in home.__all__]
+    functions = {each for each in found if inspect.isfunction(each)}
+    options = {each for each in found if inspect.isclass(each) and each.__name__.endswith("Options")}
+    assert len(functions) >= 18 and len(options) >= 5
+    return sorted(functions | options, key=lambda each: str(each.__name__))
+
+
+@pytest.mark.parametrize("call", public_calls(), ids=lambda each: each.__name__)
+def test_a_misspelt_argument_is_told_what_it_may_have_been(call: Any) -> None:
+    name = list(inspect.signature(call).parameters)[-1]
+    with pytest.raises(UsageError, match=f"^{call.__name__} has no argument '{name}s'; did you mean '{name}'"):
+        call(**{f"{name}s": 1})
+    with pytest.raises(UsageError, match=f"^{call.__name__} has no argument 'qqqq'$"):
+        call(qqqq=1)
+
+
+def test_an_argument_of_the_options_is_told_where_it_belongs() -> None:
+    pack: Any = packtrain.pack
+    with pytest.raises(UsageError, match=r"pack has no argument 'format': write options=PackOptions\(format=\.\.\.\)$"):
+        pack("list", "out", format="tar")
+    with pytest.raises(
+        UsageError, match=r"; did you mean 'shard_bytes'\? It belongs in options=PackOptions\(\.\.\.\)$"
+    ):
+        pack("list", "out", shard_byte=1)
+
+
+def test_a_function_that_checks_names_is_otherwise_as_it_was() -> None:
+    def made(first: int, *, second: str = "b") -> str:
+        """Doc."""
+        return second * first
+
+    checked = arguments.checks_names()(made)
+    assert inspect.signature(checked) == inspect.signature(made)
+    assert (checked.__doc__, checked.__qualname__, checked.__module__) == ("Doc.", made.__qualname__, __name__)
+    assert (checked(2), checked(first=2, second="c")) == ("bb", "cc")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        checked()  # type: ignore[call-arg]
