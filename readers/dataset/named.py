@@ -21,7 +21,7 @@ from packtrain._core.suggestions import did_you_mean
 from ..transforms.base import Transform
 from ..transforms.colours_only import ColoursOnly
 from ..transforms.compose import Compose, name_of
-from ..transforms.executors import Into
+from ..transforms.executors import Into, called
 from ..transforms.pipeline import drawn
 from ..transforms.recognition import class_of, recognised
 from ..transforms.recognition.albumentations import OnArray
@@ -236,7 +236,7 @@ class NamedSamples:
             elif several and values:
                 values = transform(values | {name: _as_mask(values[name]) for name in self._masks if name in values})
             elif IMAGE in values:
-                before, values[IMAGE] = values[IMAGE], transform(values[IMAGE])
+                before, values[IMAGE] = values[IMAGE], called(transform, values[IMAGE])
                 self._check_unmoved(row, transform, before, values)
         return {name: _plain(value) if name in self._masks else value for name, value in values.items()}
 

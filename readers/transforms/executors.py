@@ -27,6 +27,8 @@ from packtrain._codec.pillow import require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels
 from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage
 
+from .compose import name_of
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -232,7 +234,7 @@ class _ForeignInput:
         if changing:
             on_stage(EFFECTS)
         for transform in self._foreign:
-            result = transform(result)
+            result = called(transform, result)
         on_stage(TRANSFORM)
         return result
 
@@ -278,6 +280,20 @@ class _ForeignArrayInput:
             result = transform(result)
         on_stage(TRANSFORM)
         return result
+
+
+def called(transform: Callable[[Any], Any], image: Any) -> Any:
+    """The result of a callable that is not packtrain's; its error says so if it may not take PIL images."""
+    try:
+        return transform(image)
+    except (AttributeError, TypeError, ValueError) as error:
+        if hasattr(image, "getbands"):
+            error.add_note(
+                f"{name_of(transform)} was called with a PIL image. If it takes a tensor or an array, as MONAI's "
+                "transforms do, put packtrain.transforms.PILToTensor() before it, for uint8 [channels, height, width], "
+                "or numpy.array, for [height, width, channels]"
+            )
+        raise
 
 
 def _only_flips_first(operations: Sequence[Operation]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,17 @@ from helpers.fusing import numbers
 from helpers.support import FORMATS, encoded, flip
 from torch.utils.data import DataLoader
 
-from packtrain import concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain._codec.masks import map_mask
 from packtrain._core.manifest import Link, Manifest
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.rows import sample_type
 from packtrain._readers.transforms.compose import Compose, compose
-from packtrain.errors import CorruptFile, CorruptRecord, UnreadableFile, UsageError
+from packtrain.errors import CorruptFile, CorruptRecord, LoaderError, UnreadableFile, UsageError
 from packtrain.transforms import (
     CenterCrop,
     ColoursOnly,
+    PILToTensor,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -327,6 +329,30 @@ def test_a_promise_to_change_colours_only_is_kept(torchvision: Any, one: Path) -
     ):
         opened[1]
     assert opened[LEFT_OUT].seg is None
+
+
+def test_a_callable_that_takes_no_pil_images_is_told_what_to_put_before_it(one: Path) -> None:
+    def halved(image: Any) -> Any:
+        return image[:, : image.shape[1] // 2]
+
+    advice = r"halved was called with a PIL image\. .*PILToTensor\(\).*numpy\.array"
+    for fields, steps in ((None, [CenterCrop(8), halved]), (("image", "seg"), ColoursOnly(halved))):
+        dataset = open_dataset(one, steps, fields=fields)
+        with pytest.raises(AttributeError, match="no attribute 'shape'") as caught:
+            dataset[0]
+        assert re.match(advice, *caught.value.__notes__)
+        # A worker's error has the other one's text in a note.
+        loader = Loader(dataset, 2, num_workers=1, multiprocessing_context="fork")
+        with loader, pytest.raises(LoaderError) as told:
+            next(iter(loader))
+        assert re.search(advice, "".join(told.value.__notes__))
+    for converted, shape in ((PILToTensor(), (3, 4, 8)), (np.array, (8, 4, 3))):
+        image, _ = open_dataset(one, [CenterCrop(8), converted, halved])[0]
+        assert tuple(image.shape) == shape
+    # What gets something else is not told of PIL images.
+    with pytest.raises(TypeError) as other:
+        open_dataset(one, [np.array, lambda image: image + "x"])[0]
+    assert not hasattr(other.value, "__notes__")
 
 
 def test_callables_in_a_sequential_take_them_together_if_each_does(torchvision: Any, one: Path) -> None:
