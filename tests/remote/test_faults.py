@@ -46,6 +46,7 @@ from packtrain._remote.urls import Url
 
 Fetch: TypeAlias = Callable[[Objects, Url], bytes]
 
+DOCS = Path(__file__).parents[2] / "docs"
 DATA = random.Random(1).randbytes(300_000)
 LASTING = [
     Status(500),
@@ -175,6 +176,18 @@ def test_no_default_lets_a_call_wait_for_ever() -> None:
     assert bucket._RETRIES["max_retries"] <= 10
     assert bucket._RETRIES["retry_timeout"].total_seconds() <= 120
     assert {"connect_timeout", "read_timeout", "timeout"} <= bucket._CLIENT.keys()
+
+
+def test_the_documents_say_how_long_a_store_that_hangs_is_waited_for() -> None:
+    require_module("obstore")
+    from packtrain._remote import bucket
+
+    silent = bucket._CLIENT["read_timeout"].removesuffix("s")  # type: ignore[union-attr]
+    lasting = bucket._RETRIES["retry_timeout"].seconds
+    for name in ("streaming.md", "staging.md"):
+        text = (DOCS / name).read_text()
+        assert f"gets no answer for {silent} seconds is broken off" in text
+        assert f" {lasting} seconds" in text
 
 
 @pytest.mark.complete
