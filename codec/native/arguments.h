@@ -54,6 +54,16 @@ static inline bool take_buffer(PyObject *object, Py_buffer *view, int flags, con
     return false;
 }
 
+/* Takes memory to write to, as a converter ("O&") of PyArg_ParseTuple. Its own "w*" makes every error a TypeError. */
+static inline int take_output(PyObject *object, void *view) {
+    if (!object) {
+        PyBuffer_Release(view); /* a later argument was refused */
+        return 1;
+    }
+    bool taken = take_buffer(object, view, PyBUF_WRITABLE, "the memory to write to is not contiguous and writable");
+    return taken ? Py_CLEANUP_SUPPORTED : 0;
+}
+
 /* Takes an image that is to be changed in place: uint8 [height, width, channels] with one or three channels, writable
    and contiguous. For anything else false, with a Python exception. */
 static inline bool take_pixels(PyObject *array, Py_buffer *view) {

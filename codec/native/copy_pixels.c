@@ -80,7 +80,7 @@ PyObject *copy_pixels(PyObject *module, PyObject *args) {
     PyObject *image;
     Py_buffer view, out;
     int mirrored, past_caches;
-    if (!PyArg_ParseTuple(args, "Oppw*:copy_pixels", &image, &mirrored, &past_caches, &out)) {
+    if (!PyArg_ParseTuple(args, "OppO&:copy_pixels", &image, &mirrored, &past_caches, take_output, &out)) {
         return NULL;
     }
     if (PyObject_GetBuffer(image, &view, PyBUF_STRIDED_RO) != 0) {

@@ -281,8 +281,8 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
     Py_buffer places = {0}, out = {0}, current, *shards = NULL;
     Py_ssize_t shard_count = 0;
     int check, resample, style;
-    if (!PyArg_ParseTuple(args, "OOpiiOw*:copy_records", &objects, &rows, &check, &resample, &style, &output,
-                          &current)) {
+    if (!PyArg_ParseTuple(args, "OOpiiOO&:copy_records", &objects, &rows, &check, &resample, &style, &output,
+                          take_output, &current)) {
         return NULL;
     }
     Task task = {.check = check};

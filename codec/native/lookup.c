@@ -68,7 +68,7 @@ PyObject *lookup(PyObject *module, PyObject *args) {
     PyObject *image;
     Py_buffer view, table, out;
     int planes;
-    if (!PyArg_ParseTuple(args, "Oy*pw*:lookup", &image, &table, &planes, &out)) {
+    if (!PyArg_ParseTuple(args, "Oy*pO&:lookup", &image, &table, &planes, take_output, &out)) {
         return NULL;
     }
     if (PyObject_GetBuffer(image, &view, PyBUF_STRIDED_RO) != 0) {

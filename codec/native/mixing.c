@@ -71,7 +71,7 @@ typedef void Blend(unsigned char *, const unsigned char *, size_t, float);
 PyObject *mean_of_images(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer images, weights, out;
-    if (!PyArg_ParseTuple(args, "y*y*w*:mean_of_images", &images, &weights, &out)) {
+    if (!PyArg_ParseTuple(args, "y*y*O&:mean_of_images", &images, &weights, take_output, &out)) {
         return NULL;
     }
     Py_ssize_t count = weights.len / (Py_ssize_t)sizeof(float);

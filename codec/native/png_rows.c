@@ -55,7 +55,7 @@ PyObject *unfilter(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer rows, out;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "y*nw*:unfilter", &rows, &width, &out)) {
+    if (!PyArg_ParseTuple(args, "y*nO&:unfilter", &rows, &width, take_output, &out)) {
         return NULL;
     }
     Byte *nothing = NULL;

@@ -112,7 +112,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args) {
     Py_buffer out, data = {0};
     Py_ssize_t width, height;
     int mirrored;
-    if (!PyArg_ParseTuple(args, "Onnpw*:rgbx_to_rgb", &image, &width, &height, &mirrored, &out)) {
+    if (!PyArg_ParseTuple(args, "OnnpO&:rgbx_to_rgb", &image, &width, &height, &mirrored, take_output, &out)) {
         return NULL;
     }
     const unsigned char *in = NULL;

@@ -25,6 +25,7 @@ for name in ("height", "crop_height", "new_height"):
     PLACES[name] = 4
 PLACES["length"] = SIZE
 CURRENT = np.zeros(1, np.int64)
+NO_PLACES = np.zeros(0, PLACE)
 
 
 def shaped(memory: memoryview, *shape: int, dtype: Any = np.uint8) -> Any:
@@ -133,7 +134,25 @@ def test_an_image_without_rows_may_be_of_any_width(width: int) -> None:
 
 
 class TestErrors:
-    """Only a memory of the wrong kind is a ValueError; what is none stays a TypeError."""
+    """Only memory of the wrong kind is a ValueError; what is no memory stays a TypeError."""
+
+    OUTPUTS: tuple[tuple[Any, ...], ...] = (
+        (_extension.copy_pixels, np.zeros(IMAGE, np.uint8), False, False),
+        (_extension.copy_records, [], NO_PLACES, False, -1, 0, np.zeros((1, *IMAGE), np.uint8)),
+        (_extension.lookup, np.zeros(IMAGE, np.uint8), TABLE, True),
+        (_extension.mean_of_images, bytes(SIZE), WEIGHTS),
+        (_extension.rgbx_to_rgb, bytes(96), 6, 4, False),
+        (_extension.unfilter, bytes(SIZE + 4), 18),
+    )
+
+    @pytest.mark.parametrize("call", OUTPUTS, ids=lambda call: call[0].__name__)
+    def test_of_the_output(self, call: tuple[Any, ...]) -> None:
+        function, *arguments = call
+        for wrong in (None, "text", 7):
+            with pytest.raises(TypeError, match="bytes-like"):
+                function(*arguments, wrong)
+        with pytest.raises(ValueError, match="not contiguous and writable"):
+            function(*arguments, bytes(4 * SIZE))
 
     FUNCTIONS = (
         (_extension.box_blur, 1.0),
