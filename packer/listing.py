@@ -173,7 +173,7 @@ class Listing(Protocol):
 
     @property
     def advice(self) -> str:
-        """What is the matter with the list, and what to type instead; empty if there is no telling."""
+        """Advice on a list that cannot be read as it is: the fault, and the words to type; empty if none is found."""
 
     @property
     def source(self) -> Source:

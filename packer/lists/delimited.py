@@ -193,7 +193,7 @@ class DelimitedRows:
         return [cells[column] for column in self._picked]
 
     def place_of_column(self, wanted: int) -> ColumnPlace:
-        """Where a wanted column is on each line."""
+        """Returns the place of a wanted column on each line."""
         return ColumnPlace(self._delimiter, self._picked[wanted], header=True)
 
     def _count(self, cells: list[bytes]) -> str:

@@ -131,7 +131,7 @@ class ImageList:
 
     @property
     def advice(self) -> str:
-        """What is the matter with the list, and what to type instead; empty if there is no telling."""
+        """Advice on a list that cannot be read as it is: the fault, and the words to type; empty if none is found."""
         return "" if self._headed is None else self._advise(self._text[:_HEAD], self._headed)
 
     def _advise(self, head: bytes, has_header: bool) -> str:

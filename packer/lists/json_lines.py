@@ -62,7 +62,7 @@ class JsonLines:
         return [found.get(key) for key in self._wanted]
 
     def place_of_column(self, wanted: int) -> None:
-        """Objects have no columns."""
+        """Returns None: keys may stand anywhere on a line."""
 
     def sample(self) -> tuple[list[str], list[str]]:
         """The keys on the first lines, and the first value of each as a text."""

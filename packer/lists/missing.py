@@ -24,7 +24,7 @@ def find_missing(path: str, root: Path | Url, place: ColumnPlace | None) -> Reme
     Args:
         path: The path as the list gives it.
         root: Folder that it should start from.
-        place: Where the paths are in the list; None if it is not made of lines.
+        place: Place of the paths in the list; None if it is not made of lines.
     """
     if isinstance(root, Url) or is_url(path) or "\0" in path or os.path.lexists(root / path):
         return None

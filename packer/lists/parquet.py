@@ -80,7 +80,7 @@ class ParquetRows:
                 yield Row(place, place, values)
 
     def place_of_column(self, wanted: int) -> None:
-        """There are no lines."""
+        """Returns None: there are no lines."""
 
     def values(self, place: int) -> Sequence[Any]:
         """Returns the values of this row.

@@ -22,10 +22,10 @@ _NEW_SUFFIXES: Final = {"gunzip": "", "bunzip2": "", "unxz": "", "unzstd": "", "
 
 @dataclass(frozen=True)
 class Remedy:
-    """What is the matter with a list, and what helps.
+    """A fault of a list, and the words to type that mend it.
 
     Attributes:
-        why: What is the matter, as a sentence without its full stop.
+        why: The fault, as a sentence without its full stop.
         rewrite: Command that reads the list and writes a better one; empty if the list may stay.
         words: Options of `packtrain pack` that are needed.
     """

@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 class ColumnPlace(NamedTuple):
-    """Where a column is in a list of lines.
+    """Place of a column in a list of lines.
 
     Attributes:
         separator: What separates the columns; None for blanks.
@@ -67,7 +67,7 @@ class Rows(Protocol):
         """Returns the values of the row at this place."""
 
     def place_of_column(self, wanted: int) -> ColumnPlace | None:
-        """Where a wanted column is on each line; None if that is not the same on all."""
+        """Returns the place of a wanted column on each line; None if that is not the same on all."""
 
 
 def columns_of(heads: Sequence[str], wanted: Sequence[str], name: str) -> list[int]:

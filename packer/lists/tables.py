@@ -135,7 +135,7 @@ class Table:
 
     @property
     def advice(self) -> str:
-        """What is the matter with the list, and what to type instead; empty if there is no telling."""
+        """Advice on a list that cannot be read as it is: the fault, and the words to type; empty if none is found."""
         if self._advice or not len(self):
             return self._advice
         path = self.entries(np.zeros(1, np.int64))[0].path

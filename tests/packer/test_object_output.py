@@ -158,6 +158,11 @@ def test_what_cannot_be_is_said_at_once(store: Server, listing: Path, tmp_path: 
         pack(listing, "https://host/out", OPTIONS)
     with pytest.raises(ListError, match=rf"there is no list {store.url}/none\.txt"):
         pack(f"{store.url}/none.txt", tmp_path / "out")
+    folder = store.fresh()
+    store.put(f"{store.key(folder)}/train.txt", b"0 a.jpg\n1 b.jpg\n")
+    with pytest.raises(ListError, match=rf"^{folder}/train\.txt: none of .* > {folder}/train\.new\.txt && ") as caught:
+        pack(f"{folder}/train.txt", tmp_path / "out")
+    assert "packtrain-list-" not in str(caught.value)
     with pytest.raises(UsageError, match="nothing is on its way"):
         pack(listing, tmp_path / "out", spool=tmp_path)
     other = f"{store.url.partition(':')[0]}://no-such-bucket"
