@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from helpers.support import encoded, picture
+from helpers.support import encoded, picture, tool
 
 from packtrain import open_dataset
 
@@ -163,6 +163,8 @@ def next_command(message: str, command: list[str], folder: Path) -> list[str]:
             rewrite, _, name = found[1].removesuffix(" in its place").rpartition(", and pack ")
             words = shlex.join([command[0], *shlex.split(name), *command[2:]])
         if rewrite:
+            if rewrite.startswith("jq "):
+                tool("jq", "jq")
             subprocess.run(["bash", "-e", "-c", rewrite.removesuffix("&& ")], cwd=folder, check=True)
         return shlex.split(words)
     found = re.search(r"Give (--.*)", message)
