@@ -146,7 +146,7 @@ def test_the_first_missing_shard_is_named(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=rf"{tmp_path}/moved/train-000001.tar cannot be read"):
         index_shards((), out, update=True, base=tmp_path / "moved")
     assert (out / "manifest.json").read_bytes() == manifest
-    with pytest.raises(UsageError, match="add update"):
+    with pytest.raises(UsageError, match="add `update`"):
         index_shards(tmp_path / "moved", tmp_path / "new", base=tmp_path)
     with pytest.raises(UsageError, match="no shards are given"):
         index_shards((), tmp_path / "new")
