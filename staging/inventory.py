@@ -204,7 +204,7 @@ def find_entry(known: Sequence[Entry], id: str | os.PathLike[str]) -> Entry:
         )
     ids = [entry.id for entry in known]
     raise StagingError(
-        f"there is no staged copy {text!r}{did_you_mean(text, ids)}; existing copies: {', '.join(ids) or 'none'}"
+        f"there is no staged copy {text!r}; existing copies: {', '.join(ids) or 'none'}{did_you_mean(text, ids)}"
     )
 
 

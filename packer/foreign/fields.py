@@ -172,7 +172,7 @@ class Rules:
             if extension not in known:
                 listed = ", ".join(sorted(known)[:20]) or "none"
                 raise UsageError(
-                    f"no member has the extension {extension!r}{did_you_mean(extension, known)}: there are {listed}"
+                    f"no member has the extension {extension!r}: there are {listed}{did_you_mean(extension, known)}"
                 )
         names = {self._name(extension) for extension in known}
         for mask in self.masks:

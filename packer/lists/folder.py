@@ -142,8 +142,8 @@ def _numbered(folder: Path, names: Sequence[str], found: Sequence[str]) -> dict[
     for name in found:
         if name not in labels:
             raise ListError(
-                f"class folder {folder / name} is not among the {len(names)} class names"
-                f"{did_you_mean(name, names)}. Add it to the file of --classes, or move the folder away"
+                f"class folder {folder / name} is not among the {len(names)} class names. Add it to the file of "
+                f"--classes, or move the folder away{did_you_mean(name, names)}"
             )
         if name in repeated:
             raise ListError(f"class folder {folder / name}: the file of --classes has this name more than once")

@@ -175,8 +175,8 @@ def _require_list(source: Path) -> None:
         mode = source.stat().st_mode
     except FileNotFoundError as error:
         raise ListError(
-            f"there is no list or image folder {source}{similar_file(source)}. Give a file with one `path label` per "
-            "line, or a folder with one folder of images per class"
+            f"there is no list or image folder {source}. Give a file with one `path label` per line, or a folder with "
+            f"one folder of images per class{similar_file(source)}"
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
         raise ListError(f"the list {source} is a device or a socket. Give a file, a pipe or an image folder")

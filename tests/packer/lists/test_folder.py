@@ -143,7 +143,9 @@ class TestClassNames:
 
     def test_a_folder_that_has_no_name_there_is_an_error(self, tmp_path: Path) -> None:
         validation = fill(tmp_path / "val", "eel/1.jpg", "catt/2.jpg")
-        with pytest.raises(ListError, match=r"class folder .*catt is not among the 2 class names; did you mean 'cat'"):
+        with pytest.raises(
+            ListError, match=r"class folder .*catt is not among the 2 class names\. .*; did you mean 'cat'\?$"
+        ):
             read_list(validation, LabelSpec(), classes=self.classes(validation, "cat", "eel"))
 
     def test_a_name_that_stands_twice_fits_no_folder(self, tmp_path: Path) -> None:
