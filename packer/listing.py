@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +18,7 @@ from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._readers.formats import StoredLabel
+from packtrain._remote.urls import is_address
 
 from .formats import NewRecord
 from .options import Columns
@@ -193,6 +196,20 @@ class Listing(Protocol):
 
     def resolve(self, path: str) -> str:
         """Returns the path under which the file that the list calls `path` is found."""
+
+
+def where_looked(images: Listing, path: str, reason: str) -> str:
+    """Where a file was looked for that is missing, and what to type if it lies elsewhere.
+
+    Empty if it fails for another reason.
+    """
+    if os.strerror(errno.ENOENT) not in reason:
+        return ""
+    start = images.resolve(path).removesuffix(path)
+    if not start:
+        return ""
+    start = start if is_address(start) else os.path.abspath(start)
+    return f"Relative paths start from {start}: if the files lie elsewhere, name another folder (`root`)"
 
 
 def dataset_name(name: str) -> str:

@@ -14,7 +14,7 @@ from packtrain._core.manifest import shard_stem
 from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats import container
 
-from .listing import Listing
+from .listing import Listing, where_looked
 from .options import Columns, PackOptions, usual_shard_bytes
 from .plan import Plan, PlannedColumn, PlannedShard
 from .settling import sampled, settled_fields
@@ -89,7 +89,7 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
     image = schema.image
     if schema.plain and image is not None and image.store is not None and image.store.fixed_shape is not None:
         return math.prod(image.store.fixed_shape)
-    source, sizes, failure = images.source, [], ""
+    source, sizes, first, failure = images.source, [], "", ""
     # Records that are about as large as their files need not be made to know their size.
     kept = source.keeps_sizes(schema)
     sample = sampled(images, _SAMPLED_FILES if kept else _SAMPLED_IMAGES)
@@ -102,11 +102,13 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                     records = reading.encode(schema, entry)
                     sizes.append(sum(len(record.payload) for record in records if record is not None))
             except (OSError, Refused, RemoteError, MemoryError) as error:
-                why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
-                failure = failure or f"{_shown(images.resolve(entry.path))}: {why}"
+                if not failure:
+                    first = entry.path
+                    why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
+                    failure = f"{_shown(images.resolve(first))}: {why}"
     if not sizes:
-        advice = images.advice or "Is --root right?"
-        raise ListError(f"none of {len(sample)} sampled files can be read. First: {failure}. {advice}")
+        advice = images.advice or where_looked(images, first, failure)
+        raise ListError(f"none of {len(sample)} sampled files can be read. First: {failure}{advice and f'. {advice}'}")
     return max(1, sum(sizes) // len(sizes))
 
 

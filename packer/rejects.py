@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
 from packtrain._core.typed import Mismatch, parse_json
 
-from .listing import Reject
+from .listing import Listing, Reject, where_looked
 
 _MOST_REJECT_BYTES: Final = 1 << 30
 
@@ -29,11 +30,13 @@ class RejectGuard:
     Args:
         limit: Number of lines that may be refused.
         lines: Number of lines in the list, for messages.
+        images: The list, if it is at hand.
     """
 
-    def __init__(self, limit: int, lines: int) -> None:
+    def __init__(self, limit: int, lines: int, images: Listing | None = None) -> None:
         self._limit = limit
         self._lines = lines
+        self._images = images
         self._by_shard: dict[int, Sequence[Reject]] = {}
         self._total = 0
 
@@ -63,8 +66,11 @@ class RejectGuard:
         examples = "".join(f"\n  line {item.line}: {_short(item.path)}: {item.reason}" for item in found[:5])
         kinds = Counter(item.reason.partition(":")[0] for item in found).most_common(3)
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
+        images = self._images
+        looked = (images and where_looked(images, item.path, item.reason) for item in found)
+        where = "".join(f"\n{folder}." for folder in islice(filter(None, looked), 1))
         raise TooManyRejects(
-            f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}\n"
+            f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}{where}\n"
             "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with "
             "--max-rejects. If the list changes, pack into another folder"
         )

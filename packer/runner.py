@@ -190,7 +190,7 @@ def pack_listing(
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
     """Packs what a listing says; see `pack`. At most `max_rejects` lines may be refused."""
-    folder, guard = output.folder, RejectGuard(max_rejects, images.lines)
+    folder, guard = output.folder, RejectGuard(max_rejects, images.lines, images)
     with file_errors(folder):
         output.prepare()
         if (folder / MANIFEST).exists():

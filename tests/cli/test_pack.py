@@ -73,6 +73,37 @@ def bash(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
 
 
+def test_a_missing_image_comes_with_the_folder_that_was_looked_in(
+    run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.txt").write_text("image 0.jpg 0\n")
+    advice = f"Relative paths start from {tmp_path}: if the files lie elsewhere, name another folder (`--root`)"
+    outcome = run("pack", "train.txt", "out")
+    assert outcome.err == (
+        "error: none of 1 sampled files can be read. First: ./image 0.jpg: No such file or directory. " + advice + "\n"
+    )
+    for number in range(2):
+        Path(f"image {number}.jpg").write_bytes(encoded(picture(number)))
+    Path("train.txt").write_text("image 0.jpg 0\nimage 1.jpg 0\nimage 2.jpg 0\n")
+    outcome = run("pack", "train.txt", "out", "--max-rejects", 0)
+    assert f"\n  line 2: 'image 2.jpg': No such file or directory\n{advice}.\nFinished shards are kept." in outcome.err
+    Path("image 2.jpg").write_bytes(b"no image")
+    assert "Relative paths" not in run("pack", "train.txt", "other", "--max-rejects", 0).err
+    assert run("pack", "train.txt", "out", "--root", images.parent, "--retry-rejects").code == 0
+
+
+@pytest.mark.parametrize("words", ["pack trian.txt out", "pack train.txt out --classes clases.txt --root {root}"])
+def test_a_mistyped_file_gets_a_suggestion_with_one_mark_at_the_end(
+    run: Run, images: Path, tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.txt").write_bytes(images.read_bytes())
+    Path("classes.txt").write_text("a\nb\n")
+    error = run(*words.format(root=images.parent).split()).err
+    assert re.search(r"[^.?!;]; did you mean '(train|classes)\.txt'\?\n$", error)
+
+
 def test_a_list_through_a_pipe(images: Path, tmp_path: Path) -> None:
     done = bash(
         f"cd {images.parent} && {sys.executable} -m packtrain pack <(head -n 3 train.txt) {tmp_path}/out --json"

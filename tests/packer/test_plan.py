@@ -105,7 +105,8 @@ class TestRecordSize:
         assert self.counts(self.images(tmp_path, [0, 0]), 1) == [1, 1]
 
     def test_without_any_file_the_root_is_suspected(self, tmp_path: Path) -> None:
-        with pytest.raises(ListError, match=r"none of 2 sampled files can be read\. First: .* Is --root right\?$"):
+        words = r"be read\. First: /.*: No such file or directory\. Relative paths start from /.* \(`root`\)"
+        with pytest.raises(ListError, match=words):
             self.counts(self.images(tmp_path, [None, None]), 1)
 
 

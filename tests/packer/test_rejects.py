@@ -109,6 +109,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
         "  line 3: 'missing 2.jpg': No such file or directory",
         "  line 4: 'missing 3.jpg': empty file",
         "  line 5: 'missing 4.jpg': No such file or directory",
+        f"Relative paths start from {tmp_path}/images: if the files lie elsewhere, name another folder (`root`).",
         "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with "
         "--max-rejects. If the list changes, pack into another folder",
     ]
@@ -158,9 +159,7 @@ def test_mended_files_are_packed_on_request_and_only_their_shards(tmp_path: Path
 
 def test_a_list_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 0, 2)
-    with pytest.raises(
-        ListError, match=r"none of 2 sampled files can be read\. First: .*missing.*\. Is --root right\?$"
-    ):
+    with pytest.raises(ListError, match=r"none of 2 sampled files can be read\. First: .*missing"):
         pack(listing, tmp_path / "out", max_rejects="100%")
     for number in range(2):
         (tmp_path / "images" / f"missing {number}.jpg").write_bytes(b"<html>")
