@@ -268,6 +268,9 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         FillError: It cannot begin.
     """
     job = _job(root, source, options, log=outlive)
+    with file_errors(root, FillError, verb="make"):
+        # Before the look at who fills it: in a stranger's folder, that could be anybody's process.
+        make_own_folder(root)
     if is_filled(root):
         raise _another(root)
     lifeline = Lifeline()

@@ -19,6 +19,7 @@ from packtrain._filler.filler import fill
 from packtrain._filler.options import FillOptions
 from packtrain._filler.ownership import FILES, FOLDERS
 from packtrain._filler.process import run
+from packtrain._filler.status import be_the_filler
 from packtrain.errors import FillError, OutputConflict
 
 STRANGER = 12345
@@ -164,6 +165,13 @@ class TestAnotherUser:
         with pytest.raises(OutputConflict, match=f"belongs to user {STRANGER}"):
             GrowingCache(public / way, "4MiB", shard_size="128KiB").fill("helpers.fillers:few", outlive=True)
         assert seen(public) | seen(home) == before
+
+    def test_a_filler_that_they_claim_is_not_believed(self, public: Path) -> None:
+        run(public / "cache", few, OPTIONS)
+        for path in (public / "cache", *(public / "cache").iterdir()):
+            os.chown(path, STRANGER, STRANGER)
+        with be_the_filler(public / "cache"), pytest.raises(OutputConflict, match=f"belongs to user {STRANGER}"):
+            GrowingCache(public / "cache", "4MiB", shard_size="128KiB").fill("helpers.fillers:few")
 
     def test_one_who_is_faster_is_found_out(self, public: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make = os.mkdir
