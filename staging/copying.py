@@ -185,6 +185,12 @@ def missing_files(entry: Folder, source: Source) -> list[SourceFile]:
     return [file for file in source.files if not is_local(entry, file)]
 
 
+def has_manifest(entry: Folder, source: Source) -> bool:
+    """True if an entry has its manifest, with the right size: it is none of the files that a source lists."""
+    status = entry.status(MANIFEST)
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == len(source.manifest.dump())
+
+
 def is_local(entry: Folder, file: SourceFile) -> bool:
     """True if an entry has its own copy of a file, with the right size, rather than a link to the source."""
     status = entry.status(file.name)

@@ -17,6 +17,7 @@ from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock, lock_holders
+from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 
 from .root import Root, entry_key
@@ -64,7 +65,7 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         its owner may evict while it is read.
 
     Raises:
-        StagingError: `path` was a staged copy, but has been evicted; or its lease cannot be taken.
+        StagingError: `path` was a staged copy, but has been evicted, or has no manifest; or its lease cannot be taken.
     """
     path = Path(os.path.realpath(local_path(path)))
     root, key = Root.around(path), entry_key(path.name)
@@ -76,6 +77,9 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         if not root.folder.has_own_folder(path.name):
             place = shlex.quote(str(path.parents[1]))
             raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {place})")
+        if root.folder.status(f"{path.name}/{MANIFEST}") is None:
+            command = f"packtrain staged repair {shlex.quote(str(path))}"
+            raise StagingError(f"somebody has removed {path / MANIFEST}: `{command}` copies it again")
     return lease
 
 

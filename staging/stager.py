@@ -14,7 +14,7 @@ from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.mounts import IN_MEMORY, file_system
 
-from .copying import copy_missing, is_local, missing_files, wait_for_build_lock
+from .copying import copy_missing, has_manifest, is_local, missing_files, wait_for_build_lock, write_manifest
 from .eviction import discard_copy
 from .files import Location, SourceFile, location_of
 from .folder import Folder
@@ -110,7 +110,7 @@ def find_complete(root: Root, source: Source) -> Staged | None:
     lease = Lease(root, source.key)
     # Searched for while the lease is held, so that an entry that is found cannot be evicted.
     entry = root.find_entry(source.key)
-    if entry is None or missing_files(entry, source):
+    if entry is None or missing_files(entry, source) or not has_manifest(entry, source):
         lease.close()
         return None
     _tidy(root, source, entry)
@@ -137,6 +137,8 @@ def _build(
             with root.ledger():
                 discard_copy(root, source.key)
         assert entry is not None, "no file is missing, so the entry exists"
+        if not has_manifest(entry, source):
+            write_manifest(entry, source)
         return _describe(entry, source, missing, lease, copied)
 
 

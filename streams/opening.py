@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -113,12 +114,19 @@ def open_stream(
             return staged
         lease = Lease(place, key)
         entry = place.find_entry(key)
-        if entry is None or read_reservation(entry) < most or place.find_copy(key) is not None:
+        if (
+            entry is None
+            or read_reservation(entry) < most
+            or place.find_copy(key) is not None
+            or not _is_furnished(entry, manifest)
+        ):
             with wait_for_build_lock(place, key, on_progress or (lambda progress: None)):
                 entry = place.find_entry(key)
                 _reserve(place, key, entry, url, manifest, budget, most, options)
                 if entry is None:
                     entry = _build(place, key, origin, url, manifest, objects)
+                elif not _is_furnished(entry, manifest):
+                    _furnish_again(place, key, entry, origin, manifest, objects)
                 with place.ledger():
                     # Of a process that was killed just before its end.
                     discard_copy(place, key)
@@ -202,12 +210,9 @@ def _build(root: Root, key: str, origin: Origin, url: Url, manifest: Manifest, o
     copy = root.make_copy(key)
     entry = copy.own_folder(_DATA).path
     dataset = entry / STREAMED
-    (dataset / INDEX).mkdir(parents=True, exist_ok=True)
     for number in range(len(manifest.shards)):
         shard_url(url, manifest, number)
-    write_file(dataset / PLAN, [plan_of(origin, manifest)])
-    _fetch(origin.location, manifest, dataset, objects)
-    write_file(dataset / MANIFEST, [manifest.dump()])
+    _furnish(dataset, origin, manifest, objects)
     table = ChunkTable.of(manifest, Index.of(dataset, manifest))
     table.save(entry)
     shutil.rmtree(entry / CHUNKS, ignore_errors=True)
@@ -216,6 +221,33 @@ def _build(root: Root, key: str, origin: Origin, url: Url, manifest: Manifest, o
     write_origin(Folder.open(entry), url)
     with root.ledger():
         return root.publish(copy, _DATA, readable_name(origin.location), key)
+
+
+def _furnish(dataset: Path, origin: Origin, manifest: Manifest, objects: Objects) -> None:
+    """Fetches what every reader needs to a folder that is this process's alone."""
+    (dataset / INDEX).mkdir(parents=True, exist_ok=True)
+    write_file(dataset / PLAN, [plan_of(origin, manifest)])
+    _fetch(origin.location, manifest, dataset, objects)
+    write_file(dataset / MANIFEST, [manifest.dump()])
+
+
+def _is_furnished(entry: Folder, manifest: Manifest) -> bool:
+    """True if nobody has removed or cut off what every reader needs. Its content is compared when it is read."""
+    statuses = {file: entry.status(f"{STREAMED}/{file.name}") for file in _files(manifest)}
+    return entry.has_own_file(f"{STREAMED}/{PLAN}") and all(
+        status is not None and stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
+        for file, status in statuses.items()
+    )
+
+
+def _furnish_again(root: Root, key: str, entry: Folder, origin: Origin, manifest: Manifest, objects: Objects) -> None:
+    """Fetches again what somebody has removed. The caller holds the build lock; who has the old files keeps them."""
+    copy = root.make_copy(key).own_folder(_DATA)
+    _furnish(copy.path / STREAMED, origin, manifest, objects)
+    fetched, dataset = copy.folder(STREAMED), entry.own_folder(STREAMED)
+    dataset.own_folder(INDEX)
+    for name in [PLAN, *(file.name for file in _files(manifest)), MANIFEST]:
+        fetched.rename(name, dataset, name)
 
 
 def _mend(entry: Folder, url: Url, manifest: Manifest) -> None:

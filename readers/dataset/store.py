@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -265,7 +266,13 @@ class RecordStore(Store):
         self.path = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
-        manifest, index = _loaded(self.path)
+        try:
+            manifest, index = _loaded(self.path)
+        except CorruptFile as error:
+            if self._lease is None:
+                raise
+            command = f"packtrain staged repair {shlex.quote(os.fspath(self.path))}"
+            raise CorruptFile(f"{error}: `{command}` copies once more what is damaged", file=error.file) from error
         self.manifest: Final = manifest
         self.schema = self.manifest.schema
         self._chunks = chunks

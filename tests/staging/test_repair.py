@@ -13,7 +13,7 @@ from helpers.support import flip
 
 from packtrain import Staged, StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
-from packtrain.errors import DatasetError, SourceChanged, StagingError
+from packtrain.errors import CorruptFile, DatasetError, SourceChanged, StagingError
 from packtrain.staging import evict, repair
 
 
@@ -94,6 +94,26 @@ def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
     assert bytes(view) == damaged, "the map of an open file stays"
     assert reader.do("records", name="store") == sound
     assert bytes(RecordStore(staged.path).record(0)) == first
+
+
+def test_whatever_is_removed_staging_again_or_repair_copies_it(staged: Staged, dataset: Path, place: Path) -> None:
+    names = sorted(str(path.relative_to(staged.path)) for path in staged.path.rglob("*"))
+    assert {"index", "index/line.npy", "manifest.json", "plan.json", "staged.json"} < {*names}
+    for name in names:
+        for again in (lambda: stage(dataset, place).lease.close(), lambda: repair(place, staged.id)):
+            path = staged.path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if name in ("index/line.npy", "manifest.json"):
+                with pytest.raises(
+                    (StagingError, CorruptFile), match=f"`packtrain staged repair {staged.path}` copies"
+                ):
+                    RecordStore(staged.path)
+            if name == "staged.json":
+                stage(dataset, place).lease.close()
+            else:
+                again()
+            assert RecordStore(staged.path).record(0) == RecordStore(dataset).record(0)
+    assert_same(staged.path, dataset)
 
 
 def test_staging_again_replaces_what_has_not_its_size(staged: Staged, dataset: Path, place: Path) -> None:

@@ -19,6 +19,7 @@ from helpers.waiting import wait_until
 from packtrain._core.locks import lock_holders
 from packtrain._core.opening import open_regular
 from packtrain._core.processes import boot_id
+from packtrain._readers.dataset.store import RecordStore
 from packtrain._streams import client, cutting
 from packtrain._streams.chunk_files import ChunkFiles
 from packtrain._streams.client import ChunkCache
@@ -97,6 +98,45 @@ class TestTables:
         other = remote.open(4 * MiB)
         assert read(other, 1) == remote.expected(other, 1)
         assert bytes(other.present) == b"\0\1\0\0\0"
+
+
+class TestRemoved:
+    """Somebody cleans up by hand, and removes a part of a cache."""
+
+    def test_whoever_opens_it_next_fetches_what_is_gone(self, remote: Remote, cache: ChunkCache) -> None:
+        whole = {path.relative_to(cache.entry) for path in cache.entry.rglob("*")}
+        sound = {name: (cache.entry / name).read_bytes() for name in whole if (cache.entry / name).is_file()}
+        names = sorted(map(str, whole - {Path("origin.json")}))
+        assert {"dataset", "dataset/index", "dataset/index/line.npy", "dataset/plan.json", CHUNKS, PRESENT} < {*names}
+        for name in names:
+            path = cache.entry / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remote.open(4 * MiB).close()
+            assert {path.relative_to(cache.entry) for path in cache.entry.rglob("*")} >= whole - {Path(CHUNKS)}, name
+        assert {name: (cache.entry / name).read_bytes() for name in sound} == sound
+        again = remote.open(4 * MiB)
+        for chunk in range(len(again.table)):
+            assert read(again, chunk) == remote.expected(again, chunk)
+        assert not list(cache.entry.parent.glob(".tmp/*"))
+
+    def test_without_its_address_or_all_of_it_another_is_made(self, remote: Remote, cache: ChunkCache) -> None:
+        (cache.entry / "origin.json").unlink()
+        other = remote.open(4 * MiB)
+        assert other.entry != cache.entry
+        shutil.rmtree(other.entry)
+        third = remote.open(4 * MiB)
+        assert read(third, 0) == remote.expected(third, 0)
+
+    def test_who_has_it_open_reads_on(self, remote: Remote, cache: ChunkCache) -> None:
+        store = RecordStore(cache.dataset, chunks=cache)
+        records = [bytes(store.record(row, "blob")) for row in range(20)]
+        for name in ("dataset", CHUNKS, PRESENT):
+            path = cache.entry / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if name != PRESENT:
+                assert [bytes(store.record(row, "blob")) for row in range(20)] == records, name
+        again = RecordStore(cache.dataset, chunks=remote.open(4 * MiB))
+        assert [bytes(again.record(row, "blob")) for row in range(20)] == records
 
 
 class TestChunks:
