@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from .document import Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UsageError
 from .options import FORMATS, LabelSpec, StoreOptions
-from .paths import STORES, is_url
+from .paths import STORES, is_url, without_credentials
 from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
@@ -28,6 +28,9 @@ CACHE: Final = "cache.json"
 """What a growing cache has in place of a manifest, see `packtrain._core.generations`."""
 LINKED_SUFFIX: Final = ".tar"
 """What the names of linked shards end in."""
+_WITH_CREDENTIALS: Final = (
+    "is an address with credentials or a query, which packtrain neither stores nor prints: index the shards again"
+)
 _IDENTITY: Final = ("label", "path_bytes", "path_offsets")
 
 Count = Annotated[int, Between(0, MOST)]
@@ -250,6 +253,9 @@ class Manifest:
             raise ValueError(f"rejects_file.name: expected {REJECTS}, found {self.rejects_file.name}")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise ValueError("two columns have the same name")
+        if self.base is not None and without_credentials(self.base) != self.base:
+            raise ValueError(f"base {_WITH_CREDENTIALS}")
+        in_store = self.in_store
         for number, shard in enumerate(self.shards):
             if shard.link is None:
                 check_shard_names(self.name, number, shard)
@@ -260,6 +266,9 @@ class Manifest:
                 raise ValueError(f"shards[{number}]: a link with a name that does not end in {LINKED_SUFFIX}")
             else:
                 os.fsencode(shard.link.path)
+                address = f"{self.base}/{shard.link.path}"
+                if in_store and without_credentials(address) != address:
+                    raise ValueError(f"shards[{number}] {_WITH_CREDENTIALS}")
         if len({shard.name for shard in self.shards}) < len(self.shards):
             raise ValueError("two shards have the same name")
         if any(field.missing > (self.records if field.optional else 0) for field in self.fields):

@@ -12,11 +12,31 @@ from .errors import UsageError
 
 STORES: Final = ("s3", "gs", "az", "http", "https")
 """Schemes of the addresses that packtrain can read."""
+WRITTEN: Final = ("s3", "gs", "az")
+"""Those of them that it can write, too."""
 
 
 def is_url(path: str) -> bool:
     """Returns True if `path` begins like a URL."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
+
+
+def without_credentials(url: str) -> str:
+    """Returns a URL without what may be a credential: a name before ``@``, a query, a fragment.
+
+    In a key of a store that packtrain writes to, ``?`` and ``#`` are letters like any other. What is no URL stays.
+    """
+    if not is_url(url):
+        return url
+    scheme, slashes, rest = re.split(r"(?<=:)(/+)", url, maxsplit=1)
+    host, slash, path = rest.partition("/")
+    # A password may hold a slash, and then what looks like the port is no number.
+    if "@" in path and not re.fullmatch(r"([^:]*|\[.*\])(:\d*)?", host.rpartition("@")[2]):
+        host, slash, path = rest.rpartition("@")[2].partition("/")
+    host = re.split(r"[?#]", host.rpartition("@")[2], maxsplit=1)[0]
+    if scheme[:-1].lower() not in WRITTEN:
+        path = re.split(r"[?#]", path, maxsplit=1)[0]
+    return f"{scheme}{slashes}{host}{slash}{path}"
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -33,10 +53,9 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         raise UsageError(f"{text!r} is not a path: it holds a NUL byte")
     if not is_url(text):
         return Path(path)
+    url = re.sub(":/+", "://", without_credentials(text), count=1)
     if text.lower().startswith("file:"):
-        raise UsageError(f"{text} is a URL: give the path alone, without file:")
-    # Without what may be a credential.
-    url = re.sub("://[^/]*@", "://", re.sub(":/+", "://", text, count=1)).partition("?")[0]
+        raise UsageError(f"{url} is a URL: give the path alone, without file:")
     if text.partition(":")[0].lower() not in STORES:
         known = ", ".join(f"{each}://" for each in STORES)
         raise UsageError(f"{url} is a URL of a kind that packtrain does not read: it reads files, and {known}")

@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
+from packtrain._core.paths import without_credentials
 from packtrain._core.schema import Field, Schema
 from packtrain._readers.formats import StoredLabel
 from packtrain._remote.urls import is_address
@@ -61,13 +62,17 @@ class Reject:
 
     Attributes:
         line: 0-based number of the line.
-        path: Path as the list gives it, or the whole line if it could not be parsed.
+        path: Path as the list gives it, or the whole line if it could not be parsed; an address without credentials.
         reason: Why it was refused.
     """
 
     line: int
     path: str
     reason: str
+
+    def __post_init__(self) -> None:
+        # It is printed, and written beside the shards.
+        object.__setattr__(self, "path", without_credentials(self.path))
 
 
 class Encoded(NamedTuple):

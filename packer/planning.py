@@ -11,6 +11,7 @@ from typing import Final
 
 from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
+from packtrain._core.paths import without_credentials
 from packtrain._core.schema import IMAGE, Schema
 from packtrain._readers.formats import container
 
@@ -103,7 +104,7 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                     sizes.append(sum(len(record.payload) for record in records if record is not None))
             except (OSError, Refused, RemoteError, MemoryError) as error:
                 if not failure:
-                    first = entry.path
+                    first = without_credentials(entry.path)
                     why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
                     failure = f"{_shown(images.resolve(first))}: {why}"
     if not sizes:

@@ -11,10 +11,9 @@ from urllib.parse import quote, unquote
 
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import UsageError
-from packtrain._core.paths import STORES
+from packtrain._core.paths import STORES, WRITTEN, without_credentials
 
 SCHEMES: Final = STORES
-_WRITTEN: Final = ("s3", "gs", "az")
 _FORM: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", re.DOTALL)
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?")
 _BUCKET: Final = re.compile(r"[\w.-]+")
@@ -63,7 +62,8 @@ class Url(os.PathLike[str]):
         scheme = found[1].lower() if found else ""
         if found is None or scheme not in SCHEMES:
             known = ", ".join(f"{each}://" for each in SCHEMES)
-            raise UsageError(f"{_shown(text)!r} is not the address of an object store: one begins with {known}")
+            shown = without_credentials(text)
+            raise UsageError(f"{shown!r} is not the address of an object store: one begins with {known}")
         web = scheme in ("http", "https")
         bucket, key = found[2], found[3].strip("/")
         if "@" in bucket or "?" in bucket or (web and ("?" in key or "#" in key)):
@@ -72,7 +72,9 @@ class Url(os.PathLike[str]):
                 "leave them out, and give credentials by variables of the environment"
             )
         if not bucket:
-            raise UsageError(f"{text!r} names no bucket: give for example {scheme}://bucket/folder")
+            raise UsageError(
+                f"{without_credentials(text)!r} names no bucket: give for example {scheme}://bucket/folder"
+            )
         if not (_HOST if web else _BUCKET).fullmatch(bucket):
             raise UsageError(
                 f"a {scheme}:// address has no {'host' if web else 'bucket'} that can be read behind the ://"
@@ -80,13 +82,16 @@ class Url(os.PathLike[str]):
         if web:
             key = unquote(key)
         if any(part in (".", "..", "") for part in key.split("/")) and key:
-            raise UsageError(f"{text!r} has an empty part, `.` or `..` between its slashes: write the address without")
+            raise UsageError(
+                f"{without_credentials(text)!r} has an empty part, `.` or `..` between its slashes: write the address "
+                "without"
+            )
         return cls(scheme, bucket, key)
 
     def __str__(self) -> str:
         if not self.key:
             return self.base
-        return f"{self.base}/{self.key if self.scheme in _WRITTEN else quote(self.key, safe=_PLAIN)}"
+        return f"{self.base}/{self.key if self.scheme in WRITTEN else quote(self.key, safe=_PLAIN)}"
 
     def __fspath__(self) -> str:
         """The same: whatever takes a text or a path takes an address as well, if it takes that of an object store."""
@@ -130,9 +135,4 @@ class Url(os.PathLike[str]):
     @property
     def writable(self) -> bool:
         """True if objects of this kind of store can be written and listed."""
-        return self.scheme in _WRITTEN
-
-
-def _shown(text: str) -> str:
-    """What may be shown of a text that may hold credentials."""
-    return re.sub(r"//.*@", "//", text.partition("?")[0])
+        return self.scheme in WRITTEN

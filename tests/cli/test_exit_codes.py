@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.support import encoded, picture
 
-from packtrain import PackOptions, pack
+from packtrain import PackOptions, StoreOptions, pack
 from packtrain._filler import intake
 
 from .conftest import Run
@@ -86,7 +86,7 @@ def test_what_a_command_exits_with(run: Run, tmp_path: Path, line: str, monkeypa
         paths[name].mkdir()
     (paths["strange"] / "precious.txt").write_text("x")
     for name in ("set", "spoilt"):
-        pack(paths["list"], paths[name], PackOptions(store="verbatim"))
+        pack(paths["list"], paths[name], PackOptions(store=StoreOptions("verbatim")))
     (shard,) = paths["spoilt"].glob("*.tar")
     shard.write_bytes(shard.read_bytes()[:-1])
     (shard,) = paths["set"].glob("*.tar")

@@ -9,7 +9,7 @@ import click
 import pytest
 from helpers.support import encoded, picture
 
-from packtrain import PackOptions, pack
+from packtrain import PackOptions, StoreOptions, pack
 from packtrain._cli.main import group
 from packtrain._cli.words import as_typed, command_of
 
@@ -41,7 +41,7 @@ FREE = [
     if type(option.type) in (click.types.StringParamType, click.types.FloatParamType)
 ]
 
-BEFORE = {
+BEFORE: dict[tuple[str, ...], str] = {
     ("pack",): "{list} {out}",
     ("index",): "{tars} {out}",
     ("convert",): "{set} {out}",
@@ -121,7 +121,7 @@ def test_an_error_about_an_option_names_it(
     if words not in (("pack",), ("fill",)):
         (tmp_path / "0.jpg").write_bytes(encoded(picture(1)))
         (tmp_path / "list.txt").write_text("0.jpg 0\n")
-        pack(tmp_path / "list.txt", tmp_path / "set", PackOptions(store="verbatim"))
+        pack(tmp_path / "list.txt", tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
     if words == ("convert",) and option in ("--field", "--mask", "--label"):
         (tmp_path / "set" / "manifest.json").unlink()
     wrong = OTHERS.get((words[0], option)) or WRONG.get(option, f"{option} ?")
@@ -131,7 +131,7 @@ def test_an_error_about_an_option_names_it(
 
 
 def test_a_warning_calls_options_as_they_are_typed(run: Run, images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "set", PackOptions(store="verbatim"))
+    pack(images, tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
     done = run("stage", tmp_path / "set", "--to", tmp_path)
     assert "warning: " in done.err
     assert "(`--to`)" in done.err

@@ -98,6 +98,9 @@ WRONG: dict[str, Callable[[Any], None]] = {
     "samples without a field that all have": lambda body: body["fields"][0].update(missing=1),
     "a reserved name": lambda body: body["fields"][0].update(name="class"),
     "links without a base": lambda body: body.update(base=None),
+    "a base with credentials": lambda body: body.update(base="https://user:secret@host/a"),
+    "a base of another kind with credentials": lambda body: body.update(base="ftp://user:secret@host/a"),
+    "a base with a query": lambda body: body.update(base="https://host/a?sig=secret"),
     "an empty base": lambda body: body.update(base=""),
     "a base that no file system can hold": lambda body: body.update(base="\ud800"),
     "a link called like a file of the dataset": lambda body: body["shards"][0].update(name="manifest.json"),
@@ -112,8 +115,17 @@ def test_what_no_writer_writes_is_refused(tmp_path: Path, change: str) -> None:
     del body["checksum"]
     WRONG[change](body)
     (tmp_path / "manifest.json").write_bytes(dump_document(body))
-    with pytest.raises(CorruptFile):
+    with pytest.raises(CorruptFile) as caught:
         Manifest.load(tmp_path)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_link_whose_address_has_a_query_is_refused_in_the_web_and_a_key_in_a_bucket(tmp_path: Path) -> None:
+    links = (ShardInfo("a-b.tar", 4, 5, 3, (), Link("a.tar?sig=secret", -7)),)
+    assert loaded(tmp_path, replace(LINKED, base="s3://bucket/what?#", shards=links)).shards == links
+    with pytest.raises(CorruptFile, match="credentials or a query") as caught:
+        loaded(tmp_path, replace(LINKED, base="https://host/a", shards=links))
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

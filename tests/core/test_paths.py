@@ -9,7 +9,7 @@ import pytest
 from helpers.support import image_set, packed
 
 from packtrain import PackOptions, StageOptions, open_dataset, pack, stage, verify
-from packtrain._core.paths import local_path
+from packtrain._core.paths import local_path, without_credentials
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import UsageError
 from packtrain.staging import entries
@@ -37,6 +37,32 @@ def test_what_may_be_a_credential_is_not_printed() -> None:
         with pytest.raises(UsageError) as caught:
             local_path(url)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:secret@host:80/a@b", "https://host:80/a@b"),
+        ("https://user:secret/more@host/a", "https://host/a"),
+        ("https:////user:secret@host/a", "https:////host/a"),
+        ("https://host/a?sig=secret", "https://host/a"),
+        ("https://host/a#secret", "https://host/a"),
+        ("ftp:/me:secret@host/a?b", "ftp:/host/a"),
+        ("s3://key:secret@bucket/a", "s3://bucket/a"),
+        ("s3:////?sig=secret", "s3:////"),
+        ("file://me:secret@host/a", "file://host/a"),
+    ],
+)
+def test_what_is_left_of_an_address_holds_no_credential(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown == without_credentials(shown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*LOCAL, "s3://bucket/what?#me@home", "https://host:80/a@b", "https://[::1]:80/a@b", "gs:/bucket/a", "a?b@c"],
+)
+def test_what_holds_no_credential_stays(text: str) -> None:
+    assert without_credentials(text) == text
 
 
 def test_of_a_file_url_the_path_is_asked_for() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.support import encoded, image_set, packed, picture, sources, tree
 
-from packtrain import PackOptions, open_dataset, pack
+from packtrain import Columns, PackOptions, open_dataset, pack
 from packtrain._core.options import StoreOptions
 from packtrain.errors import ListError, PackError, TooManyRejects
 
@@ -90,6 +90,39 @@ def test_every_reject_is_kept_with_its_line_its_path_and_the_reason(tmp_path: Pa
     assert pack(
         folder / "train.txt", out, PackOptions(format_name, StoreOptions("verbatim")), max_rejects="5"
     ).complete_before
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.csv"])
+def test_credentials_in_a_list_are_neither_kept_nor_told(tmp_path: Path, name: str) -> None:
+    """Also where the address is of no kind that packtrain reads, and where the line has no label."""
+    image_set(tmp_path, 1)
+    good = "image 0.jpg"
+    lines = ["https://me:secret@host/a.jpg", "https://host/a.jpg?sig=secret", "s3://key:secret@bucket/a.jpg"]
+    lines += ["ftp://me:secret@host/a.jpg"]
+    listing, options = tmp_path / name, PackOptions()
+    if name == "train.txt":
+        rows = [f"{path} 0" for path in (good, *lines)]
+        rows += [f"{lines[0]} one", lines[1]]
+    else:
+        rows = ["image,label", *(f"{path},0" for path in (good, *lines)), f"{lines[0]},one", f"{lines[1]},0,0"]
+        options = PackOptions(columns=Columns(image="image", label="label"))
+    for chosen, limit in ((rows, "0"), (rows, "99"), ([*rows[:-7], *rows[-6:]], "99")):
+        listing.write_text("".join(f"{row}\n" for row in chosen))
+        out = tmp_path / f"{limit} {len(chosen)}"
+        failure = ""
+        try:
+            pack(listing, out, options, max_rejects=limit)
+        except PackError as error:
+            failure = str(error)
+        assert "secret" not in failure
+        files = [path.read_bytes() for path in out.rglob("*") if path.is_file()] if out.exists() else []
+        assert not [data for data in files if b"secret" in data]
+    assert [reject["path"] for reject in rejects(tmp_path / f"99 {len(rows)}")][:4] == [
+        "https://host/a.jpg",
+        "https://host/a.jpg",
+        "s3://bucket/a.jpg",
+        "ftp://host/a.jpg",
+    ]
 
 
 def test_a_dataset_without_rejects_has_an_empty_list_of_them(images: Path, tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ def test_expired_credentials_are_asked_for_again(hasty: Objects, monkeypatch: py
         f"https://host/../object?sig={SECRET}",
         f"s3:///?sig={SECRET}",
         f"https://user:{SECRET}/more@host/object",
+        f"https:////user:{SECRET}@host/object",
+        f"s3:////?sig={SECRET}",
     ],
 )
 def test_an_address_with_credentials_is_refused_without_showing_them(text: str) -> None:
