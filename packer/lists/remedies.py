@@ -81,12 +81,10 @@ def utf_16(head: bytes) -> str | None:
     """The name of the encoding of a text in UTF-16, by its first bytes; None if it is something else."""
     if head.startswith(_BYTE_ORDER_MARKS):
         return "UTF-16"
-    halves = [head[first:_LOOKED_AT:2] for first in (0, 1)]
-    zeros = [half.count(0) / max(1, len(half)) for half in halves]
-    for encoding, many, few in (("UTF-16BE", *zeros), ("UTF-16LE", *zeros[::-1])):
-        if many > 1 / 2 and few < 1 / 4:
-            return encoding
-    return None
+    first, second = (half.count(0) / len(half) if half else 0 for half in (head[:_LOOKED_AT:2], head[1:_LOOKED_AT:2]))
+    if max(first, second) <= 1 / 2 or min(first, second) >= 1 / 4:
+        return None
+    return "UTF-16BE" if first > second else "UTF-16LE"
 
 
 def require_utf8(head: bytes, source: Path) -> None:
