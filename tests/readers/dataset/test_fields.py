@@ -297,6 +297,15 @@ def test_a_callable_that_nobody_knows_may_not_get_the_image_alone(torchvision: A
         open_dataset(one, first.RandomApply([ColoursOnly(unchanged), flip]), fields=("image", "seg"))
 
 
+def test_a_transform_of_timm_behind_a_callable_is_known_to_move(timm: Any, one: Path) -> None:
+    trim = timm.data.transforms.TrimBorder(3)
+    open_dataset(one, [trim], fields=("image", "seg"))
+    with pytest.raises(
+        UsageError, match=r"TrimBorder.* would move the image, but not seg: put it before all callables"
+    ):
+        open_dataset(one, [ColoursOnly(unchanged), trim], fields=("image", "seg"))
+
+
 def test_what_changes_colours_only_leaves_masks_where_they_are(torchvision: Any, one: Path) -> None:
     from torchvision import transforms as first
 
@@ -336,11 +345,12 @@ def test_a_callable_that_takes_no_pil_images_is_told_what_to_put_before_it(one: 
         return image[:, : image.shape[1] // 2]
 
     advice = r"halved was called with a PIL image\. .*PILToTensor\(\).*numpy\.array"
-    for fields, steps in ((None, [CenterCrop(8), halved]), (("image", "seg"), ColoursOnly(halved))):
+    cases: list[tuple[Any, list[Any]]] = [(None, [CenterCrop(8), halved]), (("image", "seg"), [ColoursOnly(halved)])]
+    for fields, steps in cases:
         dataset = open_dataset(one, steps, fields=fields)
         with pytest.raises(AttributeError, match="no attribute 'shape'") as caught:
             dataset[0]
-        assert re.match(advice, *caught.value.__notes__)
+        assert re.match(advice, caught.value.__notes__[0])
         # A worker's error has the other one's text in a note.
         loader = Loader(dataset, 2, num_workers=1, multiprocessing_context="fork")
         with loader, pytest.raises(LoaderError) as told:
