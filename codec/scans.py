@@ -1,4 +1,4 @@
-"""How many scans a JPEG may have: a scan of a few bytes takes as long to decode as one of the whole image."""
+"""The limit of scans in a JPEG: one of a few bytes takes as long to decode as one of the whole image."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_PIXELS: Final = 1 << 30
 
 
 def too_many_scans(data: bytes | bytearray | memoryview, width: int, height: int) -> str | None:
-    """Why a JPEG of this size is not decoded: it has too many scans. None if it has not.
+    """Says why a JPEG of this size is not decoded: it has too many scans. None if it has not.
 
     Up to 32 scans are always allowed, and more as long as scans times pixels do not exceed 2^30: decoding that takes
-    about a second. libjpeg-turbo's fuzzers and DALI stop at 500 scans and libtiff at 100, whatever the size.
+    about a second. libjpeg-turbo's fuzzers and DALI stop at 500 scans, whatever the size.
     """
     most = max(_ALWAYS, _MOST_PIXELS // max(width * height, 1))
     if _most_markers(data) <= most or (scans := _count(data)) <= most:
@@ -34,7 +34,7 @@ def too_many_scans(data: bytes | bytearray | memoryview, width: int, height: int
 
 
 def _most_markers(data: bytes | bytearray | memoryview) -> int:
-    """The markers of scans, and what looks like them in the data of other segments. Takes a twentieth of the time."""
+    """Counts markers of scans, and what looks like them elsewhere. Takes a twentieth of the time of `_count`."""
     values = np.frombuffer(data, np.uint8)
     return int(np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _START_OF_SCAN)))
 

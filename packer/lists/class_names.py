@@ -11,6 +11,7 @@ from packtrain._core.errors import ListError
 from packtrain._core.opening import read_named
 from packtrain._core.suggestions import did_you_mean
 
+_PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
 _LARGEST: Final = 1 << 28
 
 
@@ -36,8 +37,9 @@ def read_class_names(classes: Path) -> tuple[str, ...]:
 
 
 def similar_file(path: Path) -> str:
-    """The "did you mean" of a file that is not there."""
+    """The "did you mean" of a file that is not there. A program is never meant."""
     try:
-        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
+        names = sorted(os.listdir(path.parent))
     except OSError:
         return ""
+    return did_you_mean(path.name, [name for name in names if not name.lower().endswith(_PROGRAMS)])

@@ -102,6 +102,7 @@ class ImageList:
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
+        parser.label_parser.require_zero(self._all_labels(), source or name)
         if not len(self):
             raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 
@@ -188,6 +189,11 @@ class ImageList:
             path, values = self._parser.parse(self._text[start:end])
             found.append(ListedSample(number, os.fsdecode(path), self._label(values)))
         return tuple(found)
+
+    def _all_labels(self) -> Iterator[StoredLabel]:
+        for first in range(0, len(self), _AT_ONCE):
+            for entry in self.entries(np.arange(first, min(first + _AT_ONCE, len(self)))):
+                yield entry.label
 
     def _label(self, values: tuple[int, ...] | tuple[float, ...]) -> StoredLabel:
         if self.labels.kind == "none":

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._readers.formats import StoredLabel
 
@@ -35,10 +36,12 @@ class LabelParser:
 
     Attributes:
         found: Number of each class name that was found, if there are no `names`.
+        past_the_end: True if a label was found that is one more than the last one with a name.
     """
 
     def __init__(self, labels: LabelSpec, names: Sequence[str] | None = None, *, by_name: bool = False) -> None:
         self.found: dict[bytes, int] = {}
+        self.past_the_end = False
         self._labels = labels
         self._names = names
         self._by_name = by_name
@@ -57,8 +60,27 @@ class LabelParser:
         values = tuple(map(parse_int, texts))
         if self._names is not None and not 0 <= values[0] < len(self._names):
             count = len(self._names)
+            self.past_the_end |= values[0] == count
             raise BadLine(f"label {values[0]} is outside the {count} class names, whose labels are 0 to {count - 1}")
         return values
+
+    def require_zero(self, labels: Iterable[object], source: object) -> None:
+        """Makes sure that labels do not begin at 1, with which each would get the name of the class after its own.
+
+        Args:
+            labels: The labels of all sound lines.
+            source: The list, for the message.
+
+        Raises:
+            ListError: The last label is one too large, and none is 0.
+        """
+        if self.past_the_end and self._names is not None and 0 not in labels:
+            count = len(self._names)
+            raise ListError(
+                f"{source}: labels seem to begin at 1: there is a label {count} and no label 0, but the {count} class "
+                f"names have the labels 0 to {count - 1}, so each image would get the name of another class. Subtract "
+                "1 from each label, or write a line before the first class name, for a class 0 that nothing has"
+            )
 
     def sort_classes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
         """Sorts the classes found. Returns their names, and for the number of each as it came its number in them."""

@@ -79,6 +79,7 @@ class Table:
         if by_name and classes is None:
             self.classes, numbers = parser.sort_classes()
             self._values = numbers[self._values]
+        parser.require_zero(self._values, source or name)
         if not len(self):
             raise ListError(f"{name}: {self._why_nothing_is_left()}")
 

@@ -100,6 +100,8 @@ def test_a_mistyped_file_gets_a_suggestion_with_one_mark_at_the_end(
     monkeypatch.chdir(tmp_path)
     Path("train.txt").write_bytes(images.read_bytes())
     Path("classes.txt").write_text("a\nb\n")
+    for program in ("trian.py", "clases.ipynb"):
+        Path(program).touch()
     error = run(*words.format(root=images.parent).split()).err
     assert re.search(r"[^.?!;]; did you mean '(train|classes)\.txt'\?\n$", error)
 

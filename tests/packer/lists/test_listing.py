@@ -15,6 +15,7 @@ from helpers.support import soon
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain import Columns
 from packtrain._core.options import LabelSpec
 from packtrain._packer.listing import ListedSample, Listing
 from packtrain._packer.lists.image_list import ImageList
@@ -190,6 +191,28 @@ def test_class_names_are_lines_and_labels_stay_within_them(tmp_path: Path) -> No
         "label 2 is outside the 2 class names, whose labels are 0 to 1",
         "label -1 is outside the 2 class names, whose labels are 0 to 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "columns"), [("train.txt", None), ("train.csv", Columns("path", "label"))], ids=["lines", "table"]
+)
+def test_labels_that_begin_at_1_do_not_get_the_names_of_other_classes(
+    tmp_path: Path, file: str, columns: Columns | None
+) -> None:
+    """Otherwise, one reject for each image of the last class would be all there is to see."""
+
+    def read(*labels: int) -> int:
+        separator = "," if columns else " "
+        lines = ["path,label"] * bool(columns) + [f"{number}.jpg{separator}{at}" for number, at in enumerate(labels)]
+        (tmp_path / file).write_text("\n".join(lines))
+        return len(read_list(tmp_path / file, LabelSpec(), columns=columns, classes=tmp_path / "classes.txt"))
+
+    (tmp_path / "classes.txt").write_text("a\nb\nc\n")
+    with pytest.raises(ListError, match=rf"{file}: labels seem to begin at 1: there is a label 3 and no label 0, "):
+        read(1, 2, 3, 1)
+    assert (read(0, 1, 2, 3), read(1, 2, 2), read(1, 2, 4)) == (3, 3, 2)
+    (tmp_path / "classes.txt").write_text("nothing\na\nb\nc\n")
+    assert read(1, 2, 3, 1) == 4
 
 
 CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
