@@ -139,11 +139,11 @@ def test_a_total_with_reports_of_any_bytes_can_be_read_again(root: Path, content
     assert not list(reports(root))
 
 
-def test_no_link_leads_readers_elsewhere(root: Path) -> None:
+def test_no_link_leads_readers_elsewhere(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whoever makes a cache cannot have a reader make a file, or look for one and lock it, in another folder."""
     report = ReaderReport(root)
     assert len(list(reports(root))) == 1
-    elsewhere = root.with_name("elsewhere")
+    elsewhere = tmp_path_factory.mktemp("other") / "elsewhere"
     (root / READERS).rename(elsewhere)
     (root / READERS).symlink_to(elsewhere)
     before = os.listdir(elsewhere)

@@ -98,8 +98,9 @@ def check(batch: Any, dataset: GrowingDataset) -> list[int]:
 
 
 def workers() -> list[int]:
-    """The workers that live, by process number."""
-    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+    """The process numbers of the workers that live, in the order of the workers."""
+    children = sorted(multiprocessing.active_children(), key=lambda process: process.name)
+    return [process.pid for process in children if process.pid is not None]
 
 
 def mapped(process: int, root: Path) -> set[int]:

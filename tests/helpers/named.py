@@ -104,7 +104,7 @@ def values(row: int) -> dict[str, Any]:
 class Opened:
     """Stands for the store that the samples come from. Nothing is open."""
 
-    identity, io, read_bytes, waited_ns, chunks = "numbers", "mmap", 0, 0, None
+    identity, io, read_bytes, waited_ns, chunks, remote = "numbers", "mmap", 0, 0, None, False
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema

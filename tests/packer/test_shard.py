@@ -121,8 +121,8 @@ def test_reports_count_the_lines_one_by_one(listing: Path, tmp_path: Path, monke
     reports: list[ShardProgress] = []
     task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim"), seed=None))
     pack_shard(task, reports.append)
-    assert [report.lines for report in reports] == list(range(1, COUNT + 1))
-    assert [len(report.rejects) for report in reports] == [int(line >= BAD) for line in range(COUNT)]
+    assert [report.lines for report in reports] == list(range(COUNT + 1))
+    assert [len(report.rejects) for report in reports] == [0, *(int(line >= BAD) for line in range(COUNT))]
 
 
 def test_an_environment_with_other_libraries_is_refused_before_anything_is_written(

@@ -86,5 +86,5 @@ def test_shards_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cluster_packs_all_parts(tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 3)
-    with pytest.raises(UsageError, match="leave out part, or engine"):
+    with pytest.raises(UsageError, match="leave out `part`, or `engine`"):
         pack(listing, tmp_path / "out", OPTIONS, engine=engine, part="1/2")
