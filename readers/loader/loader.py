@@ -71,7 +71,7 @@ class Loader:
     it is asked for.
 
     A pass that is left after its first batch was a look: ``next(iter(loader))`` uses up no epoch, and the next pass
-    begins where that one began. A pass that is left later uses up its epoch.
+    begins where that one began. A pass that is left later, or with the last batch of the epoch, uses up its epoch.
 
     Workers are started by the first epoch. They live until `close`, until the end of a ``with`` block, or until the
     loader is deleted. `transform` can be set at any time and takes effect with the next pass. The workers live on
@@ -479,7 +479,10 @@ class Loader:
 
     def _leave(self) -> None:
         self._pass = None
-        if self._progress.leave() and self._last_maker is None:
+        progress = self._progress
+        # Frameworks that count batches leave a pass after the last one, without asking whether there is another.
+        progress.look = progress.look and progress.schedule(self._ranks.now()).steps(progress.consumed) > 0
+        if progress.leave() and self._last_maker is None:
             # The generation of the look may be gone since `close`.
             self._progress.give_up()
 

@@ -49,7 +49,7 @@ def test_train_goes_on_with_the_source_where_there_is_no_room(bench: Bench) -> N
     done = bench.run(SCRIPTS / "bash/train.sh", BUDGET="1KiB")
     assert done.returncode == 0
     assert {result["path"] for result in bench.results()} == {str(bench.dataset)}
-    assert "`budget`" in done.stderr
+    assert "`--budget`" in done.stderr
 
 
 def test_train_fails_where_training_fails(bench: Bench) -> None:
