@@ -73,7 +73,7 @@ class Model:
     consumed: int = 0
     began: int = 0
     handed: int = 0
-    left: Iterator[tuple[list[list[int]], int]] | None = None
+    left: list[tuple[list[list[int]], int]] | None = None
 
     @classmethod
     def of(cls, dataset: Any, order: str) -> Self:
@@ -85,10 +85,9 @@ class Model:
 
     def begin(self, topology: Topology) -> None:
         if self.handed:
-            # A single batch was a look.
-            self.move(*((self.epoch, self.began) if self.handed == 1 else (self.epoch + 1,)))
+            self.move(*((self.epoch, self.began) if self.look else (self.epoch + 1,)))
         world, batch, drop_last, _ = topology
-        self.left = steps(
+        to_come = steps(
             self.length,
             self.consumed,
             batch=batch,
@@ -99,16 +98,23 @@ class Model:
             # Of ranks that are given by hand, each is a node.
             nodes=world,
         )
+        self.left = list(to_come)
 
     def take(self) -> list[list[int]] | None:
         """The next positions of every rank, or None at the end of the epoch."""
         assert self.left is not None
         self.began = self.began if self.handed else self.consumed
-        positions, self.consumed = next(self.left, (None, 0))
         self.handed += 1
-        if positions is None:
+        if not self.left:
             self.move(self.epoch + 1)
+            return None
+        positions, self.consumed = self.left.pop(0)
         return positions
+
+    @property
+    def look(self) -> bool:
+        """Whether the pass would count for nothing if it were left now: after one batch that is not the last."""
+        return self.handed == 1 and bool(self.left)
 
     def move(self, epoch: int, consumed: int = 0) -> None:
         self.epoch, self.consumed, self.handed, self.left = epoch, consumed, 0, None
@@ -180,10 +186,10 @@ class Run:
         self.passes = None
 
     def set_epoch(self, epoch: int) -> None:
-        if epoch != self.model.epoch or self.model.handed > 1:
-            self.model.move(epoch)
-        elif self.model.handed:
+        if self.model.look and epoch == self.model.epoch:
             self.model.move(epoch, self.model.began)
+        elif self.model.handed or epoch != self.model.epoch:
+            self.model.move(epoch)
         for loader in self.loaders:
             loader.set_epoch(epoch)
         self.passes = None
