@@ -18,10 +18,15 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
-    from packtrain._filler.cache import GrowingCache as GrowingCache
-    from packtrain._filler.sources.records import RandomRecords as RandomRecords
-    from packtrain._filler.sources.slices import RandomSlices as RandomSlices
-    from packtrain._filler.status import FillStatus as FillStatus
+    from packtrain._extras.train_val.train_val import TrainVal as TrainVal
+    from packtrain._extras.tuning import TuneOptions as TuneOptions
+    from packtrain._extras.tuning import TuneResult as TuneResult
+    from packtrain._extras.tuning import tune as tune
+    from packtrain._extras.watch import watch as watch
+    from packtrain._growing.cache import GrowingCache as GrowingCache
+    from packtrain._growing.sources.records import RandomRecords as RandomRecords
+    from packtrain._growing.sources.slices import RandomSlices as RandomSlices
+    from packtrain._growing.status import FillStatus as FillStatus
     from packtrain._packer.convert import ConvertOptions as ConvertOptions
     from packtrain._packer.convert import convert as convert
     from packtrain._packer.foreign.indexer import IndexedField as IndexedField
@@ -45,7 +50,6 @@ if TYPE_CHECKING:
     from packtrain._packer.verifier import VerifyProgress as VerifyProgress
     from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
-    from packtrain._readers.backends.train_val import TrainVal as TrainVal
     from packtrain._readers.dataset.image_dataset import ImageDataset as ImageDataset
     from packtrain._readers.dataset.image_dataset import PackedDataset as PackedDataset
     from packtrain._readers.dataset.image_dataset import concat as concat
@@ -59,14 +63,10 @@ if TYPE_CHECKING:
     from packtrain._readers.loader import Sequential as Sequential
     from packtrain._readers.loader import Shuffled as Shuffled
     from packtrain._readers.loader import Weighted as Weighted
-    from packtrain._readers.monitoring.monitor import watch as watch
-    from packtrain._readers.tuning import TuneOptions as TuneOptions
-    from packtrain._readers.tuning import TuneResult as TuneResult
-    from packtrain._readers.tuning import tune as tune
-    from packtrain._staging.options import StageOptions as StageOptions
-    from packtrain._staging.options import StageProgress as StageProgress
-    from packtrain._staging.stager import Staged as Staged
-    from packtrain._staging.stager import stage as stage
+    from packtrain._storage.staging.options import StageOptions as StageOptions
+    from packtrain._storage.staging.options import StageProgress as StageProgress
+    from packtrain._storage.staging.stager import Staged as Staged
+    from packtrain._storage.staging.stager import stage as stage
 
     from . import accelerate as accelerate
     from . import dali as dali
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
-    "_filler.sources.records": ("RandomRecords",),
-    "_filler.sources.slices": ("RandomSlices",),
-    "_filler.cache": ("GrowingCache",),
-    "_filler.status": ("FillStatus",),
+    "_growing.sources.records": ("RandomRecords",),
+    "_growing.sources.slices": ("RandomSlices",),
+    "_growing.cache": ("GrowingCache",),
+    "_growing.status": ("FillStatus",),
     "_packer.convert": ("ConvertOptions", "convert"),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
     "_packer.merge": ("merge",),
@@ -93,7 +93,7 @@ _HOMES = {
     "_packer.problem": ("Problem",),
     "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),
     "_packer.verifier": ("VerifyProgress", "VerifyReport", "verify"),
-    "_readers.backends.train_val": ("TrainVal",),
+    "_extras.train_val.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": (
         "BlockShuffled",
@@ -106,10 +106,10 @@ _HOMES = {
         "Shuffled",
         "Weighted",
     ),
-    "_readers.monitoring.monitor": ("watch",),
-    "_readers.tuning": ("TuneOptions", "TuneResult", "tune"),
-    "_staging.options": ("StageOptions", "StageProgress"),
-    "_staging.stager": ("Staged", "stage"),
+    "_extras.watch": ("watch",),
+    "_extras.tuning": ("TuneOptions", "TuneResult", "tune"),
+    "_storage.staging.options": ("StageOptions", "StageProgress"),
+    "_storage.staging.stager": ("Staged", "stage"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("accelerate", "dali", "errors", "staging", "transforms")

@@ -3,12 +3,12 @@
 `docs/staging.md` describes the guarantees.
 """
 
-from packtrain._staging.eviction import evict
-from packtrain._staging.inventory import Entry, entries, pin, strays
-from packtrain._staging.locks import Lease, lease_on
-from packtrain._staging.options import StageOptions, StageProgress
-from packtrain._staging.repairing import RepairReport, repair
-from packtrain._staging.stager import Staged, stage
+from packtrain._storage.staging.eviction import evict
+from packtrain._storage.staging.inventory import Entry, entries, pin, strays
+from packtrain._storage.staging.locks import Lease, lease_on
+from packtrain._storage.staging.options import StageOptions, StageProgress
+from packtrain._storage.staging.repairing import RepairReport, repair
+from packtrain._storage.staging.stager import Staged, stage
 
 __all__ = [
     "Entry",

@@ -94,9 +94,9 @@ def _plain(address: str, dataset: Path) -> tuple[int, float]:
 
     from packtrain._core.index import Index
     from packtrain._core.manifest import Manifest
-    from packtrain._streams.chunks import ChunkTable
-    from packtrain._streams.fetching import ranges
-    from packtrain._streams.policy import IN_FLIGHT
+    from packtrain._storage.streams.chunks import ChunkTable
+    from packtrain._storage.streams.fetching import ranges
+    from packtrain._storage.streams.policy import IN_FLIGHT
 
     manifest = Manifest.load(dataset)
     table = ChunkTable.of(manifest, Index.of(dataset, manifest))
@@ -122,7 +122,7 @@ def _plain(address: str, dataset: Path) -> tuple[int, float]:
 def _cache(address: str, place: Path) -> tuple[int, float]:
     """Fills a cache; the clock starts when as many chunks are there as are fetched at a time."""
     from packtrain import open_dataset
-    from packtrain._streams.policy import IN_FLIGHT
+    from packtrain._storage.streams.policy import IN_FLIGHT
 
     place.mkdir()
     cache = open_dataset(address, stage=place).store.chunks

@@ -148,7 +148,7 @@ def _epochs(folder: Path, url: str, share: float | str, epochs: int, chunk: int 
 
 def _main() -> None:
     what, url, place, other, count, chunk = sys.argv[1:]
-    from packtrain._streams import cutting
+    from packtrain._storage.streams import cutting
 
     cutting.ENOUGH, cutting.MOST = int(chunk), int(chunk) * 4 // 3  # type: ignore[misc]
     found = (

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from benchmarks.measure import alternate, child, medians, print_table, ratio, scratch, target
 from benchmarks.servers import bucket
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
 
 BYTES: Final = 512 << 20
 QUICK_BYTES: Final = 32 << 20
@@ -64,7 +64,7 @@ def _reader(side: str, url: Url) -> Callable[[int], int]:
         store = obstore.store.from_url(url.base, client_options={"allow_http": True})
         return lambda offset: len(obstore.get_range(store, url.key, start=offset, length=RANGE))
     if side == "Bucket":
-        from packtrain._remote.bucket import Bucket
+        from packtrain._storage.remote.bucket import Bucket
 
         objects: Objects = Bucket()
     else:

@@ -34,7 +34,7 @@ output folder."""
 def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
     from packtrain import PackOptions, StoreOptions, pack
 
-    importlib.import_module(f"packtrain._packer.formats.{format_name}")
+    importlib.import_module(f"packtrain._formats.writing.{format_name}")
 
     def run(images: Path, root: Path, out: Path) -> None:
         store = StoreOptions(store=mode)

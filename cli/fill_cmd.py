@@ -22,7 +22,7 @@ from .paths import PATH
 from .words import named
 
 if TYPE_CHECKING:
-    from packtrain._filler.status import FillStatus
+    from packtrain._growing.status import FillStatus
 
 _SOURCE: Final = "MODULE:FUNCTION"
 
@@ -76,8 +76,8 @@ def command(
     if budget is None:
         raise UsageError("--budget is missing: say how much the cache may take, as in --budget 500GiB")
 
-    from packtrain._filler.options import FillOptions
-    from packtrain._filler.process import run
+    from packtrain._growing.options import FillOptions
+    from packtrain._growing.process import run
 
     options = FillOptions(
         budget=budget,
@@ -108,8 +108,8 @@ def _source(
     (cache,) = named(words, "CACHE")
     seed = secrets.randbits(32) if seed is None else seed
 
-    from packtrain._filler.sources.records import RandomRecords
-    from packtrain._filler.sources.slices import RandomSlices
+    from packtrain._growing.sources.records import RandomRecords
+    from packtrain._growing.sources.slices import RandomSlices
 
     if records is not None:
         return RandomRecords(records, seed=seed), cache
@@ -123,7 +123,7 @@ def _source(
 
 def _show_status(cache: Path, *, as_json: bool) -> int:
     from packtrain._core.manifest import CACHE, holds
-    from packtrain._filler.status import read_status
+    from packtrain._growing.status import read_status
 
     status = read_status(cache)
     if status.state == "none":
@@ -141,7 +141,7 @@ def _show_status(cache: Path, *, as_json: bool) -> int:
 
 def live_line(status: FillStatus) -> str:
     """What a filler does, in one line."""
-    from packtrain._filler.status import RUNNING, wear
+    from packtrain._growing.status import RUNNING, wear
 
     figures = status.figures
     rate = status.bytes_per_second if status.state in RUNNING else status.mean_bytes_per_second

@@ -22,7 +22,7 @@ import click
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.printable import one_line, printable
 from packtrain._core.sizes import size
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .words import as_typed, command_of
 

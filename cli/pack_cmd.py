@@ -260,7 +260,7 @@ def _options(
 ) -> PackOptions:
     from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
-    from packtrain._remote.urls import place_of
+    from packtrain._storage.remote.urls import place_of
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")

@@ -9,7 +9,7 @@ import click
 from typing_extensions import override
 
 from packtrain._core.paths import local_path
-from packtrain._remote.urls import is_address
+from packtrain._storage.remote.urls import is_address
 
 
 class _LocalPath(click.Path):

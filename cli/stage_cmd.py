@@ -22,8 +22,8 @@ from .output import fail, print_json, progress, warn
 from .paths import PATH, PATH_OR_URL
 
 if TYPE_CHECKING:
-    from packtrain._staging.options import StageProgress
-    from packtrain._staging.stager import Staged
+    from packtrain._storage.staging.options import StageProgress
+    from packtrain._storage.staging.stager import Staged
 
 PLACE: Final = "/dev/shm"
 VARIABLE: Final = "PACKTRAIN_STAGED"
@@ -97,8 +97,8 @@ def command(
     and is in the variable PACKTRAIN_STAGED. The copy is safe from eviction until CMD and all processes it starts have
     ended. The exit code is that of CMD; 127 if CMD is not found, 126 if it cannot be run.
     """
-    from packtrain._staging.options import StageOptions
-    from packtrain._staging.stager import stage
+    from packtrain._storage.staging.options import StageOptions
+    from packtrain._storage.staging.stager import stage
 
     if words and as_json:
         raise UsageError("--json cannot be combined with a command: standard output belongs to the command")

@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.printable import one_line
 from packtrain._core.sizes import size
-from packtrain._remote.urls import is_address
+from packtrain._storage.remote.urls import is_address
 
 from .output import print_json, say, warn
 from .paths import PATH
@@ -21,8 +21,8 @@ from .stage_cmd import PLACE, stage_progress
 from .words import Group
 
 if TYPE_CHECKING:
-    from packtrain._staging.inventory import Entry
-    from packtrain._staging.room import Room
+    from packtrain._storage.staging.inventory import Entry
+    from packtrain._storage.staging.room import Room
 
 _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe until")
 
@@ -46,7 +46,7 @@ _id = click.argument("id")
 @_json
 def list_command(to: Path | None, as_json: bool) -> None:
     """List the staged copies, and how much more can be staged."""
-    from packtrain._staging.inventory import entries
+    from packtrain._storage.staging.inventory import entries
 
     place = to or Path(PLACE)
     known = entries(place)
@@ -77,7 +77,7 @@ def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path 
 
     Files of a source that were changed since they were copied are read and compared first.
     """
-    from packtrain._staging.eviction import evict
+    from packtrain._storage.staging.eviction import evict
 
     if bool(ids) == everything:
         raise UsageError("name the copies to evict, or use --all")
@@ -127,8 +127,8 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_json
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     """Check a copy, and copy damaged files again from the source."""
-    from packtrain._staging.inventory import entries, find_entry
-    from packtrain._staging.repairing import repair
+    from packtrain._storage.staging.inventory import entries, find_entry
+    from packtrain._storage.staging.repairing import repair
 
     place = _place(to, [id])
     entry = find_entry(entries(place), id)
@@ -144,7 +144,7 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
-    from packtrain._staging.inventory import pin
+    from packtrain._storage.staging.inventory import pin
 
     entry = pin(_place(to, [id]), id, pinned)
     if as_json:
@@ -154,8 +154,8 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
 
 
 def _warn_of_strays(place: Path) -> None:
-    from packtrain._staging.diagnosis import foreign
-    from packtrain._staging.inventory import strays
+    from packtrain._storage.staging.diagnosis import foreign
+    from packtrain._storage.staging.inventory import strays
 
     for warning in foreign(strays(place)):
         warn(warning)
@@ -174,7 +174,7 @@ def _place(to: Path | None, ids: Sequence[str]) -> Path:
 
 
 def _room(place: Path, known: Sequence[Entry]) -> Room | None:
-    from packtrain._staging.room import room
+    from packtrain._storage.staging.room import room
 
     promised = sum(entry.reserved for entry in known)
     try:

@@ -10,7 +10,7 @@ from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.installing import extra_command
 
 if TYPE_CHECKING:
-    from packtrain._readers.tuning import Setting, SettingResult, TuneResult
+    from packtrain._extras.tuning import Setting, SettingResult, TuneResult
 
 INK: Final = "#52606d"
 PLAIN: Final = "#9aa5b1"

@@ -16,7 +16,7 @@ from .output import print_json, say
 from .paths import PATH
 
 if TYPE_CHECKING:
-    from packtrain._readers.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
+    from packtrain._extras.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
 
 _INTERRUPTED: Final = 130
 
@@ -60,7 +60,7 @@ def command(
 
     Prints the best setting as a line of Python. Ctrl-C stops early and prints what was found so far.
     """
-    from packtrain._readers.tuning import TuneOptions, conclude, tune
+    from packtrain._extras.tuning import TuneOptions, conclude, tune
 
     if plot is not None:
         from .tune_chart import require_drawable

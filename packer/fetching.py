@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
 from packtrain._core.errors import NotThere, UsageError
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.urls import Url
 
 from .sources import LARGEST_FILE, Refused, require_content
 

@@ -18,10 +18,10 @@ from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import without_credentials
 from packtrain._core.schema import Field, Schema
-from packtrain._readers.formats import StoredLabel
-from packtrain._remote.urls import is_address
+from packtrain._formats import StoredLabel
+from packtrain._formats.writing import NewRecord
+from packtrain._storage.remote.urls import is_address
 
-from .formats import NewRecord
 from .options import Columns
 
 

@@ -9,7 +9,7 @@ from packtrain._core.arguments import checks_names
 from packtrain._core.errors import OutputConflict, PackError, PacktrainError
 from packtrain._core.files import file_errors, locked
 from packtrain._core.manifest import MANIFEST, PLAN
-from packtrain._remote.urls import place_of
+from packtrain._storage.remote.urls import place_of
 
 from .merge_notes import merge_notes, remove_leftovers, remove_notes
 from .notes import PARTS

@@ -26,7 +26,7 @@ from packtrain._core.files import (
 from packtrain._core.index import ROW_COLUMNS, IndexWriter
 from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FieldInfo, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .listing import Listing, Reject
 from .notes import MISSING, PARTS, ListFacts, ShardNote, note_columns, read_note

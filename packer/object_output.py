@@ -24,9 +24,9 @@ from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError
 from packtrain._core.files import file_errors, make_folder, temporary_path
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.download import download
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.download import download
+from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS, ShardNote, note_path
 from .output import LocalOutput, Output

@@ -15,7 +15,7 @@ from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, STORE_MODES, Lab
 from packtrain._core.schema import MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
 from packtrain._core.typed import MOST
-from packtrain._remote.urls import Url, place_of
+from packtrain._storage.remote.urls import Url, place_of
 
 _USUAL_SHARD: Final = 512 * MiB
 _SMALLEST_SHARD: Final = 16 * MiB

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from packtrain._core.files import fsync_folder, make_folder, temporary_path, write_file
 from packtrain._core.manifest import MANIFEST, PLAN, ShardInfo
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS, ShardNote, shard_is_present
 from .shared_folder import require_plan, wait_for_notes

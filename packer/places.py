@@ -13,9 +13,9 @@ from packtrain._core.arguments import path_of
 from packtrain._core.errors import ListError, NotThere, OutputConflict, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, is_temporary
 from packtrain._core.manifest import PLAN
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
 
 from .output import LocalOutput, Output
 

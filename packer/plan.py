@@ -23,8 +23,8 @@ from packtrain._core.manifest import PLAN, VERSION, Count, FileName, Format, Lab
 from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
-from packtrain._readers.formats import container
-from packtrain._remote.urls import Url
+from packtrain._formats import container
+from packtrain._storage.remote.urls import Url
 
 
 @dataclass(frozen=True)

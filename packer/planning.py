@@ -13,7 +13,7 @@ from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.paths import without_credentials
 from packtrain._core.schema import IMAGE, Schema
-from packtrain._readers.formats import container
+from packtrain._formats import container
 
 from .listing import Listing, where_looked
 from .options import Columns, PackOptions, usual_shard_bytes

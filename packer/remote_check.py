@@ -10,11 +10,11 @@ from pathlib import Path
 from packtrain._core.errors import NotThere, RemoteError
 from packtrain._core.files import checksum_file
 from packtrain._core.manifest import FileInfo, Manifest
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.download import download
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
-from packtrain._staging.remote_origin import shard_url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.download import download
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.remote_origin import shard_url
 
 from .problem import Problem, other_bytes
 from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard

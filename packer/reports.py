@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packtrain._core.manifest import Manifest
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .output import Output
 

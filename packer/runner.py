@@ -17,7 +17,7 @@ from packtrain._core.files import (
     remove_abandoned,
 )
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
-from packtrain._remote.urls import Url, place_of
+from packtrain._storage.remote.urls import Url, place_of
 
 from .engine import Engine
 from .listing import Listing

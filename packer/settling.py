@@ -14,7 +14,7 @@ from packtrain._core.opening import open_regular
 from packtrain._core.paths import local_path
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import Field, image_field
-from packtrain._remote.urls import is_address
+from packtrain._storage.remote.urls import is_address
 
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
 from .listing import Cell, ListedSample, Listing

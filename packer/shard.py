@@ -29,8 +29,8 @@ from packtrain._core.index import text_column
 from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
 from packtrain._core.problems import way_out
 from packtrain._core.processes import ProcessName
+from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
 
-from .formats import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
 from .listing import Encoded, ListedSample, Reject, Source
 from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_columns, note_path
 from .output import Output

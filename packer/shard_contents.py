@@ -28,8 +28,8 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import reading, reason
 from packtrain._core.schema import IMAGE, Field
-from packtrain._readers.formats import StoredSample, container
-from packtrain._readers.formats.tar import check_dali_index, dali_index
+from packtrain._formats import StoredSample, container
+from packtrain._formats.tar.reader import check_dali_index, dali_index
 
 from .foreign.plan import IndexPlan
 from .foreign.walk import walk as walk_foreign

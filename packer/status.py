@@ -13,7 +13,7 @@ from packtrain._core.arguments import checks_names
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.processes import ProcessName
-from packtrain._remote.urls import Url, place_of
+from packtrain._storage.remote.urls import Url, place_of
 
 from .merge import plan_in
 from .notes import PARTS, NoteFacts, read_facts

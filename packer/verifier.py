@@ -20,12 +20,12 @@ from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FileInfo, Manifest, ShardInfo
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url, place_of
-from packtrain._staging.fetching import fetch_without_shards
-from packtrain._staging.locks import lease_on
-from packtrain._staging.remote_origin import shard_url
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.staging.fetching import fetch_without_shards
+from packtrain._storage.staging.locks import lease_on
+from packtrain._storage.staging.remote_origin import shard_url
 
 from .engine import run_tasks
 from .problem import Problem, check_file

@@ -31,8 +31,8 @@ from packtrain._packer.lists.reader import read_list
 from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote, make_parts
 from packtrain._packer.plan import Plan, PlannedShard
 from packtrain._packer.planning import outline_plan, plan_shards
-from packtrain._streams.chunks import ChunkTable
-from packtrain._streams.order import ChunkOrder
+from packtrain._storage.streams.chunks import ChunkTable
+from packtrain._storage.streams.order import ChunkOrder
 
 LINES: Final = 100_000_000
 RECORDS: Final = 1_000_000_000

@@ -16,7 +16,7 @@ from packtrain._core.index import IndexWriter, text_column
 from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, FieldInfo, Link, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
-from packtrain._staging.files import Location
+from packtrain._storage.staging.files import Location
 
 from ..merge_notes import with_figures
 from ..notes import MISSING

@@ -12,7 +12,7 @@ from packtrain._core.errors import CorruptFile, PackError
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.schema import IMAGE, Field
-from packtrain._staging.files import Location
+from packtrain._storage.staging.files import Location
 
 from ..rejects import read_rejects
 from . import tables

@@ -11,9 +11,9 @@ from packtrain._core.document import MOST_BYTES, dump_document, load_document, p
 from packtrain._core.errors import OutputConflict
 from packtrain._core.manifest import PLAN, VERSION
 from packtrain._core.typed import OneOf
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
-from packtrain._staging.files import Location
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.files import Location
 
 from .fields import Rules
 

@@ -12,10 +12,10 @@ from packtrain._core.errors import NotThere, OutputConflict, PackError, UsageErr
 from packtrain._core.files import checksum_file, is_temporary
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.paths import is_url
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
-from packtrain._staging.files import Location
-from packtrain._staging.remote_origin import shard_place
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.files import Location
+from packtrain._storage.staging.remote_origin import shard_place
 
 from .shard_files import State, changed, state_of, states, unreadable
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.files import write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS
-from packtrain._remote.objects import Objects
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
 
 from .plan import IndexPlan
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.schema import LABEL
-from packtrain._readers.formats import MOST_LABEL_BYTES, StoredLabel, StoredSample
+from packtrain._formats import MOST_LABEL_BYTES, StoredLabel, StoredSample
 
 from . import records
 from .fields import Rules

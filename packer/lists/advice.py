@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import ListError
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .delimited import BadRecord, read_heads, read_record
 from .folder import IMAGE_SUFFIXES

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
-from packtrain._readers.formats import StoredLabel
-from packtrain._remote.urls import Url
+from packtrain._formats import StoredLabel
+from packtrain._storage.remote.urls import Url
 
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
-from packtrain._readers.formats import StoredLabel
+from packtrain._formats import StoredLabel
 
 LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
 _WHOLE_FLOAT32: Final = 1 << 24

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.paths import is_url
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from .folder import TORCHVISION_SUFFIXES
 from .remedies import Remedy, escaped, sed

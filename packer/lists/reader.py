@@ -13,7 +13,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.opening import is_stream, open_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from ..listing import Listing
 from ..options import Columns

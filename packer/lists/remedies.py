@@ -11,7 +11,7 @@ from typing import Final
 from packtrain._core.errors import ListError
 from packtrain._core.opening import is_stream
 from packtrain._core.paths import is_url
-from packtrain._remote.urls import SCHEMES, Url, is_address
+from packtrain._storage.remote.urls import SCHEMES, Url, is_address
 
 from .separators import BOM
 

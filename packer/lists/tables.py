@@ -14,7 +14,7 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 
 from ..encoding import Files
 from ..listing import Cell, ListedSample, Reject, dataset_name

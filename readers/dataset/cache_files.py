@@ -34,8 +34,8 @@ from packtrain._core.opening import open_regular
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE
+from packtrain._formats import container
 
-from ..formats import container
 from .records import Faults, FieldRecords
 from .shards import IO, Io, ShardFile, Shards, descriptor_budget
 

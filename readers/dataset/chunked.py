@@ -23,8 +23,8 @@ from packtrain._core.mounts import is_network
 from .shards import Integers, Io, Mapped, ShardFile, Shards
 
 if TYPE_CHECKING:
-    from packtrain._streams.chunks import ChunkTable
-    from packtrain._streams.client import ChunkCache
+    from packtrain._storage.streams.chunks import ChunkTable
+    from packtrain._storage.streams.client import ChunkCache
 
 # Open files that are looked at whenever another one is opened, and by each batch that only copies.
 _LOOKS: Final = 64

@@ -30,9 +30,9 @@ from .store import Label, RecordStore
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from packtrain._staging.options import StageOptions
-    from packtrain._staging.stager import Staged
-    from packtrain._streams.client import ChunkCache
+    from packtrain._storage.staging.options import StageOptions
+    from packtrain._storage.staging.stager import Staged
+    from packtrain._storage.streams.client import ChunkCache
 
 # Number of folders that are named in a `repr`.
 _SHOWN: Final = 3
@@ -412,7 +412,7 @@ def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
 
 
 def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
-    from packtrain._staging.stager import stage
+    from packtrain._storage.staging.stager import stage
 
     return stage(path, to)
 
@@ -420,7 +420,7 @@ def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOpti
 def _place(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
     if stage is None:
         return None
-    from packtrain._staging.options import StageOptions
+    from packtrain._storage.staging.options import StageOptions
 
     if not isinstance(stage, str | os.PathLike | StageOptions):
         raise unexpected("stage", stage, "a folder for staged copies, or packtrain.StageOptions")

@@ -23,16 +23,16 @@ from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, Field, Schema
-from packtrain._staging.locks import lease_on
-from packtrain._streams.cutting import chunk_bounds, space_of
+from packtrain._storage.staging.locks import lease_on
+from packtrain._storage.streams.cutting import chunk_bounds, space_of
 
 from .chunked import ChunkedShards
 from .records import DatasetFaults, FieldRecords, counted, native
 from .shards import IO, DatasetShards, Shards
 
 if TYPE_CHECKING:
-    from packtrain._streams.chunks import ChunkTable
-    from packtrain._streams.client import ChunkCache
+    from packtrain._storage.streams.chunks import ChunkTable
+    from packtrain._storage.streams.client import ChunkCache
 
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
@@ -327,7 +327,7 @@ class RecordStore(Store):
         Raises:
             CorruptFile: The index is damaged.
         """
-        from packtrain._streams.chunks import ChunkTable
+        from packtrain._storage.streams.chunks import ChunkTable
 
         return ChunkTable.of(self.manifest, self.index) if self._chunks is None else self._chunks.table
 

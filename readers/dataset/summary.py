@@ -17,9 +17,9 @@ from packtrain._core.errors import DatasetError
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.schema import Field
-from packtrain._remote.client import ObjectStore
-from packtrain._remote.urls import Url, place_of
-from packtrain._staging.fetching import fetch_without_shards
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.staging.fetching import fetch_without_shards
 
 
 @dataclass(frozen=True)

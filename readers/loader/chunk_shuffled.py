@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from packtrain._core.arguments import whole
 from packtrain._core.errors import UsageError
-from packtrain._streams.order import ChunkOrder
+from packtrain._storage.streams.order import ChunkOrder
 
 from ..dataset.image_dataset import ImageDataset, samples_of
 from .order import Order, Placed, Rows, checksum
@@ -53,7 +53,7 @@ class Room:
 
     def holds(self, lanes: int, window: int, nodes: int) -> bool:
         """True if there is room for the present window and the next one of all lanes that a machine's ranks take."""
-        # With those that lie across the borders, as `packtrain._streams.policy.least_bytes` has it.
+        # With those that lie across the borders, as `packtrain._storage.streams.policy.least_bytes` has it.
         chunks = min(self._lanes_of_rank(lanes) * (2 * window + 2), self.chunks)
         return -(-self.world_size // nodes) * chunks * self.chunk_bytes <= self.bytes
 

@@ -21,8 +21,8 @@ from typing_extensions import override
 
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
-from packtrain._streams.client import ChunkCache
-from packtrain._streams.client import Job as Reader
+from packtrain._storage.streams.client import ChunkCache
+from packtrain._storage.streams.client import Job as Reader
 
 from ..dataset.image_dataset import caches_of, samples_of
 from ..dataset.samples import PackedSamples

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.scale.eviction import BELADY, LRU, RULES, Places, fetched, fetched_by_policy, windows_of
-from packtrain._streams.order import ChunkOrder
+from packtrain._storage.streams.order import ChunkOrder
 
 
 def test_a_cache_that_holds_all_is_filled_once() -> None:

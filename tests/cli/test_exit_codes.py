@@ -8,7 +8,7 @@ import pytest
 from helpers.support import encoded, picture
 
 from packtrain import PackOptions, StoreOptions, pack
-from packtrain._filler import intake
+from packtrain._growing import intake
 
 from .conftest import Run
 

@@ -19,10 +19,10 @@ from packtrain import GrowingCache
 from packtrain._cli import fill_cmd, output
 from packtrain._cli.fill_cmd import live_line
 from packtrain._core.generations import STATUS
-from packtrain._filler.figures import FillFigures
-from packtrain._filler.options import FillOptions
-from packtrain._filler.process import run as run_filler
-from packtrain._filler.status import FillStatus, is_filled, read_status
+from packtrain._growing.figures import FillFigures
+from packtrain._growing.options import FillOptions
+from packtrain._growing.process import run as run_filler
+from packtrain._growing.status import FillStatus, is_filled, read_status
 
 from .conftest import Run
 

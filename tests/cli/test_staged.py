@@ -11,7 +11,7 @@ import pytest
 from helpers.support import flip, image_set, packed, shard_bytes, tree
 
 from packtrain import Staged, StageOptions, open_dataset, stage
-from packtrain._staging.source import Source, overhead_bytes
+from packtrain._storage.staging.source import Source, overhead_bytes
 from packtrain.staging import entries
 
 from .conftest import Run

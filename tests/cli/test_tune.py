@@ -16,7 +16,7 @@ from PIL import Image
 
 from packtrain import TuneOptions
 from packtrain._core.installing import extra_command
-from packtrain._readers.tuning import Setting, Trial, TuneTarget, bench
+from packtrain._extras.tuning import Setting, Trial, TuneTarget, bench
 
 from .conftest import Outcome, Run
 

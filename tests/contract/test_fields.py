@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._core.schema import Schema
-from packtrain._packer.formats import shard_writer
-from packtrain._readers.formats import StoredSample, container
+from packtrain._formats import StoredSample, container
+from packtrain._formats.writing import shard_writer
 
 EVERY = pytest.mark.parametrize("oracle", [TAR, HDF5, LMDB], ids=lambda oracle: oracle.format)
 

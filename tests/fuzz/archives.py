@@ -19,7 +19,7 @@ from packtrain._packer.foreign.fields import Rules
 from packtrain._packer.foreign.headers import BLOCK, BadArchive, members
 from packtrain._packer.foreign.samples import split_name
 from packtrain._packer.foreign.scan import ScanTask, scan_shard
-from packtrain._remote.client import ObjectStore
+from packtrain._storage.remote.client import ObjectStore
 
 MOST_BYTES = 16 << 20
 """More than a walk through a small archive may ever allocate."""

@@ -15,8 +15,8 @@ from packtrain._core.errors import RemoteError
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._streams.chunks import ChunkTable
-from packtrain._streams.client import ChunkCache
+from packtrain._storage.streams.chunks import ChunkTable
+from packtrain._storage.streams.client import ChunkCache
 
 
 class CutChunks:

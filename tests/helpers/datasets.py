@@ -18,7 +18,7 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
-from packtrain._packer.formats import NewRecord, NewSample, shard_writer
+from packtrain._formats.writing import NewRecord, NewSample, shard_writer
 
 FIELDS = (
     image_field(StoreOptions("verbatim")),

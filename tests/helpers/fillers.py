@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from packtrain._filler.status import is_filled, read_status
+from packtrain._growing.status import is_filled, read_status
 
 BUDGET: Final = "4MiB"
 SHARD: Final = "128KiB"

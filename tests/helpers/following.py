@@ -11,8 +11,8 @@ import torch
 
 from packtrain import Loader
 from packtrain._core.generations import Generation, generation_numbers
-from packtrain._filler.filler import fill
-from packtrain._filler.options import FillOptions
+from packtrain._growing.filler import fill
+from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples

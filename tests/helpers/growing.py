@@ -31,14 +31,14 @@ from packtrain._core.generations import (
 )
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
-from packtrain._filler.encoding import SampleEncoder
-from packtrain._filler.shard import GrowingShard
-from packtrain._packer.formats import NewRecord, NewSample, shard_writer
+from packtrain._formats import container
+from packtrain._formats.writing import NewRecord, NewSample, shard_writer
+from packtrain._growing.encoding import SampleEncoder
+from packtrain._growing.shard import GrowingShard
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples
-from packtrain._readers.formats import container
 
 SCHEMA: Final = Schema(
     (

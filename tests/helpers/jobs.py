@@ -49,7 +49,7 @@ sys.exit(int(os.environ.get("CODE", 0)))
 COMMAND: Final = """\
 #!{python}
 import os, time
-from packtrain._staging import transfer
+from packtrain._storage.staging import transfer
 
 def copy_files(*arguments, real=transfer.copy_files, **options):
     with open({log!r}, "a") as log:

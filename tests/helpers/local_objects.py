@@ -18,9 +18,9 @@ from typing import Any, TextIO
 from crc32c import crc32c
 
 from packtrain._core.errors import Denied, NotThere, RemoteError
-from packtrain._remote.objects import Found, Head, Objects
-from packtrain._remote.urls import Url
-from packtrain._streams import server
+from packtrain._storage.remote.objects import Found, Head, Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.streams import server
 
 STORE = "PACKTRAIN_TEST_STORE"
 SPEC = "helpers.local_objects:LocalObjects"

@@ -14,8 +14,8 @@ import numpy as np
 from packtrain._core.generations import CacheInfo, Generation, generation_numbers, retire
 from packtrain._core.manifest import Labels
 from packtrain._core.schema import Field
-from packtrain._filler.filler import fill
-from packtrain._filler.options import FillOptions
+from packtrain._growing.filler import fill
+from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.samples import PackedSamples

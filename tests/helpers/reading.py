@@ -20,9 +20,9 @@ from helpers.support import encoded, packed, picture
 from packtrain import Loader, open_dataset
 from packtrain._readers.dataset import streamed
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._streams import cutting
-from packtrain._streams.client import ChunkCache
-from packtrain._streams.opening import open_stream
+from packtrain._storage.streams import cutting
+from packtrain._storage.streams.client import ChunkCache
+from packtrain._storage.streams.opening import open_stream
 from packtrain.transforms import CenterCrop, Resize
 
 URL = "s3://bucket/set"

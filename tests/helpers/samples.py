@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
-from packtrain._packer.formats import NewRecord, NewSample, WrittenShard, shard_writer
+from packtrain._formats.writing import NewRecord, NewSample, WrittenShard, shard_writer
 
 Value = bytes | npt.NDArray[Any]
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u4", "<i8", "<f2", "<f4", "<f8", "<c8", "<c16")

@@ -21,12 +21,12 @@ from packtrain._core.locks import lock_holders
 from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
-from packtrain._remote.urls import Url
-from packtrain._staging.options import StageOptions
-from packtrain._streams.client import ChunkCache
-from packtrain._streams.entry import CHUNKS
-from packtrain._streams.opening import open_stream
-from packtrain._streams.order import ChunkOrder
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.options import StageOptions
+from packtrain._storage.streams.client import ChunkCache
+from packtrain._storage.streams.entry import CHUNKS
+from packtrain._storage.streams.opening import open_stream
+from packtrain._storage.streams.order import ChunkOrder
 
 URL = Url.parse("s3://bucket/set")
 MiB = 1 << 20

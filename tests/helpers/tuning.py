@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packtrain._readers.tuning import TuneTarget
+from packtrain._extras.tuning import TuneTarget
 
 TARGET = TuneTarget(
     path="/data/train",

@@ -24,7 +24,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_specification_of_a_container_is_its_readers_docstring(name: str) -> None:
-    docstring = importlib.import_module(f"packtrain._readers.formats.{name}").__doc__
+    docstring = importlib.import_module(f"packtrain._formats.{name}").__doc__
     assert docstring is not None
     assert docstring.strip() in TEXT
 

@@ -14,7 +14,7 @@ import pytest
 
 from packtrain import FillStatus
 from packtrain._cli.fill_cmd import command
-from packtrain._filler.status import STATES
+from packtrain._growing.status import STATES
 
 TEXT = (Path(__file__).parents[2] / "docs/growing-cache.md").read_text()
 

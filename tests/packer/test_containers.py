@@ -26,9 +26,9 @@ from helpers.support import soon, tree
 from packtrain._core.files import write_all
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
+from packtrain._formats import container
+from packtrain._formats.writing import NewRecord, NewSample, shard_writer
 from packtrain._packer.confined import Died, Limits, Send, run_confined
-from packtrain._packer.formats import NewRecord, NewSample, shard_writer
-from packtrain._readers.formats import container
 from packtrain.errors import CorruptFile
 
 SCHEMA = Schema(
@@ -77,7 +77,7 @@ class TestDisk:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return real(descriptor, buffers)
 
-            monkeypatch.setattr("packtrain._packer.formats.hdf5.write_all", failing)
+            monkeypatch.setattr("packtrain._formats.hdf5.writer.write_all", failing)
             descriptors = len(os.listdir("/proc/self/fd"))
             path = tmp_path / "shard.h5"
             try:

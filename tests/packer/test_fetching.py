@@ -8,7 +8,7 @@ from packtrain._core.options import LabelSpec
 from packtrain._packer import fetching, places
 from packtrain._packer.fetching import ObjectsAhead
 from packtrain._packer.lists.reader import read_list
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import ListError, PackError, UsageError
 
 MIB = 1 << 20

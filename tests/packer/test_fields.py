@@ -20,9 +20,9 @@ from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.document import dump_document, load_document
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._formats import container
 from packtrain._packer.options import Columns, FieldColumn
 from packtrain._packer.plan import Plan
-from packtrain._readers.formats import container
 from packtrain.errors import CorruptFile, ListError, OutputConflict, ShardFailed, TooManyRejects, UnsupportedVersion
 
 COUNT = 9

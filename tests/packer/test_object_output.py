@@ -26,8 +26,8 @@ from packtrain import PackOptions, pack
 from packtrain._core.options import FORMATS
 from packtrain._packer import object_output
 from packtrain._packer.object_output import ObjectOutput
-from packtrain._remote.objects import Found
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.objects import Found
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import Denied, ListError, OutputConflict, RemoteError, UsageError
 
 IMAGES = 36
@@ -68,7 +68,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def objects_of(server: Server, url: str) -> dict[str, bytes]:
     """All objects of a dataset in a store."""
-    from packtrain._remote.bucket import Bucket
+    from packtrain._storage.remote.bucket import Bucket
 
     with server.in_environment():
         names = [found.name for found in Bucket().list(Url.parse(url))]
@@ -131,7 +131,7 @@ def test_a_shard_that_vanished_is_packed_again(store: Server, listing: Path, tmp
     shards = pack(listing, url, OPTIONS, max_rejects=REJECTS).packed
     whole = objects_of(store, url)
     assert pack(listing, url, OPTIONS, max_rejects=REJECTS).complete_before
-    from packtrain._remote.bucket import Bucket
+    from packtrain._storage.remote.bucket import Bucket
 
     Bucket().remove(Url.parse(f"{url}/train-000001.tar"))
     again = pack(listing, url, OPTIONS, max_rejects=REJECTS)

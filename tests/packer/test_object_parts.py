@@ -22,8 +22,8 @@ from packtrain._packer import object_output
 from packtrain._packer import shard as shard_module
 from packtrain._packer.object_output import spooled
 from packtrain._packer.traces import Trace
-from packtrain._remote.bucket import Bucket
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.bucket import Bucket
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, PackError, RemoteError, ShardFailed
 
 COUNT = 12

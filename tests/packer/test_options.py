@@ -24,7 +24,7 @@ from packtrain._core.options import (
 )
 from packtrain._core.schema import MASK_ENCODINGS
 from packtrain._core.sizes import parse_bytes
-from packtrain._filler.options import FillOptions
+from packtrain._growing.options import FillOptions
 from packtrain._packer.options import FieldColumn, reject_limit
 from packtrain.errors import TooManyRejects, UsageError
 

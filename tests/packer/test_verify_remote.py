@@ -18,7 +18,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._packer import remote_check, verifier
 from packtrain._readers.dataset import summary
 from packtrain._readers.dataset.summary import summarise
-from packtrain._remote.urls import Url
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, NotADataset, RemoteError
 
 FORMATS = ("tar", "hdf5", "lmdb")

@@ -21,7 +21,7 @@ from typing import Any
 
 from packtrain import Staged, StageOptions
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._staging import stager
+from packtrain._storage.staging import stager
 from packtrain.errors import NoRoom, PacktrainError
 from packtrain.staging import entries as list_entries
 from packtrain.staging import evict as evict_entries

@@ -10,11 +10,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from packtrain._staging.files import SourceFile
-from packtrain._staging.folder import Folder
-from packtrain._staging.journal import Journal
-from packtrain._staging.origin import LocalOrigin
-from packtrain._staging.transfer import CopyReport, copy_files
+from packtrain._storage.staging.files import SourceFile
+from packtrain._storage.staging.folder import Folder
+from packtrain._storage.staging.journal import Journal
+from packtrain._storage.staging.origin import LocalOrigin
+from packtrain._storage.staging.transfer import CopyReport, copy_files
 
 PIECE = 64 << 10
 BUFFER = 16 << 10
@@ -22,7 +22,7 @@ BUFFER = 16 << 10
 SIZES = (0, 1, 4095, 4096, BUFFER - 1, BUFFER + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 10 * PIECE + 5)
 
 SMALL = f"""
-from packtrain._staging import pieces
+from packtrain._storage.staging import pieces
 pieces.PIECE, pieces.BUFFER = {PIECE}, {BUFFER}
 """
 """Code that makes a Python process copy in small pieces."""

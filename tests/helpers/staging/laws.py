@@ -27,8 +27,8 @@ SHARDS = 4
 # Code for a separate process.
 STAGE = """
 from pathlib import Path
-from packtrain._staging.options import StageOptions
-from packtrain._staging.stager import stage
+from packtrain._storage.staging.options import StageOptions
+from packtrain._storage.staging.stager import stage
 
 stage(args["dataset"], StageOptions(to=Path(args["place"]), **args["options"]))
 """

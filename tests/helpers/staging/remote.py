@@ -12,9 +12,9 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from packtrain._core.errors import NotThere, RemoteError
-from packtrain._remote import client
-from packtrain._remote.objects import Found, Head, Objects
-from packtrain._remote.urls import Url
+from packtrain._storage.remote import client
+from packtrain._storage.remote.objects import Found, Head, Objects
+from packtrain._storage.remote.urls import Url
 
 BUCKET = "s3://bucket"
 

@@ -20,7 +20,7 @@ from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.transforms.batched import Destination
-from packtrain._streams import cutting
+from packtrain._storage.streams import cutting
 from packtrain.transforms import RandomHorizontalFlip
 
 ROWS = 60

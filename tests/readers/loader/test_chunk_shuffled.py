@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from packtrain import ChunkShuffled, Loader, concat, open_dataset
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.loader.ranks import Place, Ranks
-from packtrain._streams import cutting
-from packtrain._streams.chunks import ChunkTable
+from packtrain._storage.streams import cutting
+from packtrain._storage.streams.chunks import ChunkTable
 from packtrain.errors import UsageError
 from packtrain.transforms import Resize
 

@@ -26,7 +26,7 @@ from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.transforms.batched import Destination
-from packtrain._streams import cutting
+from packtrain._storage.streams import cutting
 from packtrain.errors import CorruptFile, CorruptRecord, LoaderError
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 

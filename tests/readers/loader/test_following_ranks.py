@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from packtrain import Shuffled
 from packtrain._core.errors import GenerationGone, LoaderError, UsageError
 from packtrain._core.generations import generation_numbers, retire
-from packtrain._filler.filler import fill
-from packtrain._filler.options import FillOptions
+from packtrain._growing.filler import fill
+from packtrain._growing.options import FillOptions
 from packtrain._readers.loader.portion import Portion
 from packtrain._readers.loader.schedule import Schedule
 

@@ -25,7 +25,7 @@ from helpers.support import require_module
 from packtrain import open_dataset
 from packtrain._core.locks import lock_holders
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._streams import cutting
+from packtrain._storage.streams import cutting
 
 FAULTS = (
     (Status(500), 0.03),

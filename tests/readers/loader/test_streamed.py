@@ -35,9 +35,9 @@ from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
-from packtrain._streams import connections, cutting, starting
-from packtrain._streams.client import ChunkCache
-from packtrain._streams.client import Job as Reader
+from packtrain._storage.streams import connections, cutting, starting
+from packtrain._storage.streams.client import ChunkCache
+from packtrain._storage.streams.client import Job as Reader
 
 BATCH = 12
 

@@ -27,8 +27,8 @@ from PIL import Image
 from packtrain import GrowingCache, ImageDataset, Loader, StoreOptions, concat, open_dataset
 from packtrain._codec.geometry import Box, Scale
 from packtrain._codec.image_plan import ImagePlan
-from packtrain._filler.filler import fill
-from packtrain._filler.options import FillOptions
+from packtrain._growing.filler import fill
+from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.rows import is_sample
 from packtrain._readers.loader.arena import Field, Layout
 from packtrain._readers.loader.decoding import UndecodedImages

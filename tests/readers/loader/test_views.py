@@ -13,9 +13,9 @@ from helpers.support import START_METHODS, packed, shard_bytes
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._core.options import StoreOptions
+from packtrain._extras.tuning.bench import SimulatedTraining
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
-from packtrain._readers.tuning.bench import SimulatedTraining
 from packtrain.errors import LoaderError
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Views
 

@@ -13,7 +13,7 @@ from helpers.hazards import Numbered
 from torch.utils.data import DataLoader, DistributedSampler
 
 from packtrain import watch
-from packtrain._readers.monitoring.monitor import samples_in
+from packtrain._extras.watch import samples_in
 from packtrain._readers.monitoring.stats import Meter
 
 ROWS, BATCH = 23, 4

@@ -1,0 +1,365 @@
+"""Makes batches with DALI, in the place of the loader's workers.
+
+On a CPU, DALI only decodes: JPEGs and PNGs of up to 8 bits, of which it makes the pixels that Pillow makes. packtrain
+crops, resizes and flips these as it does for `packtrain.Loader`, so that all pixels are the same. It also decodes all
+other images, and those that DALI refuses.
+
+On a GPU, DALI does all of that, with other arithmetic than Pillow's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.dlpack import from_dlpack
+from typing_extensions import override
+
+from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.stages import Stage
+from packtrain._core.errors import CorruptRecord, LoaderError
+from packtrain._core.schema import IMAGE
+from packtrain._readers.dataset.rows import is_sample
+from packtrain._readers.loader.batches import BatchMaker, Made, Probe
+from packtrain._readers.loader.engine import Batch, Engine, Job
+from packtrain._readers.loader.randomness import preserved
+from packtrain._readers.loader.samples import SampleMaker
+from packtrain._readers.loader.slots import Event
+from packtrain._readers.monitoring.counters import Words, blank
+from packtrain._readers.monitoring.timing import StageTimer
+from packtrain._readers.transforms.undecoded import DecodedElsewhere, Undecoded
+
+from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class DaliOptions:
+    """How DALI works.
+
+    Attributes:
+        threads: Number of threads that decode.
+        depth: Number of batches that it works on ahead of the consumer.
+        device: Number of the GPU that decodes; None: the CPU does.
+        hints: Further arguments of DALI's decoder, about memory.
+    """
+
+    threads: int
+    depth: int
+    device: int | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Begun(NamedTuple):
+    """A batch that DALI works on.
+
+    Attributes:
+        batch: All of it but the images.
+        rows: Rows of its samples.
+        inputs: What DALI got, with the memory that it reads.
+        plans: What becomes of each image that DALI decodes.
+        pixels: The images that packtrain decoded, by their places in the batch.
+    """
+
+    batch: Batch
+    rows: Sequence[int]
+    inputs: Inputs
+    plans: Sequence[ImagePlan]
+    pixels: dict[int, Pixels]
+
+
+class DaliEngine(Engine):
+    """Reads and plans batches in this process, and has DALI's threads decode them ahead of the consumer.
+
+    Args:
+        options: How DALI works.
+        maker: Makes batches of undecoded images.
+        probe: The samples that show what a batch looks like.
+
+    Raises:
+        PacktrainError: None of them can be made.
+    """
+
+    def __init__(self, options: DaliOptions, maker: BatchMaker, probe: Probe) -> None:
+        self._options: Final = options
+        self._words = blank()
+        self._begun: deque[_Begun] = deque()
+        """What DALI works on, in order."""
+        self._again: deque[Job] = deque()
+        """What it worked on when it failed, in order."""
+        self._ended = False
+        """True if there are no more jobs."""
+        self._error: Exception | None = None
+        """Why there are no more batches after those that are begun."""
+        self._refused: dict[int, str] = {}
+        """Rows that DALI refused, with what it said about each."""
+        self._damaged: dict[int, str] = {}
+        """Rows that packtrain refused as well, with what is wrong with each."""
+        self._lent: deque[tuple[Event, Any]] = deque()
+        """Memory of a GPU that is read until an event."""
+        self._elsewhere: Final = DecodedElsewhere()
+        self._threads: Final = ThreadPoolExecutor(options.threads, "packtrain-resize")
+        self._pipeline: DaliPipeline | None = None
+        self._maker: BatchMaker | None = None
+        self._adopt(maker, probe)
+
+    def _adopt(self, maker: BatchMaker, probe: Probe) -> None:
+        with preserved():
+            self.layout = maker.layout(probe)
+        self._maker = maker
+        self._decoded: SampleMaker | None = maker.samples.decoded()
+        self._timer = StageTimer(self._words, maker.samples.opened)
+
+    @override
+    def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
+        self._abandon()
+        self._again.clear()
+        self._ended, self._error = False, None
+        self._fill(jobs)
+        while self._begun:
+            # In a list, because a variable would keep the batch alive after the consumer has dropped it.
+            batch = self._next()
+            # Before the consumer goes to work, so that DALI does not wait until it comes back.
+            self._fill(jobs)
+            if batch:
+                yield batch.pop()
+        if self._error is not None:
+            raise self._error
+
+    def _fill(self, jobs: Iterator[Job]) -> None:
+        """Begins as many batches as there is room for, or all there are."""
+        begun: list[_Begun] = []
+        while (self._again or not self._ended) and len(self._begun) + len(begun) < self._options.depth:
+            self._timer.begin_batch()
+            self._timer.discard_usage()
+            try:
+                job = self._again.popleft() if self._again else next(jobs)
+                begun.append(self._planned(job))
+            except StopIteration:
+                self._ended = True
+            except Exception as error:
+                # The batches before it are good.
+                self._error, self._ended = error, True
+                self._again.clear()
+            finally:
+                self._timer.count_usage()
+                self._timer.idle()
+        if not begun:
+            return
+        if self._pipeline is None:
+            self._pipeline = self._built(self.layout.batch_size, self._options.threads, self._options.depth)
+        elif not self._begun:
+            self._pipeline.rewind()
+        self._begun += begun
+        try:
+            self._pipeline.begin([each.inputs for each in begun])
+        except BaseException as error:
+            self._abandon()
+            if not isinstance(error, Exception):
+                raise
+            raise _failed(error) from error
+
+    def _planned(self, job: Job) -> _Begun:
+        """Reads and plans a batch, and decodes what DALI does not."""
+        assert self._maker is not None
+        while True:
+            kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
+            left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
+            batch, rows, images = self._read(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
+            try:
+                pixels = {
+                    place: self._pixels(job.key, int(batch.value["position"][place]), row)
+                    for place, (row, image) in enumerate(zip(rows, images, strict=True))
+                    if row in self._refused or not decodes(image)
+                }
+            except _Damage as damage:
+                self._damaged[damage.row] = str(damage)
+                continue
+            refused = [
+                f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {self._refused[row]}"
+                for row in rows
+                if row in self._refused
+            ]
+            made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused)
+            given = [STAND_IN if place in pixels else image for place, image in enumerate(images)]
+            inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
+            return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in given], pixels)
+
+    def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
+        """Reads and plans a batch: all of it but the images, the rows of its samples, and the images."""
+        assert self._maker is not None
+        arrays = self.layout.new()
+        count = len(job.rows)
+        arrays["row"][:count], arrays["position"][:count] = job.rows, job.positions
+        with preserved() if self._maker.seeds else nullcontext():
+            made = self._maker.make(job.key, count, self.layout, arrays, self._timer) if count else Made()
+        row_at = dict(zip(job.positions.tolist(), job.rows.tolist(), strict=True))
+        rows = [row_at[position] for position in arrays["position"][: made.size].tolist()]
+        return Batch(job, made._replace(undecoded=()), arrays), rows, made.undecoded
+
+    def _pixels(self, key: int, position: int, row: int) -> Pixels:
+        """The image of a sample, decoded by packtrain: uint8 [height, width, 3].
+
+        Raises:
+            CorruptRecord: The record is damaged.
+            _Damage: The same, if damaged records are left out.
+        """
+        assert self._maker is not None and self._decoded is not None
+        try:
+            with preserved():
+                sample = self._decoded.make(key, position, row, self._decoded.random(key, [position])[0].tolist())
+        except CorruptRecord as error:
+            if not self._maker.skip:
+                raise
+            raise _Damage(row, str(error)) from error
+        image = getattr(sample, IMAGE) if is_sample(sample) else sample[0]
+        pixels: Pixels = image.permute(1, 2, 0).numpy()
+        return pixels
+
+    def _next(self) -> list[Batch]:
+        """Waits for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
+        assert self._pipeline is not None
+        self._timer.begin_batch()
+        try:
+            images = self._pipeline.next()
+        except Exception as error:
+            self._refuse(error)
+            return []
+        except BaseException:
+            # Ctrl-C: it may or may not have taken the batch.
+            self._abandon()
+            raise
+        finally:
+            self._timer.end_stage(Stage.DECODE)
+            self._timer.idle()
+        begun = self._begun.popleft()
+        return [self._handed_out(begun, images)]
+
+    def _handed_out(self, begun: _Begun, images: Any) -> Batch:
+        if self._options.device is not None:
+            return self._on_device(begun, images)
+        out = np.empty((self.layout.batch_size, *self.layout.fields[IMAGE].shape), np.uint8)
+
+        def finish(place: int) -> None:
+            if place in begun.pixels:
+                out[place] = begun.pixels[place]
+            else:
+                self._elsewhere.finish(begun.plans[place], np.asarray(images[place]), out[place])
+
+        # The extension resizes without Python's lock.
+        deque(self._threads.map(finish, range(len(begun.plans))), maxlen=0)
+        self._timer.end_stage(Stage.RESIZE)
+        return begun.batch._replace(value={**begun.batch.value, IMAGE: out})
+
+    def _on_device(self, begun: _Begun, images: Any) -> Batch:
+        """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
+        tensor = from_dlpack(images.as_tensor())
+        for place, pixels in begun.pixels.items():
+            tensor[place].copy_(torch.from_numpy(pixels))
+        while self._lent and self._lent[0][0].query():
+            self._lent.popleft()
+
+        def after(event: Event) -> None:
+            # DALI uses the memory again as soon as nothing refers to it.
+            self._lent.append((event, images))
+
+        return begun.batch._replace(value={**begun.batch.value, IMAGE: tensor}, after=after)
+
+    def _refuse(self, error: Exception) -> None:
+        """After a failure: has packtrain decode what DALI refused, and begins all that was begun again.
+
+        Raises:
+            LoaderError: The failure is not about an image.
+        """
+        first, again = self._begun[0], [begun.batch.job for begun in self._begun]
+        self._abandon()
+        # What DALI says need not tell which image it was, and never tells of a second one.
+        found = self._tried(first.inputs)
+        if not found:
+            raise _failed(error) from error
+        self._refused |= {first.rows[place]: reason for place, reason in found.items()}
+        self._again.extendleft(reversed(again))
+
+    def _tried(self, inputs: Inputs) -> dict[int, str]:
+        """Has DALI decode each image of a batch by itself: the places of those that it refuses, and why."""
+        found: dict[int, str] = {}
+        pipeline: DaliPipeline | None = None
+        for place in range(len(inputs[0])):
+            pipeline = pipeline or self._built(1, 1, 1)
+            try:
+                pipeline.begin([tuple(each[place : place + 1] for each in inputs)])
+                pipeline.next()
+            except Exception as error:
+                found[place], pipeline = _reason(error), None
+        return found
+
+    def _built(self, batch_size: int, threads: int, depth: int) -> DaliPipeline:
+        height, width, _ = self.layout.fields[IMAGE].shape
+        return DaliPipeline((width, height), batch_size, threads, depth, self._options.device, self._options.hints)
+
+    def _abandon(self) -> None:
+        """Drops what DALI works on, and waits until it no longer reads it."""
+        if self._begun:
+            # After an error it cannot be used any more, and a new one takes less time than waiting for the old one.
+            self._pipeline = None
+        self._begun.clear()
+
+    @override
+    def change(self, maker: BatchMaker, probe: Probe) -> bool:
+        self._abandon()
+        assert self._maker is not None
+        before, stores = self.layout, self._maker.samples.stores
+        self._adopt(maker, probe)
+        if maker.samples.stores != stores:
+            # Its rows may be others.
+            self._refused.clear()
+            self._damaged.clear()
+        images = IMAGE in before.fields and IMAGE in self.layout.fields
+        if not images or (before.batch_size, before.fields[IMAGE].shape) != (
+            self.layout.batch_size,
+            self.layout.fields[IMAGE].shape,
+        ):
+            self._pipeline = None
+        return True
+
+    @override
+    def counters(self) -> Words:
+        return np.frombuffer(self._words, np.int64)[np.newaxis]
+
+    @override
+    def close(self) -> None:
+        self._pipeline = None
+        self._threads.shutdown()
+        self._begun.clear()
+        for event, _ in self._lent:
+            event.synchronize()
+        self._lent.clear()
+        # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
+        self._maker = self._decoded = None
+
+
+class _Damage(Exception):
+    """A damaged record that is to be left out."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+def _failed(error: Exception) -> LoaderError:
+    return LoaderError(f"DALI failed: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What DALI says, without where in a graph that is not the user's."""
+    text = str(error).rpartition("encountered:")[2]
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and "no longer valid" not in line).rstrip(" :")

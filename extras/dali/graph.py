@@ -1,0 +1,230 @@
+"""The DALI pipeline: decodes a rectangle of each image; on a GPU, it also resizes and flips it.
+
+On a CPU, packtrain does that: DALI's resize takes ten times as long as its own, which also has Pillow's pixels.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from packtrain._codec.geometry import FILTERS, Box
+from packtrain._codec.image_plan import ImagePlan
+from packtrain._codec.jpeg_frame import frame_header
+from packtrain._core.errors import UsageError
+from packtrain._readers.transforms.undecoded import Undecoded
+
+from .forks import left_alone_by_children
+
+Inputs = tuple[Any, ...]
+"""What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each. On a GPU, also start
+and end of what is resized in that; filters; whether to mirror, and to turn upside down."""
+_REGIONS, _RESIZES = 3, 5
+
+INTERPOLATIONS: Final = {
+    "nearest": "INTERP_NN",
+    "bilinear": "INTERP_TRIANGULAR",
+    "bicubic": "INTERP_CUBIC",
+    "lanczos": "INTERP_LANCZOS3",
+}
+"""DALI's names of filters. With antialiasing, they are Pillow's."""
+_NAMES: Final = {value: name for name, value in FILTERS.items()}
+_BILINEAR: Final = FILTERS["bilinear"]
+
+# A black pixel in place of an image that DALI is not to decode, as PPM.
+STAND_IN: Final = Undecoded(b"P6\n1 1\n255\n\0\0\0", ImagePlan(Box(0, 0, 1, 1), None, None, False, ()))
+
+_JPEG: Final = b"\xff\xd8\xff"
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+# Where a PNG says how many bits a sample has.
+_PNG_BITS: Final = 24
+
+
+class DaliPipeline:
+    """A DALI pipeline that works on batches ahead of its consumer.
+
+    Its outputs stay valid after it is gone. After any error it cannot be used any more: whatever is called then may
+    wait for ever.
+
+    Args:
+        size: Width and height of the results, in pixels.
+        batch_size: Largest number of images in a batch.
+        threads: Number of threads that decode.
+        depth: Number of batches that it may work on.
+        device: Number of the GPU that decodes and resizes; None: the CPU does.
+        hints: Further arguments of the decoder, about memory.
+    """
+
+    def __init__(
+        self,
+        size: tuple[int, int],
+        batch_size: int,
+        threads: int,
+        depth: int,
+        device: int | None = None,
+        hints: Mapping[str, int] | None = None,
+    ) -> None:
+        self._fed: deque[Inputs] = deque()
+        self._pipeline = _built(self._fed, size, batch_size, threads, depth, device, hints or {})
+
+    def begin(self, batches: Sequence[Inputs]) -> None:
+        """Begins to work on batches. The memory of their images must stay as it is until they are done.
+
+        The first call, and the first one after `rewind`, must have as many as it may work on, or all there are.
+        """
+        self._fed.extend(batches)
+        while left := len(self._fed):
+            self._pipeline.schedule_run()
+            assert len(self._fed) < left
+
+    def next(self) -> Any:
+        """Waits for the next batch: a TensorList, uint8 [batch][height, width, 3], on a CPU each of its own size.
+
+        Raises:
+            Exception: Whatever DALI raises.
+        """
+        (images,) = self._pipeline.share_outputs()
+        self._pipeline.release_outputs()
+        return images
+
+    def rewind(self) -> None:
+        """Prepares for other batches, once all that were begun are done."""
+        self._pipeline.reset()
+
+
+def _built(
+    fed: deque[Inputs],
+    size: tuple[int, int],
+    batch_size: int,
+    threads: int,
+    depth: int,
+    device: int | None,
+    hints: Mapping[str, int],
+) -> Any:
+    from nvidia.dali import Pipeline, fn, types
+
+    def source() -> Inputs:
+        if not fed:
+            raise StopIteration
+        return fed.popleft()
+
+    options = {
+        "output_type": types.RGB,
+        # packtrain turns no image by its EXIF orientation, as torchvision does.
+        "adjust_orientation": False,
+        "jpeg_fancy_upsampling": True,
+        **hints,
+    }
+    inputs = _REGIONS if device is None else _REGIONS + _RESIZES
+    pipeline = Pipeline(batch_size, threads, device, prefetch_queue_depth=depth, exec_dynamic=True)
+    with pipeline:
+        data, start, shape, *resize = fn.external_source(source=source, num_outputs=inputs, no_copy=True)
+        rectangle = {"start": start, "shape": shape, "axes": [0, 1]}
+        if device is None:
+            images = fn.decoders.image_slice(data, device="cpu", **rectangle, **options)
+        else:
+            images = resized(fn.decoders.image(data, device="mixed", **options), rectangle, resize, size)
+        pipeline.set_outputs(images)
+    pipeline.build()
+    return left_alone_by_children(pipeline)
+
+
+def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], size: tuple[int, int]) -> Any:
+    """The part of the graph that a GPU runs after it has decoded whole cuts.
+
+    On several GPUs, decoding only a region fails or crashes (NVIDIA/nvImageCodec#55).
+
+    Args:
+        images: The decoded images.
+        rectangle: Which part of each is taken, as arguments of ``fn.slice``.
+        resize: Start and end of what is resized in that; filters; whether to mirror, and to turn upside down.
+        size: Width and height of the results, in pixels.
+    """
+    from nvidia.dali import fn, types
+
+    roi_start, roi_end, filters, mirrored, flipped = resize
+    images = fn.resize(
+        fn.slice(images, **rectangle),
+        size=size[::-1],
+        interp_type=fn.reinterpret(filters, dtype=types.INTERP_TYPE),
+        roi_start=roi_start,
+        roi_end=roi_end,
+        antialias=True,
+    )
+    return fn.flip(images, horizontal=mirrored, vertical=flipped)
+
+
+def decodes(image: Undecoded) -> bool:
+    """True if DALI makes the pixels of an image that Pillow makes of it; looks at nothing but headers.
+
+    It does so for JPEGs of all kinds, and for PNGs of up to 8 bits. It refuses GIFs, spreads 16 bits in another way,
+    turns TIFFs, and reads some of their palettes differently.
+    """
+    data, source = image.data, image.plan.source
+    if bytes(data[:3]) == _JPEG:
+        frame = frame_header(data)
+        # The index may say another size than the image.
+        return (
+            frame is not None
+            and not frame.is_lossless
+            and source.left + source.width <= frame.width
+            and source.top + source.height <= frame.height
+        )
+    return bytes(data[:8]) == _PNG and len(data) > _PNG_BITS and data[_PNG_BITS] <= 8
+
+
+def inputs_of(images: Sequence[Undecoded], *, resizes: bool) -> Inputs:
+    """What the pipeline gets for a batch.
+
+    Args:
+        images: The images.
+        resizes: True if the pipeline resizes and flips them, too.
+
+    Raises:
+        UsageError: DALI does not have the filter of a resize.
+    """
+    sources = np.array([image.plan.source for image in images], np.int32)
+    data = [np.frombuffer(image.data, np.uint8) for image in images]
+    regions = data, np.ascontiguousarray(sources[:, 1::-1]), np.ascontiguousarray(sources[:, :1:-1])
+    return (*regions, *_resizes_of(images)) if resizes else regions
+
+
+def _resizes_of(images: Sequence[Undecoded]) -> Inputs:
+    from nvidia.dali import types
+
+    roi_starts, roi_ends, filters, mirrored, flipped = [], [], [], [], []
+    for image in images:
+        plan = image.plan
+        left, top, _, _ = plan.source
+        # The rectangle of the source that becomes the result, within what is decoded.
+        x, y, wide, high = (0, 0, *plan.size) if plan.window is None else plan.window
+        across, down = (1.0, 1.0) if plan.resize is None else _scales(plan.box[2:], plan.resize[:2])
+        resample = _BILINEAR if plan.resize is None else plan.resize.resample
+        roi_left, roi_top = plan.box.left - left + x * across, plan.box.top - top + y * down
+        roi_starts.append((roi_top, roi_left))
+        roi_ends.append((roi_top + high * down, roi_left + wide * across))
+        filters.append(int(getattr(types, _filter(resample))))
+        mirrored.append(plan.mirrored)
+        flipped.append(bool(plan.rest))
+    return (
+        np.array(roi_starts, np.float32),
+        np.array(roi_ends, np.float32),
+        np.array(filters, np.int32),
+        np.array(mirrored, np.int32),
+        np.array(flipped, np.int32),
+    )
+
+
+def _filter(resample: int) -> str:
+    name = _NAMES[resample]
+    if name not in INTERPOLATIONS:
+        known = ", ".join(INTERPOLATIONS)
+        raise UsageError(f"DALI cannot resize with {name} on a GPU: use one of {known}, or decode='cpu'")
+    return INTERPOLATIONS[name]
+
+
+def _scales(box: Sequence[int], size: Sequence[int]) -> tuple[float, float]:
+    return box[0] / size[0], box[1] / size[1]

@@ -1,0 +1,478 @@
+"""Runs a filler: in this process, or in one of its own, which ends with the process that started it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any, Final
+
+from packtrain._core import errors
+from packtrain._core.arguments import function
+from packtrain._core.errors import FillError, OutputConflict, PacktrainError, UsageError
+from packtrain._core.files import file_errors
+from packtrain._core.generations import LOG
+from packtrain._core.interrupts import postponed_ctrl_c
+from packtrain._core.lifeline import Lifeline, depend_on
+from packtrain._core.printable import printable
+from packtrain._core.problems import reason
+from packtrain._core.signals import signal_name
+
+from .figures import FillFigures
+from .filler import fill
+from .intake import Source
+from .options import FillOptions
+from .ownership import make_own_folder
+from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
+
+_MOST_LOG: Final = 32 << 10
+_NICE: Final = 5
+_GRACE: Final = 5.0
+"""Seconds for which a filler may finish what it is writing."""
+_MAIN: Final = "__main__"
+_UNGUARDED: Final = (
+    "this program fills a cache as soon as it is imported, which the filler does because the source is defined in it. "
+    'Put what the program does under `if __name__ == "__main__":`, or the source into a module of its own'
+)
+
+
+class _Stopped(BaseException):
+    """SIGTERM came."""
+
+
+def run(
+    root: Path,
+    source: Source | str,
+    options: FillOptions,
+    on_status: Callable[[FillStatus], None] | None = None,
+    on_begin: Callable[[], None] = lambda: None,
+) -> FillStatus:
+    """Fills a cache in this process, until its source ends or SIGTERM comes, and keeps its ``status.json``.
+
+    Args:
+        root: The cache's folder; made if it is missing.
+        source: Called without arguments, returns an iterator of samples; or its name, ``"MODULE:FUNCTION"``.
+        options: How.
+        on_status: Called about once a second.
+        on_begin: Called once, when this process holds the cache.
+
+    Returns:
+        The last status.
+
+    Raises:
+        OutputConflict: Another filler works there, others can change the folder, or it holds something else.
+        UsageError: There is no such source.
+        FillError: The folder cannot be made, or the source has never yielded a sample that can be stored.
+    """
+    with file_errors(root, FillError, verb="make"):
+        make_own_folder(root)
+        try:
+            lock = be_the_filler(root)
+        except BlockingIOError as error:
+            raise _another(root) from error
+    with lock:
+        found = _loaded(source) if isinstance(source, str) else source
+        return _Run(root, found, options, on_status, on_begin).run()
+
+
+def _another(root: Path) -> OutputConflict:
+    status = read_status(root)
+    return OutputConflict(
+        f"another filler works in {root} (process {status.process or 'unknown'}, {status.doing}). Read what it writes: "
+        f"packtrain.GrowingCache({os.fspath(root)!r}).dataset(); or stop it: kill {status.process or 'PID'}"
+    )
+
+
+class _Run:
+    """One filling of a cache."""
+
+    def __init__(
+        self,
+        root: Path,
+        source: Source,
+        options: FillOptions,
+        on_status: Callable[[FillStatus], None] | None,
+        on_begin: Callable[[], None],
+    ) -> None:
+        self._root = root
+        self._source = source
+        self._options = options
+        self._on_status = on_status
+        self._on_begin = on_begin
+        self._begun = False
+        self._file: StatusFile | None = None
+        self._figures = FillFigures()
+        self._stopped = False
+
+    def run(self) -> FillStatus:
+        """Fills the cache; see `run`."""
+        try:
+            with self._stoppable():
+                self._figures = fill(self._root, self._source, self._options, self._progress)
+        except _Stopped:
+            return self._end("ended", "SIGTERM")
+        except KeyboardInterrupt:
+            self._end("ended", "Ctrl-C")
+            raise
+        except Exception as error:
+            self._end("failed", _described(error))
+            raise
+        begun, self._begun = self._begun, True
+        status = self._end("ended", "its source has ended")
+        if not begun:
+            self._on_begin()
+        return status
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Lets SIGTERM end the block, at the next look."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopped = True
+        if not self._begun:
+            raise _Stopped
+
+    def _progress(self, figures: FillFigures) -> None:
+        if self._stopped:
+            raise _Stopped
+        self._figures = figures
+        status = self._written(lambda file: file.update(figures))
+        self._say_begun()
+        if status is not None and self._on_status is not None:
+            self._on_status(status)
+
+    def _say_begun(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._on_begin()
+
+    def _end(self, state: str, why: str) -> FillStatus:
+        # Before it has begun, the folder may be anybody's.
+        status = self._written(lambda file: file.end(state, why, self._figures)) if self._begun else None
+        return status or FillStatus(self._root, state, why, figures=self._figures)
+
+    def _written(self, write: Callable[[StatusFile], FillStatus | None]) -> FillStatus | None:
+        try:
+            if self._file is None:
+                self._file = StatusFile(self._root, self._options.budget_bytes)
+            return write(self._file)
+        except OSError as error:
+            # Filling goes on without it.
+            self._figures.problem = f"the status cannot be written: {reason(error)}"
+            return None
+
+
+def _loaded(source: str) -> Source:
+    from .sources import load_source
+
+    found: Source = load_source(source)
+    return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is sent to a filler's process.
+
+    Attributes:
+        root: The cache's folder.
+        source: The name of the source, or the source as multiprocessing sends it.
+        options: How it is filled.
+        main: What makes the sender's main program importable, if the source lies there.
+        log: True if the output goes to a log.
+    """
+
+    root: Path
+    source: str | bytes
+    options: FillOptions
+    main: dict[str, str]
+    log: bool
+
+
+class FillerProcess:
+    """A filler in a process of its own. A process that was forked from its parent has nothing to do with it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
+        self._owner = os.getpid()
+        self._process = process
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def ended(self, seconds: float = 0.0) -> str | None:
+        """How the process ended; None if it runs, after so many seconds."""
+        if self._owner != os.getpid():
+            return None
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        hint = "; the kernel does so when memory runs out, see `dmesg`" if code == -signal.SIGKILL else ""
+        return f"its process was killed by {signal_name(-code)}{hint}"
+
+    def close(self) -> None:
+        """Ends the process: at its next look, or at once if there is none within five seconds."""
+        if self._owner != os.getpid():
+            return
+        try:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE)
+        finally:
+            self._lifeline.close()
+            self._process.kill()
+            self._process.wait()
+
+
+def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bool) -> FillerProcess | None:
+    """Starts a filler in a new interpreter, which inherits nothing, and waits until it has begun.
+
+    Args:
+        root: The cache's folder.
+        source: As for `run`; a function is sent by its name.
+        options: How.
+        outlive: True to let it live on when this process ends. Its output goes to ``filler.log`` in the folder.
+
+    Returns:
+        The process; None if it outlives this one.
+
+    Raises:
+        OutputConflict: Another filler works there, others can change the folder, or it holds something else.
+        UsageError: There is no such source.
+        FillError: The folder cannot be made, or the source has never yielded a sample that can be stored.
+        FillError: It cannot begin.
+    """
+    job = _job(root, source, options, log=outlive)
+    with file_errors(root, FillError, verb="make"):
+        # Before the look at who fills it: in a stranger's folder, that could be anybody's process.
+        make_own_folder(root)
+    if is_filled(root):
+        raise _another(root)
+    lifeline = Lifeline()
+    ours, theirs = os.pipe()
+    try:
+        ends = [theirs] if outlive else [theirs, lifeline.child.fileno()]
+        with postponed_ctrl_c():
+            process = subprocess.Popen(
+                [spawn.get_executable(), "-c", _program(ends, outlive=outlive)],
+                stdin=subprocess.PIPE,
+                pass_fds=ends,
+                start_new_session=outlive,
+            )
+        started = FillerProcess(process, lifeline)
+    except BaseException:
+        os.close(ours)
+        lifeline.close()
+        raise
+    finally:
+        os.close(theirs)
+        lifeline.child.close()
+    try:
+        with os.fdopen(ours, "rb") as answers:
+            _send(process, bytes(ForkingPickler.dumps(job)))
+            _check(answers.read(), root, started)
+    except BaseException:
+        started.close()
+        raise
+    if not outlive:
+        return started
+    # Only the process in between, which has ended.
+    process.wait()
+    lifeline.close()
+    return None
+
+
+def _program(ends: list[int], *, outlive: bool) -> str:
+    """What the new interpreter runs. It has to find packtrain where this one did."""
+    # The process in between ends at once, so that nobody has to wait for the filler.
+    detach = "os.fork() and os._exit(0); " if outlive else ""
+    path = [os.path.abspath(each) for each in sys.path]
+    serving = f"from packtrain._growing.process import serve; serve({', '.join(map(str, ends))})"
+    return f"import os, sys; {detach}sys.path[:] = {path!r}; {serving}"
+
+
+def _send(process: subprocess.Popen[bytes], job: bytes) -> None:
+    assert process.stdin is not None
+    # A process that has ended says why, or its exit code does.
+    with suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(job)
+
+
+def _check(answer: bytes, root: Path, process: FillerProcess) -> None:
+    """Raises what kept a filler from beginning."""
+    if not answer:
+        process._process.wait()
+        raise FillError(f"the filler of {root} did not begin: {process.ended()}")
+    said = json.loads(answer)
+    if said:
+        kind = getattr(errors, said["kind"], FillError)
+        raise kind(said["message"])
+
+
+def _job(root: Path, source: Source | str, options: FillOptions, *, log: bool) -> _Job:
+    if isinstance(source, str):
+        return _Job(root, source, options, {}, log)
+    advice = 'Define it at the top level of a module, or give its name: "MODULE:FUNCTION"'
+    function("source", source)
+    try:
+        sent = bytes(ForkingPickler.dumps(source))
+    except Exception as error:
+        raise UsageError(f"source cannot be sent to the filler ({_described(error)}). {advice}") from error
+    main = _main() if _MAIN.encode() in sent else {}
+    if main is None:
+        raise UsageError(
+            "source is defined in a notebook or an interactive session, from which the filler cannot import it. Write "
+            'it into a file FILE.py, and import it from there, or give its name: "FILE:FUNCTION"'
+        )
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(_UNGUARDED)
+    return _Job(root, sent, options, main, log)
+
+
+def _main() -> dict[str, str] | None:
+    """How another process can import the main program of this one; None if it cannot."""
+    main = sys.modules[_MAIN]
+    if main.__spec__ is not None:
+        return {"init_main_from_name": main.__spec__.name}
+    path = getattr(main, "__file__", None)
+    return {"init_main_from_path": os.path.abspath(path)} if path and os.path.exists(path) else None
+
+
+def serve(answers: int, lifeline: int | None = None) -> None:
+    """The main function of a filler's process.
+
+    Args:
+        answers: Descriptor of the pipe that says how it began.
+        lifeline: Descriptor of the child's end of a lifeline, if this process is to end with another one.
+    """
+    # Ctrl-C reaches the whole foreground group; whether filling is to end, the parent says.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    answer = _Answer(answers)
+    if lifeline is not None:
+        os.set_inheritable(lifeline, False)
+        end = Connection(lifeline, writable=False)
+        depend_on(end)
+    # The kernel derives the priority of reading and writing from it.
+    os.nice(_NICE)
+    try:
+        job: _Job = ForkingPickler.loads(sys.stdin.buffer.read())
+        root = job.root
+        log = _Log(root) if job.log else None
+        run(root, _received(job), job.options, log.bound if log else None, partial(_begin, answer, log))
+    except (Exception, SystemExit) as error:
+        if not answer.failed(error):
+            warnings.warn(printable(f"filling {root} has failed: {_described(error)}"), RuntimeWarning, stacklevel=1)
+        sys.exit(1)
+
+
+class _Answer:
+    """Says how a filler began, once."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+
+    def begun(self) -> None:
+        """It has begun."""
+        self._say({})
+
+    def failed(self, error: BaseException) -> bool:
+        """It cannot begin. False if it had begun."""
+        kind = type(error).__name__ if isinstance(error, PacktrainError) else FillError.__name__
+        return self._say({"kind": kind, "message": _described(error)})
+
+    def _say(self, what: dict[str, str]) -> bool:
+        if self._descriptor < 0:
+            return False
+        with suppress(BrokenPipeError):
+            os.write(self._descriptor, json.dumps(what).encode())
+        os.close(self._descriptor)
+        self._descriptor = -1
+        return True
+
+
+def _received(job: _Job) -> Source | str:
+    """The source of a job.
+
+    Raises:
+        UsageError: It cannot be imported.
+    """
+    if isinstance(job.source, str):
+        return job.source
+    # As multiprocessing does, so that a program that starts processes when it is imported gets an error for it.
+    process: Any = multiprocessing.current_process()
+    process._inheriting = True
+    try:
+        spawn.prepare(job.main)
+        source: Source = ForkingPickler.loads(job.source)
+    except PacktrainError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"the filler cannot import the source ({_described(error)}). Define it at the top level of a module of its "
+            "own, and import it from there"
+        ) from error
+    finally:
+        process._inheriting = False
+    return source
+
+
+class _Log:
+    """Where the output of a filler goes whose starter may have ended."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / LOG
+
+    def open(self) -> None:
+        """Redirects the output of this process."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)
+
+    def bound(self, status: FillStatus) -> None:
+        """Keeps the log short: its older part goes."""
+        if os.fstat(1).st_size > _MOST_LOG:
+            kept = self._path.read_bytes()[-_MOST_LOG // 2 :]
+            os.ftruncate(1, 0)
+            os.write(1, kept)
+
+
+def _begin(answer: _Answer, log: _Log | None) -> None:
+    if log is not None:
+        log.open()
+    answer.begun()
+
+
+def _described(error: BaseException) -> str:
+    """An error in a line."""
+    if isinstance(error, PacktrainError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,225 @@
+"""Publishes generations, and deletes the shards that none of them has any more."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from packtrain._core.errors import CorruptFile
+from packtrain._core.files import fsync_folder
+from packtrain._core.generations import (
+    GENERATIONS,
+    SHARDS,
+    CacheInfo,
+    Generation,
+    generation_numbers,
+    generation_path,
+    retire,
+    shard_path,
+)
+from packtrain._formats import container
+
+from .holding import is_open, who_maps, who_reads
+from .recovery import clear_up, shard_number
+from .shard import FinishedShard, allocated, shard_files
+
+_MOST_NAMED: Final = 3
+
+
+class Evicted(NamedTuple):
+    """What was deleted.
+
+    Attributes:
+        shards: Number of shards.
+        bytes: Their size in allocated blocks, with what lies beside them.
+    """
+
+    shards: int
+    bytes: int
+
+
+class Generations:
+    """The generations of a cache, as its filler sees them. Nobody else may change them meanwhile.
+
+    What an earlier filler has left unpublished is removed.
+
+    Args:
+        root: The cache's folder.
+        info: What the cache holds.
+
+    Raises:
+        CorruptFile: A generation is damaged, or a shard of the newest one; the message says what to do.
+    """
+
+    def __init__(self, root: Path, info: CacheInfo) -> None:
+        self._root: Final = root
+        self._info: Final = info
+        self._held = _load(root)
+        clear_up(root, self.newest.end_shard)
+        names = os.listdir(root / SHARDS)
+        numbers = sorted({number for name in names if (number := shard_number(Path(name))) is not None})
+        self._allocated = {number: self._measure(number) for number in numbers}
+        self._check_newest()
+
+    @property
+    def newest(self) -> Generation:
+        """The newest generation; an empty one, which is not on disk, if there is none."""
+        return self._held[max(self._held)] if self._held else Generation(-1, 0, 0, 0, (), (), ())
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of all shards that are on disk, with what lies beside them."""
+        return sum(self._allocated.values())
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the oldest shard of the newest generation was written, in nanoseconds since 1970; 0 if there is none."""
+        newest = self.newest
+        path = shard_path(self._root, container(self._info.format).SUFFIX, newest.first_shard)
+        return path.stat().st_mtime_ns if newest.records else 0
+
+    def publish(self, shard: FinishedShard, most: int, seen: int | None) -> int:
+        """Publishes a generation that ends with this shard.
+
+        Args:
+            shard: The shard.
+            most: The most bytes of shards that the generation may have; it leaves out its oldest ones. It has at least
+                the new one.
+            seen: Shards that end after the sample of this number are not left out; None: no shard is spared.
+
+        Returns:
+            Bytes that the shard takes, with what lies beside it.
+        """
+        last = self.newest
+        assert shard.number == last.end_shard
+        self._allocated[shard.number] = self._measure(shard.number)
+        grown = Generation(
+            last.number + 1,
+            time.time_ns(),
+            last.first_shard,
+            last.first_sample,
+            (*last.records, shard.records),
+            (*last.bytes, shard.bytes),
+            (*last.index_crc32c, shard.index_crc32c),
+        )
+        self._add(grown.without_oldest(self._too_many(grown, most, seen)[0]))
+        return self._allocated[shard.number]
+
+    def withdraw(self, shard: FinishedShard) -> bool:
+        """Forgets a shard whose publication failed. False if it was published nevertheless."""
+        last = self.newest
+        if last.end_shard > shard.number:
+            return False
+        if generation_path(self._root, last.number + 1).exists():
+            self._held[last.number + 1] = Generation.load(self._root, last.number + 1)
+            return False
+        self._allocated.pop(shard.number, None)
+        return True
+
+    def shrink(self, most: int, seen: int | None) -> bool:
+        """Publishes the newest generation without its oldest shards, if it has more than `most` bytes and may be so."""
+        last = self.newest
+        count, _ = self._too_many(last, most, seen)
+        if not count:
+            return False
+        smaller = last.without_oldest(count)
+        values = (smaller.first_shard, smaller.first_sample, smaller.records, smaller.bytes, smaller.index_crc32c)
+        self._add(Generation(last.number + 1, time.time_ns(), *values))
+        return True
+
+    def fits(self, more: int, most: int, seen: int) -> bool:
+        """True if a generation with `more` bytes would have at most `most`, without shards that nobody has seen."""
+        return self._too_many(self.newest, most - more, seen)[1] <= most - more
+
+    def evict(self) -> Evicted:
+        """Retires the generations that nobody needs, and deletes the shards that are in none and in no process."""
+        before = len(self._held)
+        for number in sorted(self._held)[:-1]:
+            if retire(self._root, number):
+                del self._held[number]
+        unneeded = self._unneeded()
+        if unneeded and len(self._held) < before:
+            # After a crash no generation may come back whose shards do not.
+            fsync_folder(self._root / GENERATIONS)
+        count = total = 0
+        for number in unneeded:
+            files = shard_files(self._root, self._info, number)
+            if not any(map(is_open, files)):
+                for path in files:
+                    path.unlink(missing_ok=True)
+                count, total = count + 1, total + self._allocated.pop(number)
+        return Evicted(count, total)
+
+    @property
+    def holds_older(self) -> bool:
+        """True if somebody keeps a generation that is not the newest, or has a shard open that is in none."""
+        return len(self._held) > 1 or bool(self._unneeded())
+
+    def holders(self) -> str:
+        """Who keeps shards that are not in the newest generation, for a message; empty if nobody does."""
+        found = [text for number in sorted(self._held)[:-1] if (text := who_reads(self._root, number))]
+        for number in self._unneeded()[:_MOST_NAMED]:
+            files = shard_files(self._root, self._info, number)
+            found += [who_maps(path) for path in files if is_open(path)][:1]
+        more = len(found) - _MOST_NAMED
+        return "; ".join(found[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+    def _unneeded(self) -> list[int]:
+        """Numbers of the shards on disk that are in no generation, oldest first."""
+        held = [range(each.first_shard, each.end_shard) for each in self._held.values()]
+        return sorted(number for number in self._allocated if not any(number in each for each in held))
+
+    def _too_many(self, generation: Generation, most: int, seen: int | None) -> tuple[int, int]:
+        """How many of its oldest shards a generation leaves out to fit `most` bytes, and the bytes of the others."""
+        total = sum(map(self._allocated.__getitem__, range(generation.first_shard, generation.end_shard)))
+        end, count = generation.first_sample, 0
+        for records in generation.records[:-1]:
+            end += records
+            if total <= most or (seen is not None and end > seen):
+                break
+            total -= self._allocated[generation.first_shard + count]
+            count += 1
+        return count, total
+
+    def _add(self, generation: Generation) -> None:
+        generation.publish(self._root)
+        self._held[generation.number] = generation
+
+    def _measure(self, number: int) -> int:
+        return sum(map(allocated, shard_files(self._root, self._info, number)))
+
+    def _check_newest(self) -> None:
+        newest = self.newest
+        for place, size in enumerate(newest.bytes):
+            number = newest.first_shard + place
+            container_path, index, *_ = shard_files(self._root, self._info, number)
+            try:
+                whole = container_path.stat().st_size == size and index.exists()
+            except FileNotFoundError:
+                whole = False
+            if not whole:
+                raise CorruptFile(
+                    f"{container_path} or its index is missing or has another size than generation {newest.number} "
+                    f"says. A growing cache cannot be repaired: delete {self._root}, and let it fill again",
+                    file=container_path.name,
+                )
+
+
+def _load(root: Path) -> dict[int, Generation]:
+    numbers = generation_numbers(root)
+    held = {}
+    for number in numbers:
+        try:
+            held[number] = Generation.load(root, number)
+        except CorruptFile as error:
+            path = generation_path(root, number)
+            if number != numbers[-1]:
+                way = f"No reader can open it: delete {path}"
+            elif len(numbers) > 1:
+                way = f"End all readers and delete {path} to continue from the generation before it"
+            else:
+                way = f"Delete {root}, and let it fill again"
+            raise CorruptFile(f"{error}. {way}", file=path.name) from error
+    return held

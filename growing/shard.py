@@ -1,0 +1,147 @@
+"""Writes one shard of a cache and its index."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from packtrain._core.files import fsync_file, publish, write_file
+from packtrain._core.generations import (
+    TEMPORARY,
+    CacheInfo,
+    index_bytes,
+    index_dtype,
+    index_path,
+    shard_path,
+)
+from packtrain._formats import container
+from packtrain._formats.writing import shard_writer
+
+from . import page_cache
+from .encoding import EncodedSample
+
+_SIDECARS: Final = (".idx",)
+
+
+class FinishedShard(NamedTuple):
+    """A shard that is on the medium under its name, and in no generation yet.
+
+    Attributes:
+        number: Its number.
+        records: Number of its samples.
+        bytes: Size of the container.
+        index_crc32c: Checksum of its index file.
+    """
+
+    number: int
+    records: int
+    bytes: int
+    index_crc32c: int
+
+
+class GrowingShard:
+    """A shard that is being written.
+
+    Args:
+        root: The cache's folder.
+        info: What the cache holds.
+        number: Number of the shard.
+        first: Number of its first sample.
+        keep: Whether it may stay in the page cache once it is on the disk.
+
+    Attributes:
+        bytes: Size of the records so far.
+        whole: False while a sample is being written, and for good if that failed.
+
+    Raises:
+        OSError: It cannot be made; nothing is left of it.
+    """
+
+    def __init__(self, root: Path, info: CacheInfo, number: int, first: int, *, keep: bool = True) -> None:
+        self._root = root
+        self._info = info
+        self._number = number
+        self._first = first
+        self._keep = keep
+        self._behind = 0
+        self._schema: Final = info.schema
+        self._final = shard_path(root, container(info.format).SUFFIX, number)
+        self._path = root / TEMPORARY / self._final.name
+        self._path.unlink(missing_ok=True)
+        try:
+            self._writer = shard_writer(info.format)(self._path, self._schema, checksum=False)
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
+        self._rows: list[tuple[Any, tuple[tuple[int, ...], ...]]] = []
+        self.bytes = 0
+        self.whole = True
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._rows)
+
+    def add(self, sample: EncodedSample) -> None:
+        """Appends a sample."""
+        self.whole = False
+        self._writer.add(sample.numbered(self._first + len(self._rows)))
+        self._rows.append((sample.label, sample.columns))
+        self.bytes += sample.bytes
+        self.whole = True
+        if self.bytes - self._behind >= page_cache.PART:
+            page_cache.write_behind(self._path, self._behind, self.bytes)
+            self._behind = self.bytes
+
+    def finish(self) -> FinishedShard:
+        """Completes the shard and its index, durably, under their final names."""
+        self.whole = False
+        written = self._writer.finish()
+        self._writer.close()
+        data = index_bytes(self._table(written.offsets))
+        fsync_file(self._path)
+        if not self._keep:
+            page_cache.settle(self._path)
+        size = self._path.stat().st_size
+        write_file(index_path(self._root, self._number), [data])
+        for suffix, content in written.sidecars.items():
+            write_file(self._final.with_suffix(suffix), [content])
+        publish(self._path, self._final)
+        return FinishedShard(self._number, len(self._rows), size, crc32c(data))
+
+    def abandon(self) -> None:
+        """Gives the shard up, and removes all of it: no generation has it."""
+        # What the writer still wants to write at its end may fail as well.
+        with suppress(OSError):
+            self._writer.close()
+        for path in (self._path, *shard_files(self._root, self._info, self._number)):
+            path.unlink(missing_ok=True)
+
+    def _table(self, offsets: list[tuple[int, ...]]) -> Any:
+        table = np.zeros(len(self._rows), index_dtype(self._schema))
+        table["number"] = np.arange(self._first, self._first + len(self._rows))
+        if self._schema.labels.kind != "none":
+            table["label"] = [label for label, _ in self._rows]
+        for at, field in enumerate(self._schema.fields):
+            table[field.prefix + "offset"] = [row[at] for row in offsets]
+            for place, name in enumerate(list(field.columns())[1:]):
+                table[name] = [columns[at][place] for _, columns in self._rows]
+        return table
+
+
+def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:
+    """The files of a shard, whether they are there or not: the container, its index, and sidecars."""
+    final = shard_path(root, container(info.format).SUFFIX, number)
+    sidecars = (final.with_suffix(suffix) for suffix in _SIDECARS)
+    return final, index_path(root, number), *sidecars
+
+
+def allocated(path: Path) -> int:
+    """Bytes that a file takes on its file system; 0 if there is none."""
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0

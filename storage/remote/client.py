@@ -1,0 +1,280 @@
+"""Object stores for a process that may fork: a service process does the work."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import Any, Final
+
+from typing_extensions import override
+
+from packtrain._core.errors import PacktrainError, RemoteError
+from packtrain._core.errors_as_json import error_from_json
+from packtrain._core.interrupts import postponed_ctrl_c
+
+from .objects import Found, Head, Objects, not_installed
+from .service import BLOCK
+from .urls import Url
+
+# Not multiprocessing, which would import the user's main program in the new process.
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from packtrain._storage.remote.service import serve; serve(int(sys.argv[1]), patient=sys.argv[3:] == ['patient'])"
+)
+_clients: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
+
+
+class ObjectStore(Objects):
+    """`Objects` through a process of its own, which is started when it is first needed, and again if it has died.
+
+    It ends with this object, and with the process that made it. `close` ends it at once: what other threads are waiting
+    for raises RemoteError, and so does whatever is asked for later. In a forked process, this object starts a service
+    of that process's own. Each thread has its own connection, so requests of several threads run side by side.
+
+    Args:
+        patient: True if the store is known to have answered, to another process, and is worth waiting for; see
+            `packtrain._storage.remote.bucket.Bucket`.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
+        self._lock = threading.Lock()
+        self._service: _Service | None = None
+        self._local = threading.local()
+        self._closed = False
+        _clients.add(self)
+
+    @override
+    def size(self, url: Url) -> int:
+        return int(self._asked({"do": "size"}, url))
+
+    @override
+    def head(self, url: Url) -> Head:
+        return Head(*self._asked({"do": "head"}, url))
+
+    @override
+    def read(self, url: Url, most: int) -> bytes:
+        return bytes(self._asked({"do": "read", "most": most}, url, receive=lambda line: line.connection.recv_bytes()))
+
+    @override
+    def read_into(self, url: Url, offset: int, view: memoryview) -> None:
+        for start in range(0, len(view), BLOCK):
+            part = view[start : start + BLOCK]
+
+            def copy(line: _Line, part: memoryview = part) -> None:
+                part[:] = line.view[: len(part)]
+
+            self._asked({"do": "read_into", "offset": offset + start, "size": len(part)}, url, receive=copy)
+
+    @override
+    def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
+        request = {"do": "copy_into", "offset": offset, "size": size}
+        answer = self._asked(request, url, descriptor=descriptor)
+        if "errno" in answer:
+            raise OSError(answer["errno"], answer["message"])
+        return int(answer["crc32c"])
+
+    @override
+    def checksum(self, url: Url) -> int:
+        return int(self._asked({"do": "checksum"}, url))
+
+    @override
+    def list(self, url: Url) -> Iterator[Found]:
+        for name, size in self._asked({"do": "list"}, url):
+            yield Found(name, size)
+
+    @override
+    def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
+        return bool(self._asked({"do": "write", "new": new}, url, data=data))
+
+    @override
+    def upload(self, url: Url, path: Path) -> None:
+        # What is wrong with the file is said by Python.
+        path.open("rb").close()
+        self._asked({"do": "upload", "path": os.path.abspath(path)}, url)
+
+    @override
+    def remove(self, url: Url) -> None:
+        self._asked({"do": "remove"}, url)
+
+    @override
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            service, self._service = self._service, None
+        if service is not None:
+            service.close()
+
+    def _asked(
+        self,
+        request: Mapping[str, Any],
+        url: Url,
+        data: bytes | None = None,
+        receive: Callable[[_Line], Any] | None = None,
+        descriptor: int | None = None,
+    ) -> Any:
+        address = [url.scheme, url.bucket, url.key]
+        for again in (False, True):
+            message = json.dumps({**request, "url": address, "again": again}).encode()
+            line = self._line()
+            try:
+                answer = line.ask(message, data, receive, descriptor)
+                self._patient = True
+                return answer
+            except PacktrainError:
+                raise
+            except (EOFError, OSError):
+                # The service was killed. Every request can be made again.
+                how = self._lost(line)
+            except BaseException:
+                # Ctrl-C, for example: what is still to come answers this request, not the next one.
+                self._local.line = None
+                raise
+        raise RemoteError(f"{url}: the process that reads and writes object stores ended twice, the last time by {how}")
+
+    def _line(self) -> _Line:
+        line: _Line | None = getattr(self._local, "line", None)
+        with self._lock:
+            if self._closed:
+                raise RemoteError("the connection to object stores has been closed")
+            if self._service is None:
+                self._service = _Service(self._patient)
+            if line is None or line.service is not self._service:
+                line = self._local.line = self._service.connect()
+        return line
+
+    def _lost(self, line: _Line) -> str:
+        """Forgets a service that has ended. Returns how it ended."""
+        with self._lock:
+            if self._service is line.service:
+                self._service = None
+        return line.service.bury()
+
+    def _forked(self) -> None:
+        # The parent's service is the parent's: this process closes its copies of the descriptors, and starts another.
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        service, self._service = self._service, None
+        if service is not None:
+            service.forget()
+
+
+class _Service:
+    """A service process."""
+
+    def __init__(self, patient: bool) -> None:
+        if find_spec("obstore") is None:
+            raise not_installed()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
+        command += ["patient"] if patient else []
+        # Ctrl-C is for the client. Until the service can say so itself, it must not get it.
+        with theirs, postponed_ctrl_c():
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+        self._control = ours
+        self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
+        self._end = weakref.finalize(self, _end, ours, self._process)
+
+    def connect(self) -> _Line:
+        line = _Line(self, self._control)
+        self._lines.add(line)
+        return line
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._end()
+
+    def bury(self) -> str:
+        """Ends the process, which does not answer any more, and returns how it ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self.close()
+        # Another thread may have been first to close it, and may still wait for the process.
+        code = self._process.wait()
+        return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+    def forget(self) -> None:
+        """Closes the descriptors in a forked process, without ending what is its parent's."""
+        self._control.close()
+        for line in self._lines:
+            line.connection.close()
+        self._end.detach()
+        # It is not a child of this process, which therefore cannot wait for it.
+        self._process.returncode = 0
+
+
+def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    control.close()
+    with suppress(OSError):
+        process.kill()
+        process.wait()
+
+
+class _Line:
+    """A connection to a service, and the memory that it shares with it."""
+
+    def __init__(self, service: _Service, control: socket.socket) -> None:
+        self.service = service
+        ours, theirs = socket.socketpair()
+        memory = os.memfd_create("packtrain-objects", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(memory, BLOCK)
+            self.view = memoryview(mmap.mmap(memory, BLOCK))
+            with theirs, suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(control, [b"\0"], [theirs.fileno(), memory])
+        finally:
+            os.close(memory)
+        self.connection = Connection(ours.detach())
+
+    def ask(
+        self,
+        message: bytes,
+        data: bytes | None,
+        receive: Callable[[_Line], Any] | None,
+        descriptor: int | None = None,
+    ) -> Any:
+        """Sends a request and waits for the answer.
+
+        Raises:
+            RemoteError: The answer tells of an error.
+            EOFError: The service has ended.
+            OSError: It has ended.
+        """
+        self.connection.send_bytes(message)
+        if data is not None:
+            self.connection.send_bytes(data)
+        if descriptor is not None:
+            send_handle(self.connection, descriptor, None)
+        found: list[Any] = []
+        while True:
+            answer = json.loads(self.connection.recv_bytes())
+            if "error" in answer:
+                raise error_from_json(answer)
+            if "found" not in answer:
+                break
+            found += answer["found"]
+        if receive is not None:
+            return receive(self)
+        return found + answer["value"] if isinstance(answer["value"], list) else answer["value"]
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+os.register_at_fork(after_in_child=_forked)

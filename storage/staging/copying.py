@@ -1,0 +1,253 @@
+"""Copies the missing files of an entry: makes room, copies, publishes. The caller holds the entry's build lock."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import NoRoom
+from packtrain._core.files import is_temporary
+from packtrain._core.locks import Lock
+from packtrain._core.manifest import MANIFEST
+from packtrain._core.sizes import size
+
+from ..remote.urls import Url
+from .backing import Backing
+from .diagnosis import foreign, warnings
+from .eviction import Usage, discard_copy, look_at_sources, make_room
+from .files import SourceFile
+from .folder import Folder
+from .journal import Journal
+from .locks import holders, try_lock
+from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
+from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
+from .origin import Origin
+from .provenance import can_link, note_on
+from .room import Room, room
+from .root import Root
+from .source import Source, origin_at, overhead_bytes
+from .transfer import copy_files
+
+_DATA: Final = "data"
+_POLL_SECONDS: Final = 0.1
+_STREAM: Final = (
+    "train from the object store through a cache of a size that fits: `open_dataset(url, stage=, budget=)`. A part of "
+    "a dataset cannot be staged from there, because nothing can be linked to an object"
+)
+
+
+def wait_for_build_lock(root: Root, key: str, on_progress: OnStageProgress) -> Lock:
+    """Waits until no other process copies this dataset, and takes the lock that keeps others from doing so."""
+    while (lock := try_lock(root, key, "build")) is None:
+        by = ", ".join(map(str, holders(root, key, "build")))
+        note = f"process {by} is copying it" if by else "another process is copying it"
+        on_progress(StageProgress("wait", 0, 0, note=note))
+        time.sleep(_POLL_SECONDS)
+    return lock
+
+
+def copy_missing(
+    root: Root,
+    source: Source,
+    entry: Folder | None,
+    missing: Sequence[SourceFile],
+    options: StageOptions,
+    on_progress: OnStageProgress,
+    on_warning: OnWarning,
+) -> tuple[Folder, int]:
+    """Copies missing files into an entry, as many as there is room for, and publishes them.
+
+    Args:
+        root: The root that the entry is in.
+        source: The dataset to copy from.
+        entry: The entry; None to make a new one.
+        missing: The files to copy.
+        options: Limits on space and threads.
+        on_progress: Called several times a second.
+        on_warning: Called with each warning, before copying begins.
+
+    Returns:
+        The entry, and the number of bytes copied.
+
+    Raises:
+        NoRoom: There is not enough room, even after evicting other entries.
+    """
+    files, strays = _reserve(root, source, entry, missing, options)
+    need = sum(file.allocated for file in files)
+    for warning in (*foreign(strays), *warnings(root.place, source.location, need)):
+        on_warning(warning)
+    folder = root.make_copy(source.key)
+    data = _data_folder(folder, files)
+    with Journal(folder) as journal:
+        done = copy_files(
+            source.origin, data, files, journal, threads=options.threads, on_progress=relay(on_progress, "copy")
+        )
+    note = note_on(source, done.stamps)
+    if entry is None:
+        _link_missing(data, source, origin_at(note.source))
+        write_manifest(data, source)
+        write_note(data, note)
+    with root.ledger():
+        if entry is None:
+            entry = root.publish(folder, _DATA, source.readable_name, source.key)
+        else:
+            # First, because a process that is killed here leaves files missing, and so the next one tidies up.
+            before = read_note(entry)
+            if (grown := _grown(before, note)) != before:
+                write_note(entry, grown)
+            for file in files:
+                _make_subfolder(entry, file)
+                data.rename(file.name, entry, file.name)
+            for name in {file.folder for file in files}:
+                (entry.folder(name) if name else entry).sync()
+            _link_missing(entry, source, origin_at(note.source))
+        discard_copy(root, source.key)
+    return entry, done.copied
+
+
+def _reserve(
+    root: Root, source: Source, entry: Folder | None, missing: Sequence[SourceFile], options: StageOptions
+) -> tuple[list[SourceFile], list[Path]]:
+    """Makes room for the missing files, or for as many as possible, and reserves it.
+
+    Returns:
+        The files that there is room for, and the strays in the root.
+    """
+    with Backing() as backing:
+        try:
+            with root.ledger():
+                return _try_to_reserve(root, source, entry, missing, options, backing), root.strays()
+        except NoRoom:
+            # Without the ledger, because a file system that does not answer must not stop other processes.
+            look_at_sources(root, backing)
+        with root.ledger():
+            partial = options.partial and can_link(source)
+            files = _try_to_reserve(root, source, entry, missing, options, backing, partial)
+            return files, root.strays()
+
+
+def _try_to_reserve(
+    root: Root,
+    source: Source,
+    entry: Folder | None,
+    missing: Sequence[SourceFile],
+    options: StageOptions,
+    backing: Backing,
+    partial: bool = False,
+) -> list[SourceFile]:
+    """Reserves room for the missing files, or, with `partial`, for as many as possible. The caller holds the ledger."""
+    found = root.find_copy(source.key)
+    present = 0 if found is None else allocated_bytes(found)
+    overhead = 0 if entry else overhead_bytes(source.manifest)
+    need = overhead + sum(file.allocated for file in missing)
+    what = f"{source.location} takes {size(need)}"
+
+    def measure(usage: Usage, freed: int) -> Room:
+        return room(
+            root.place,
+            budget=options.budget,
+            used=usage.used,
+            promised=usage.promised,
+            reserve=options.reserve,
+            need=need - present,
+            freed=freed,
+        )
+
+    try:
+        room_now = make_room(root, source.key, need - present, measure, backing, all_or_nothing=not partial)
+    except NoRoom as error:
+        otherwise = _STREAM if isinstance(source.location, Url) or options.partial else "stage what fits (`partial`)"
+        raise NoRoom(f"{what}, but {error}; or {otherwise}") from None
+    files = list(_leading(missing, room_now.bytes + present - overhead))
+    if entry is None and len(files) < sum(file.shard is None for file in missing):
+        raise NoRoom(f"{what}, but not even its index fits: {room_now.message}")
+    write_reservation(root.make_copy(source.key), source.location, overhead + sum(file.allocated for file in files))
+    return files
+
+
+def _leading(files: Sequence[SourceFile], room: int) -> Iterable[SourceFile]:
+    """The first files that fit into `room` bytes; a shard is taken with all of its files or not at all."""
+    for _, group in groupby(files, key=lambda file: file.name if file.shard is None else file.shard):
+        together = list(group)
+        room -= sum(file.allocated for file in together)
+        if room < 0:
+            return
+        yield from together
+
+
+def missing_files(entry: Folder, source: Source) -> list[SourceFile]:
+    """The files that are not local in an entry, or have the wrong size."""
+    return [file for file in source.files if not is_local(entry, file)]
+
+
+def has_manifest(entry: Folder, source: Source) -> bool:
+    """True if an entry has its manifest, with the right size: it is none of the files that a source lists."""
+    status = entry.status(MANIFEST)
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == len(source.manifest.dump())
+
+
+def is_local(entry: Folder, file: SourceFile) -> bool:
+    """True if an entry has its own copy of a file, with the right size, rather than a link to the source."""
+    status = entry.status(file.name)
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
+
+
+def _link_missing(entry: Folder, source: Source, origin: Origin) -> None:
+    """Links every file that is not local to the origin. Readers can open every file at any moment."""
+    _remove_temporaries(entry)
+    for file in source.files:
+        found, target = entry.link_target(file.name), origin.link_target(file)
+        if target is not None and ((found is not None and found != target) or entry.status(file.name) is None):
+            _make_subfolder(entry, file)
+            entry.link(file.name, target)
+
+
+def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
+    """The folder in a copy for its data, without what an interrupted copy left and this copy will not finish."""
+    data = folder.own_folder(_DATA)
+    folders = {file.folder for file in files} - {""}
+    wanted = {file.name for file in files}
+    for name in data.names():
+        if name not in folders and name not in wanted:
+            data.remove(name)
+    for name in sorted(folders):
+        if data.has_own_folder(name):
+            for last in data.folder(name).names():
+                if f"{name}/{last}" not in wanted:
+                    data.remove(f"{name}/{last}")
+    return data
+
+
+def _remove_temporaries(entry: Folder) -> None:
+    """Removes what a killed process left of a link or a note that it was writing."""
+    for name in entry.names():
+        if is_temporary(Path(name)):
+            entry.remove(name)
+
+
+def _make_subfolder(entry: Folder, file: SourceFile) -> None:
+    """Makes sure that the subfolder of a file is a folder of this entry."""
+    if file.folder:
+        entry.own_folder(file.folder)
+
+
+def _grown(before: Note | None, now: Note) -> Note:
+    """The note of an entry that got more files: the stamps of the earlier ones remain."""
+    if before is None or before.source != now.source:
+        return now
+    return Note(now.source, {**before.stamps, **now.stamps})
+
+
+def write_manifest(entry: Folder, source: Source) -> None:
+    """Writes the manifest, which makes the folder a dataset."""
+    entry.write(MANIFEST, source.manifest.dump())
+    descriptor = entry.open_file(MANIFEST, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, 0o444)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""The two small documents of staging: where an entry was copied from, and how many bytes a copier has reserved."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from packtrain._core.document import dump_document, read_document
+from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
+from packtrain._core.paths import is_url
+from packtrain._core.typed import is_count
+
+from ..remote.urls import Url
+from .files import Location
+from .folder import Folder
+
+NOTE: Final = "staged.json"
+RESERVATION: Final = "reservation.json"
+_VERSION: Final = 1
+_MOST_BYTES: Final = 64 << 20
+"""Documents that are larger are not read: the note of some 500,000 files."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where an entry was copied from.
+
+    Attributes:
+        source: Where the dataset lies.
+        stamps: Stamps of its files, by name, from before each was read and found to be what was packed (`stamp_of`).
+    """
+
+    source: Location
+    stamps: Mapping[str, str] = field(default_factory=dict)
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """A text that changes whenever the file does, even if somebody sets its times back: that sets its ctime."""
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def write_note(folder: Folder, note: Note) -> None:
+    """Writes into an entry where it was copied from."""
+    body = {"source": str(note.source), "stamps": dict(note.stamps), "created": int(time.time())}
+    _write(folder, NOTE, body)
+
+
+def read_note(folder: Folder) -> Note | None:
+    """Where an entry was copied from; None if there is no sound note."""
+    body = _read(folder, NOTE)
+    source, stamps = _location(body.get("source")), body.get("stamps")
+    if source is None:
+        return None
+    if not isinstance(stamps, dict) or not all(isinstance(stamp, str) for stamp in stamps.values()):
+        stamps = {}
+    return Note(source, stamps)
+
+
+def write_reservation(folder: Folder, source: Location, count: int) -> None:
+    """Reserves `count` bytes on the file system for the copy in `folder`."""
+    _write(folder, RESERVATION, {"source": str(source), "bytes": count})
+
+
+def read_reservation(folder: Folder) -> int:
+    """Bytes reserved for the copy in `folder`; 0 if there is no sound reservation."""
+    count = _read(folder, RESERVATION).get("bytes")
+    return count if is_count(count) else 0
+
+
+def allocated_bytes(folder: Folder) -> int:
+    """Bytes that all files and folders in `folder` take on the file system; files that vanish meanwhile count as 0."""
+    total = 0
+    for _, _, names, descriptor in os.fwalk(".", dir_fd=folder.fileno(), onerror=None):
+        for name in (".", *names):
+            try:
+                total += os.lstat(name, dir_fd=descriptor).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _write(folder: Folder, name: str, body: dict[str, Any]) -> None:
+    folder.write(name, dump_document({"version": _VERSION, **body}))
+
+
+def _read(folder: Folder, name: str) -> dict[str, Any]:
+    path = folder.path / name
+    try:
+        return read_document(folder.read(name, _MOST_BYTES), path, newest=_VERSION)
+    except (OSError, CorruptFile, UnsupportedVersion):
+        return {}
+
+
+def _location(text: object) -> Location | None:
+    """The absolute path or the address that `text` is; None if it is neither."""
+    if not isinstance(text, str):
+        return None
+    try:
+        if is_url(text):
+            return Url.parse(text)
+        return Path(text) if os.fsencode(text).startswith(b"/") and "\0" not in text else None
+    except (UnicodeEncodeError, UsageError):
+        return None

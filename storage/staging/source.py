@@ -1,0 +1,154 @@
+"""A dataset to copy: the files that its manifest names, and the key that identifies their content."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from crc32c import crc32c
+
+from packtrain._core.errors import SourceChanged
+from packtrain._core.manifest import INDEX, PLAN, Manifest
+
+from ..remote.objects import Objects
+from ..remote.urls import Url
+from .files import BLOCK, Location, SourceFile
+from .origin import LocalOrigin, Origin
+
+KEY_DIGITS: Final = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset to be staged.
+
+    Attributes:
+        origin: Where the dataset lies.
+        manifest: The dataset's manifest.
+        key: Key of the content: the first 16 hexadecimal digits of the manifest's SHA-256. It identifies the whole
+            content, because the manifest holds the checksums of all other files.
+        files: All files except the manifest: first those that every reader needs, then shard by shard.
+    """
+
+    origin: Origin
+    manifest: Manifest
+    key: str
+    files: tuple[SourceFile, ...]
+
+    @classmethod
+    def load(cls, location: Location, objects: Objects | None = None) -> Self:
+        """Reads the manifest of the dataset at `location`.
+
+        Args:
+            location: Where it lies.
+            objects: What object stores are read by; None: something new of its own.
+
+        Raises:
+            NotADataset: There is no manifest.
+            UnsupportedVersion: A newer packtrain wrote the manifest.
+            CorruptFile: The manifest is damaged, or plan.json cannot be read.
+            SourceChanged: plan.json is not the plan that the dataset was packed with.
+            RemoteError: The object store does not answer as it should.
+        """
+        origin, manifest = origin_with_manifest(location, objects)
+        return cls(origin, manifest, key_of(manifest), (_plan(origin, manifest), *_files(manifest)))
+
+    @classmethod
+    def without_plan(cls, origin: Origin, manifest: Manifest) -> Self:
+        """The same without plan.json, of which nobody knows the size before it is read: enough to find a copy."""
+        return cls(origin, manifest, key_of(manifest), tuple(_files(manifest)))
+
+    @property
+    def location(self) -> Location:
+        """Where the dataset lies, for messages and notes."""
+        return self.origin.location
+
+    @property
+    def readable_name(self) -> str:
+        """Name of the dataset's folder, for people; the names of its copies begin with it."""
+        return readable_name(self.location)
+
+
+def origin_at(location: Location, objects: Objects | None = None) -> Origin:
+    """The origin at a location; `objects` as for `Source.load`."""
+    if isinstance(location, Path):
+        return LocalOrigin(location)
+    from .remote_origin import RemoteOrigin  # slow: not on the way to a copy of what lies on a disk
+
+    return RemoteOrigin(location, object_store() if objects is None else objects)
+
+
+def origin_with_manifest(location: Location, objects: Objects | None = None) -> tuple[Origin, Manifest]:
+    """The origin of a dataset, and its manifest; raises what `Source.load` raises because of that."""
+    origin = origin_at(location, objects)
+    manifest = origin.manifest()
+    if isinstance(location, Path) and manifest.in_store:
+        from .linked_origin import LinkedOrigin  # slow, as above
+
+        base = Url.parse(str(manifest.base))
+        origin = LinkedOrigin(location, base, object_store() if objects is None else objects)
+    return origin, manifest
+
+
+def object_store(*, patient: bool = False) -> Objects:
+    """A connection to object stores; see `packtrain._storage.remote.client.ObjectStore`."""
+    from ..remote.client import ObjectStore
+
+    return ObjectStore(patient=patient)
+
+
+def readable_name(location: Location) -> str:
+    """Name of a dataset's folder in characters that any file name may have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", location.name).strip("-")[:40] or "dataset"
+
+
+def key_of(manifest: Manifest) -> str:
+    """The key that identifies a dataset's content, as described for `Source.key`."""
+    return hashlib.sha256(manifest.dump()).hexdigest()[:KEY_DIGITS]
+
+
+def overhead_bytes(manifest: Manifest) -> int:
+    """Bytes that an entry takes in addition to `Source.files`: manifest, note, journal of the copy, and folders."""
+    files = 1 + sum(1 for _ in manifest.files()) + len(manifest.columns)
+    notes = 64 * (manifest.bytes // (1 << 20)) + 320 * files
+    return -(-(len(manifest.dump()) + notes) // BLOCK) * BLOCK + 8 * BLOCK
+
+
+def plan_of(origin: Origin, manifest: Manifest) -> bytes:
+    """Reads the plan that a dataset was packed with; once more if it does not arrive as it was written.
+
+    Raises:
+        SourceChanged: It is another plan.
+        CorruptFile: It cannot be read.
+        RemoteError: The object store does not give it.
+    """
+    for _ in range(2):
+        data = origin.plan()
+        if hashlib.sha256(data).hexdigest() == manifest.plan_sha256:
+            return data
+    raise SourceChanged(
+        f"{origin.location}: {PLAN} is not the plan that the dataset was packed with. Either it was changed, or what "
+        f"holds it returns wrong data: `packtrain verify {origin.location}` lists all damage",
+        file=PLAN,
+    )
+
+
+def _plan(origin: Origin, manifest: Manifest) -> SourceFile:
+    data = plan_of(origin, manifest)
+    return SourceFile(PLAN, len(data), crc32c(data))
+
+
+def _files(manifest: Manifest) -> Iterator[SourceFile]:
+    rejects = manifest.rejects_file
+    yield SourceFile(rejects.name, rejects.bytes, rejects.crc32c)
+    for column in manifest.columns:
+        yield SourceFile(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
+    for number, shard in enumerate(manifest.shards):
+        elsewhere = None if shard.link is None or manifest.base is None else Path(manifest.base, shard.link.path)
+        yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere)
+        for info in shard.sidecars:
+            yield SourceFile(info.name, info.bytes, info.crc32c, number)

@@ -1,0 +1,304 @@
+"""What a process that reads from a cache sees of it: the paths of chunks, which it maps.
+
+A look at a byte of shared memory tells whether a chunk is there. If it is not, the process asks the fetcher
+(`connections`) and waits for the answer, which comes when the chunk is there or cannot be had.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from packtrain._core.errors import CorruptFile, StagingError
+from packtrain._core.manifest import Manifest
+from packtrain._core.opening import open_regular
+from packtrain._core.problems import error_kind
+
+from ..remote.urls import Url
+from ..staging.folder import Folder
+from ..staging.locks import Lease
+from ..staging.root import Root, entry_key
+from ..staging.streams import STREAMED, read_origin
+from .chunks import ChunkTable
+from .connections import Connections, Line
+from .entry import WHOLE, WRONG, Present, chunk_path
+from .policy import Reading
+from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect
+from .starting import BUCKET, digest_of_access
+
+_MOST_ROUNDS: Final = 5
+"""How often a chunk that is there, as the fetcher says, may not be."""
+
+
+class ChunkCache:
+    """The chunks of a remote dataset, in a bounded cache on this machine.
+
+    The cache is not evicted as a whole while this object lives. It pickles as its arguments, and can be used on both
+    sides of a fork.
+
+    Args:
+        entry: Folder of the cache.
+        budget: Bytes that the cache may take.
+        objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
+        check: Whether each record that is read is compared with its checksum. If so, there are also chunks in which a
+            few records are wrong, because the object store has them so; otherwise these are errors.
+        url: Address of the dataset; None: that of the process that opened it last.
+
+    Attributes:
+        entry: Folder of the cache.
+        url: Address of the dataset.
+        budget: Bytes that the cache may take for this process; that of another one may be larger, and counts for all.
+        dataset: The dataset's folder in it, without shards.
+        table: Where records lie in chunks.
+        present: A byte for each chunk, 0 if it is not there; it changes as chunks come and go.
+
+    Raises:
+        StagingError: The cache has been evicted.
+        DatasetError: It is damaged.
+    """
+
+    def __init__(
+        self, entry: Path, budget: int, objects: str = BUCKET, check: bool = False, url: Url | None = None
+    ) -> None:
+        self.entry: Final = entry
+        self.budget: Final = budget
+        self.dataset: Final = entry / STREAMED
+        self._check: Final = check
+        root, key = Root.around(entry), entry_key(entry.name)
+        if root is None or key is None:
+            raise StagingError(f"{entry} is not in a folder for staged copies")
+        self._lease: Final = Lease(root, key)
+        if not root.folder.has_own_folder(entry.name):
+            raise StagingError(f"{entry} has been evicted: open the dataset again")
+        url = url or read_origin(Folder.open(entry))
+        if url is None:
+            raise StagingError(f"{entry} does not say what it is a cache of: evict it, and open the dataset again")
+        self.url: Final[Url] = url
+        self._arguments: Final = entry, budget, objects, check, url
+        self.table: Final = ChunkTable.load(entry, Manifest.load(self.dataset))
+        self._known: Final = Present(entry, len(self.table))
+        self.present: Final = self._known.bytes
+        self._connections: Final = Connections(entry, url, partial(_hello, url, budget, check), objects)
+
+    def __reduce__(self) -> tuple[Callable[..., ChunkCache], tuple[Path, int, str, bool, Url]]:
+        return type(self), self._arguments
+
+    @property
+    def complete(self) -> bool:
+        """True if all chunks are there."""
+        return bool(np.frombuffer(self.present, np.uint8).all())
+
+    def path(self, chunk: int, timeout: float | None = None) -> Path:
+        """The file of a chunk, which may go again at any time: `open` makes sure that its bytes stay.
+
+        Args:
+            chunk: Its number.
+            timeout: Seconds to wait for it at most; None: as long as it takes.
+
+        Raises:
+            RemoteError: It cannot be fetched, or not in that time.
+            CorruptRecord: The object store gives something else than was packed.
+            NoRoom: There is no room for it.
+        """
+        if self.present[chunk] not in ((WHOLE, WRONG) if self._check else (WHOLE,)):
+            with self._connections.ticket(Ask(chunk), timeout):
+                pass
+        return chunk_path(self.entry, chunk, self.present[chunk])
+
+    def open(self, chunk: int, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
+        """Opens the file of a chunk. Returns the descriptor, which belongs to the caller.
+
+        The descriptor holds a lock, which lasts until it and all maps made with it are closed. Until then the bytes of
+        the chunk are there and count in the budget, so let go of chunks that are not `present` any more.
+
+        Args:
+            chunk: Its number.
+            timeout: As for `path`.
+            meanwhile: Called again and again while this waits. Room may have to be made for the chunk, so it lets go
+                of chunks that are not `present` any more.
+
+        Raises:
+            StagingError: The cache has been removed, or somebody keeps changing what is in it.
+            RemoteError: As `path`, which says what else.
+        """
+        if (found := self._try_open(chunk)) is not None:
+            return found
+        requests: list[Ask | Suspect] = [Ask(chunk), *[Suspect(chunk)] * _MOST_ROUNDS]
+        for request in requests:
+            with self._connections.ticket(request, timeout, meanwhile):
+                if (found := self._try_open(chunk)) is not None:
+                    return found
+            # The fetcher says that it is there, but it is not what was packed. Or that is another cache's fetcher.
+            self._known.check()
+        raise StagingError(
+            f"the file of chunk {chunk} in {self.entry} is damaged or removed again and again: find out who changes "
+            "what is in there"
+        )
+
+    def damaged(self, chunk: int, timeout: float | None = None) -> None:
+        """Has the file of a chunk checked, and fetched again if it is not what was packed.
+
+        Args: As for `path`.
+
+        Raises: As `path`.
+        """
+        with self._connections.ticket(Suspect(chunk), timeout):
+            pass
+
+    def ahead(self, chunks: Iterable[int]) -> None:
+        """Asks for chunks that will be needed soon, without waiting. Only those come for which there is free room."""
+        missing = [chunk for chunk in chunks if not self.present[chunk]]
+        if missing:
+            self._connections.say(Ahead(tuple(missing)))
+
+    def register(
+        self,
+        job_id: str,
+        rank: int,
+        world_size: int,
+        batch_size: int,
+        lanes: int,
+        window: int,
+        keys: tuple[int, ...],
+        consumed: int = 0,
+    ) -> Job:
+        """Says that a rank goes through the dataset in a `ChunkOrder`, so that its chunks come before it needs them.
+
+        Args:
+            job_id: A name for the job, for messages.
+            rank: The number of the rank.
+            world_size: Number of ranks.
+            batch_size: Records that each rank takes in a step.
+            lanes: Lanes of the order.
+            window: Window of the order.
+            keys: Keys of this epoch and, if there is one, of the next.
+            consumed: Positions of this epoch that all ranks have used up.
+
+        Raises:
+            UsageError: The budget is too small; the message names the one that would do.
+        """
+        return Job(self._connections, job_id, Reading(rank, world_size, batch_size, lanes, window, keys, consumed))
+
+    def fill(self) -> Filling:
+        """Has all chunks fetched, in the order of their places, as long as the result is open."""
+        return Filling(self._connections)
+
+    def state(self) -> dict[str, Any]:
+        """Figures of the fetcher."""
+        return self._connections.asked(State(), None)
+
+    def close(self) -> None:
+        """Ends the connections. They are made again if they are needed."""
+        self._connections.close()
+
+    def _try_open(self, chunk: int) -> int | None:
+        state = self.present[chunk]
+        if not state or (state == WRONG and not self._check):
+            return None
+        try:
+            descriptor = open_regular(chunk_path(self.entry, chunk, state), follow=False)
+        except OSError as error:
+            if error_kind(error) is CorruptFile:
+                # There is none, or what has its name is no file.
+                return None
+            raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            # Looked at while the lock is held: a chunk that goes from here on counts until the lock is free.
+            # One that went before may have come again meanwhile; then this is the old file, which has no name.
+            status = os.fstat(descriptor)
+            if self.present[chunk] == state and status.st_nlink and status.st_size == self.table.bytes[chunk]:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+
+class Job:
+    """A rank of a job, as the fetcher knows it. It is forgotten when this is closed, or when its process ends.
+
+    Args:
+        connections: Those of the cache.
+        job_id: A name for the job.
+        reading: Where the rank is.
+    """
+
+    def __init__(self, connections: Connections, job_id: str, reading: Reading) -> None:
+        self._connections = connections
+        self._id = job_id
+        self._reading = reading
+        self._line: Line | None = None
+        self._say_first()
+
+    def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
+        """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.
+
+        Args:
+            keys: Keys of this epoch and, if there is one, of the next.
+            consumed: Positions of this epoch that all ranks have used up.
+            in_flight: Positions after these that are being worked on.
+
+        Raises:
+            RemoteError: The fetcher has died, and no other can be started.
+        """
+        before = self._reading
+        self._reading = Reading(
+            before.rank, before.world_size, before.batch_size, before.lanes, before.window, keys, consumed, in_flight
+        )
+        if self._line is not None and not self._line.closed:
+            try:
+                self._line.send(self._message())
+                return
+            except OSError:
+                self._line.close()
+        self._say_first()
+
+    def close(self) -> None:
+        """Forgets the rank."""
+        if self._line is not None:
+            self._line.close()
+
+    def _message(self) -> Read:
+        return Read(self._id, self._reading)
+
+    def _say_first(self) -> None:
+        self._line = self._connections.kept(self._message())
+
+
+class Filling:
+    """The wish for all chunks. It ends when this is closed, or with its process.
+
+    Args:
+        connections: Those of the cache.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._line = connections.kept(Fill())
+
+    def renew(self) -> None:
+        """Says it again if the fetcher has died."""
+        try:
+            if not self._line.closed:
+                self._line.send(Fill())
+                return
+        except OSError:
+            self._line.close()
+        self._line = self._connections.kept(Fill())
+
+    def close(self) -> None:
+        """Ends the wish."""
+        self._line.close()
+
+
+def _hello(url: Url, budget: int, check: bool) -> Hello:
+    # The environment may have changed since the last connection.
+    return Hello(budget, check, digest_of_access(url))

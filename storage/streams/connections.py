@@ -1,0 +1,327 @@
+"""A process's connections to the fetcher of a cache.
+
+*Who starts a dead fetcher.* Whoever notices: a process that asks, whose connection ends, or a rank that says where it
+is. It takes ``fetcher.start``, so that only one process does. Then all say again what they want, since the fetcher
+knows nothing but what its clients tell.
+
+*Forks.* Connections belong to the process that made them. A forked process closes its copies, so that the fetcher
+notices when the parent dies, and makes its own when it needs one. Threads that wait at the same time have a connection
+each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError, StagingError
+from packtrain._core.errors_as_json import error_from_json
+from packtrain._core.files import file_errors
+from packtrain._core.locks import Lock, lock_holders
+
+from ..remote.urls import Url
+from ..staging.folder import Folder
+from ..staging.streams import read_origin, write_origin
+from .entry import LOCK, START, address, peer
+from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
+from .starting import START_SECONDS, NotBegun, last_words, start_fetcher
+
+_LOOK_SECONDS: Final = 0.2
+"""How often who waits is asked to let go of what has gone."""
+_PING_SECONDS: Final = 5.0
+_SILENT_SECONDS: Final = 30.0
+"""A fetcher that does not even answer a ping for so long hangs."""
+_MOST_DEATHS: Final = 5
+"""How often a fetcher may die over one question."""
+_PAUSE_SECONDS: Final = 0.05
+_TIMEVAL: Final = struct.Struct("@ll")
+_open: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+class Connections:
+    """This process's connections to a fetcher, which is started if there is none.
+
+    Args:
+        entry: Folder of the cache.
+        url: Address of the dataset, from which a fetcher that is started here fetches.
+        hello: Makes what each connection begins with.
+        objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
+    """
+
+    def __init__(self, entry: Path, url: Url, hello: Callable[[], Hello], objects: str) -> None:
+        self._entry = entry
+        self._url = url
+        self._hello = hello
+        self._objects = objects
+        self._idle = list[Line]()
+        self._all: weakref.WeakSet[Line] = weakref.WeakSet()
+        _open.add(self)
+
+    @contextmanager
+    def ticket(
+        self, request: Ask | Suspect, timeout: float | None, meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        """Asks for a chunk, and makes sure that it does not go as long as the context lasts.
+
+        Args:
+            request: The question.
+            timeout: Seconds to wait at most.
+            meanwhile: Called again and again until the answer comes.
+        """
+        line = self._ask(request, timeout, meanwhile)[0]
+        try:
+            yield
+        finally:
+            try:
+                line.send(Done())
+                self._idle.append(line)
+            except OSError:
+                line.close()
+
+    def asked(self, request: Request, timeout: float | None) -> dict[str, Any]:
+        """The answer to a question."""
+        line, answer = self._ask(request, timeout)
+        self._idle.append(line)
+        return answer
+
+    def say(self, request: Request) -> None:
+        """Says something to which there is no answer."""
+        line = self._line()
+        try:
+            line.send(request)
+        except OSError:
+            line.close()
+        else:
+            self._idle.append(line)
+
+    def kept(self, request: Request) -> Line:
+        """A connection for what lasts as long as that, after the answer to the first message."""
+        return self._ask(request, None)[0]
+
+    def close(self) -> None:
+        """Closes all connections that nobody uses."""
+        for line in self._taken():
+            line.close()
+
+    def forked(self) -> None:
+        """Closes this process's copies of its parent's connections."""
+        for line in list(self._all):
+            line.close()
+        self._idle = []
+        self._all = weakref.WeakSet()
+
+    def _ask(
+        self, request: Request, timeout: float | None, meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[Line, dict[str, Any]]:
+        until = None if timeout is None else time.monotonic() + timeout
+        refused = False
+        for death in range(_MOST_DEATHS):
+            line = self._line()
+            try:
+                return line, line.ask(request, until, meanwhile)
+            except (Denied, NotThere):
+                # The fetcher has credentials and address of the process that started it. It makes way for one with
+                # those of this process if a new connection brings others.
+                line.close()
+                self.close()
+                if refused:
+                    raise
+                refused = True
+            except (OSError, EOFError) as error:
+                line.close()
+                # All others are as dead as this one.
+                self.close()
+                if death == _MOST_DEATHS - 1:
+                    last = last_words(self._entry)
+                    raise RemoteError(
+                        f"the fetcher of {self._entry} has died {_MOST_DEATHS} times in a row. {last}"
+                    ) from error
+            except BaseException as error:
+                if isinstance(error, PacktrainError) and not line.closed:
+                    self._idle.append(line)
+                else:
+                    line.close()
+                raise
+        raise AssertionError
+
+    def _taken(self) -> list[Line]:
+        taken = list[Line]()
+        with suppress(IndexError):
+            while True:
+                taken.append(self._idle.pop())
+        return taken
+
+    def _line(self) -> Line:
+        with suppress(IndexError):
+            return self._idle.pop()
+        until, deaths = time.monotonic() + START_SECONDS, 0
+        while time.monotonic() < until:
+            try:
+                line = self._connected() or self._started()
+            except NotBegun as error:
+                deaths += 1
+                if deaths == _MOST_DEATHS or time.monotonic() >= until:
+                    raise RemoteError(str(error)) from None
+                continue
+            if line is not None:
+                return line
+        raise RemoteError(f"there is no fetcher for {self._entry}, and none stays. {last_words(self._entry)}")
+
+    def _connected(self) -> Line | None:
+        """A connection to the fetcher; None if there is none."""
+        line = Line(self._entry)
+        # Now, since this process may be forked at any time.
+        self._all.add(line)
+        try:
+            line.connect()
+            line.ask(self._hello(), None)
+        except (FileNotFoundError, ConnectionError, EOFError):
+            line.close()
+            return None
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _started(self) -> Line | None:
+        """A connection to a fetcher that this process has started, or that another has just started."""
+        if not self._entry.is_dir():
+            raise StagingError(f"somebody has removed {self._entry}: open the dataset again")
+        with file_errors(self._entry, StagingError, verb="start a fetcher in"), Lock(self._entry / START):
+            if (line := self._connected()) is not None:
+                return line
+            # Copies of a dataset share a cache: the last process that opened one may have had another address.
+            name_origin(self._entry, self._url)
+            answer = start_fetcher(self._entry, self._objects)
+            if "error" in answer:
+                raise error_from_json(answer)
+            if "busy" in answer:
+                # One that is about to end, or that somebody has just killed.
+                time.sleep(_PAUSE_SECONDS)
+            return self._connected()
+
+
+def name_origin(entry: Path, url: Url) -> None:
+    """Says in the entry of a cache from which address the next fetcher fetches."""
+    folder = Folder.open(entry)
+    if read_origin(folder) != url:
+        write_origin(folder, url)
+
+
+class Line:
+    """A connection to a fetcher."""
+
+    def __init__(self, entry: Path) -> None:
+        self._entry = entry
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._end = weakref.finalize(self, self._socket.close)
+        self._received = Lines()
+
+    @property
+    def closed(self) -> bool:
+        """True once it is closed."""
+        return not self._end.alive
+
+    def connect(self) -> None:
+        """Connects.
+
+        Raises:
+            RemoteError: The fetcher takes no connection, or belongs to somebody else.
+            OSError: There is none.
+        """
+        # Not settimeout: a socket with a time limit does not wait at all if too many others wait to be accepted.
+        limit = _TIMEVAL.pack(int(_SILENT_SECONDS), int(_SILENT_SECONDS % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            with address(self._entry) as where:
+                self._socket.connect(where)
+        except BlockingIOError:
+            raise self._silence(lock_holders((self._entry / LOCK).stat()), _SILENT_SECONDS) from None
+        if peer(self._socket)[1] != os.geteuid():
+            raise RemoteError(f"the fetcher of {self._entry} belongs to somebody else: find out who started it")
+
+    def send(self, request: Request) -> None:
+        """Sends a request."""
+        self._socket.settimeout(_SILENT_SECONDS)
+        self._socket.sendall(request_line(request))
+
+    def ask(
+        self, request: Request, until: float | None, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
+        """Sends a question and waits for its answer.
+
+        Raises:
+            PacktrainError: The answer is an error; or it has not come in time, and this is closed.
+            EOFError: The fetcher has ended.
+            OSError: It has ended.
+        """
+        self.send(request)
+        heard = pinged = time.monotonic()
+        while True:
+            meanwhile()
+            now = time.monotonic()
+            if until is not None and now >= until:
+                said = request_line(request).decode().strip()
+                self.close()
+                raise RemoteError(
+                    f"the fetcher of {self._entry} has not answered in time ({said}): ask again, or wait longer. "
+                    f"{last_words(self._entry)}"
+                )
+            answer = self._next(_LOOK_SECONDS if until is None else min(_LOOK_SECONDS, until - now))
+            if answer is None:
+                silent = time.monotonic() - heard
+                if silent > _SILENT_SECONDS:
+                    raise self._silence(peer(self._socket)[:1], silent)
+                if now - pinged > _PING_SECONDS:
+                    pinged = now
+                    self.send(Ping())
+                continue
+            heard = time.monotonic()
+            if "pong" in answer or "gone" in answer:
+                continue
+            if "error" in answer:
+                raise error_from_json(answer)
+            return answer
+
+    def close(self) -> None:
+        """Closes it."""
+        self._end()
+
+    def _silence(self, pids: tuple[int, ...], seconds: float) -> RemoteError:
+        """Closes the connection, over which an answer may still come. Returns the error."""
+        self.close()
+        who = f" (process {', '.join(map(str, pids))})" if pids else ""
+        return RemoteError(
+            f"the fetcher of {self._entry}{who} has not said anything for {seconds:.0f} s. If it hangs, end it; the "
+            "next process that needs it starts another"
+        )
+
+    def _next(self, seconds: float) -> dict[str, Any] | None:
+        """The next message; None if none comes in time."""
+        while (line := self._received.next()) is None:
+            self._socket.settimeout(max(seconds, 0.001))
+            try:
+                data = self._socket.recv(1 << 16)
+            except TimeoutError:
+                return None
+            if not data:
+                raise EOFError
+            self._received.add(data)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def _forked() -> None:
+    for connections in list(_open):
+        connections.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,45 @@
+"""What is given back to the system, and when the program's own limits are left alone."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from packtrain._extras.train_val import memory
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What the C library is asked for."""
+    calls: list[tuple[int, ...]] = []
+    library = SimpleNamespace(mallopt=lambda *each: calls.append(each), malloc_trim=lambda *each: calls.append(each))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    return calls
+
+
+def test_what_the_allocator_keeps_is_limited(asked: list[Any]) -> None:
+    memory.limit()
+    assert asked == [(-1, 8 << 20), (-3, 1 << 20)]
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_limits_of_the_program_stay(asked: list[Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    memory.limit()
+    assert asked == []
+
+
+def test_free_memory_is_given_back(asked: list[Any]) -> None:
+    memory.give_back(dali=False)
+    assert asked == [(0,)]
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    memory.limit()
+    memory.give_back(dali=False)

@@ -1,0 +1,131 @@
+"""Laws of what is found beside packtrain's own decoders. The GPU is a fake; DALI is tried where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.support import image_set, packed
+
+from packtrain._codec.pillow import open_image
+from packtrain._core.errors import LoaderError, MissingDependency
+from packtrain._core.options import StoreOptions
+from packtrain._extras.tuning import bench, gpu
+from packtrain._extras.tuning.bench import Bench
+from packtrain._extras.tuning.gpu import TrialFacts, find_dali, find_gpu, has_gpu
+from packtrain._extras.tuning.options import TuneOptions
+from packtrain._readers.loader import cuda_decoder
+
+
+def pixels(picture: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.array(open_image(memoryview(picture)).convert("RGB")))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[bytes], Any]], None]:
+    """Makes this machine one with a GPU, on which a function decodes."""
+
+    def install(decode: Callable[[bytes], Any]) -> None:
+        decoder = SimpleNamespace(decode=lambda data: [decode(each) for each in data])
+        found = SimpleNamespace(module="fake.codec", version=lambda: "1.2", make=lambda device: decoder)
+        monkeypatch.setattr(gpu, "has_gpu", lambda: True)
+        monkeypatch.setattr(cuda_decoder, "library", lambda: found)
+
+    return install
+
+
+def test_without_a_driver_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_DRIVERS", ("/surely/not/there",))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("torch was asked"))
+    assert not has_gpu() and find_gpu() is None
+
+
+def test_with_a_driver_torch_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "_DRIVERS", (str(tmp_path),))
+    for answer in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda answer=answer: answer)
+        assert has_gpu() is answer
+
+
+def test_the_pixels_are_compared(fake: Callable[..., None]) -> None:
+    fake(pixels)
+    assert find_gpu() == TrialFacts("fake.codec 1.2", 0, None)
+
+    def brighter(picture: bytes) -> torch.Tensor:
+        found = pixels(picture)
+        found[5, 7, 1] += 3 if found[5, 7, 1] < 200 else -3
+        return found
+
+    fake(brighter)
+    assert find_gpu() == TrialFacts("fake.codec 1.2", 3, None)
+    fake(lambda picture: pixels(picture)[1:])
+    found = find_gpu()
+    assert found is not None and found.deviation is None and "shape" in str(found.problem)
+
+
+def test_what_fails_is_said(fake: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(picture: bytes) -> None:
+        raise LoaderError("out of memory")
+
+    fake(fail)
+    assert find_gpu() == TrialFacts("fake.codec 1.2", None, "out of memory")
+    fake(lambda picture: None)
+    assert find_gpu() == TrialFacts("fake.codec 1.2", None, "it refused an ordinary JPEG")
+
+    def missing() -> None:
+        raise MissingDependency("pip install it")
+
+    monkeypatch.setattr(cuda_decoder, "library", missing)
+    assert find_gpu() == TrialFacts(None, None, "pip install it")
+
+
+def test_dali_is_tried_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_dali()
+    if found is None:
+        assert find_spec("nvidia") is None or find_spec("nvidia.dali") is None
+    else:
+        assert found.problem is None and found.deviation is not None and found.deviation <= 8
+    monkeypatch.setattr(gpu, "_version", lambda name: "2.4.0" if name.endswith("120") else None)
+    monkeypatch.setattr(gpu, "_dali_pixels", lambda picture: pixels(picture).numpy())
+    assert find_dali() == TrialFacts("DALI 2.4.0", 0, None)
+
+
+class TestTune:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return packed(image_set(tmp_path / "images"), tmp_path / "out", "tar", store=StoreOptions("crop-ready"))
+
+    @pytest.fixture(autouse=True)
+    def a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bench, "has_gpu", lambda: True)
+        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts("fake.codec 1.2", 3, None))
+
+    def test_the_gpu_is_tried_last(self, folder: Path) -> None:
+        assert Bench(folder, TuneOptions("rrc20")).target.decoders[-1] == "cuda"
+
+    @pytest.mark.parametrize("name", [None, "fake.codec 1.2"])
+    def test_not_where_it_does_not_decode(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+    ) -> None:
+        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts(name, None, "libnvjpeg.so.12 is missing"))
+        target = Bench(folder, TuneOptions("rrc20")).target
+        assert "cuda" not in target.decoders and target.excluded["cuda"] == "libnvjpeg.so.12 is missing"
+
+    def test_not_with_a_transform_of_pixels(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "my_blur_of_gpu.py").write_text("def blur(image):\n    return image.resize((8, 8))\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        target = Bench(folder, TuneOptions("my_blur_of_gpu:blur")).target
+        assert "cuda" not in target.decoders and target.excluded["cuda"]
+
+    def test_not_of_raw_images(self, tmp_path: Path) -> None:
+        store = StoreOptions("raw", resize="24x24")
+        raw = packed(image_set(tmp_path / "images"), tmp_path / "raw", "tar", store=store)
+        assert Bench(raw, TuneOptions("none", 4)).target.decoders == ("auto",)

@@ -1,0 +1,245 @@
+"""Credentials, keys and queries of addresses appear in no message, log or repr, whatever goes wrong."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from helpers.objects.faults import Fault, Reset, Rule, Status, Truncate
+from helpers.objects.proxy import Proxy
+from helpers.objects.servers import KEY_ID, SECRET, Server
+from helpers.support import require_module
+
+from packtrain._core.errors import Denied, NotThere, RemoteError, UsageError
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.refusals import refusal
+from packtrain._storage.remote.urls import Url
+
+WRONG = "V3JvbmcgZHVtbXkgc2VjcmV0IG9mIHRoZSB0ZXN0cywgOTg3NjU0MzIx"
+SECRETS = (SECRET, WRONG, KEY_ID, "sig=" + WRONG, "Signature=", "versionid=")
+
+_STATUS = "Server returned non-2xx status code: {} Reason"
+TELLING = Status(400, f"The key {KEY_ID} and the signature {WRONG} are not what they should be.")
+"""An answer that repeats what it was sent, as stores do."""
+
+
+def asked(objects: Objects, url: Url, file: Path) -> Iterator[Callable[[], object]]:
+    """Every member that reaches the store."""
+    yield lambda: objects.size(url)
+    yield lambda: objects.read(url, 100)
+    yield lambda: objects.read_into(url, 0, memoryview(bytearray(10)))
+    yield lambda: objects.checksum(url)
+    yield lambda: list(objects.list(url))
+    yield lambda: objects.write(url, b"data")
+    yield lambda: objects.write(url, b"data", new=True)
+    yield lambda: objects.upload(url, file)
+    yield lambda: objects.remove(url)
+
+
+def all_text(error: BaseException) -> str:
+    """All that a program or a log may show of an error, and of whatever it came from."""
+    chain: list[BaseException] = []
+    rest: list[BaseException | None] = [error]
+    while rest:
+        if (one := rest.pop()) is not None and one not in chain:
+            chain.append(one)
+            rest += [one.__cause__, one.__context__]
+    return "\n".join([*traceback.format_exception(error), *map(str, chain), *map(repr, chain)])
+
+
+def without_secrets(text: str) -> bool:
+    """Whether a text gives nothing away."""
+    return not any(each in text for each in SECRETS)
+
+
+@pytest.fixture(params=["seaweedfs", "azurite"])
+def strict_server(request: pytest.FixtureRequest, started_server: Callable[[str], Server]) -> Server:
+    """A store that checks credentials."""
+    return started_server(request.param)
+
+
+@pytest.mark.complete
+def test_wrong_credentials_are_refused_and_not_shown(
+    objects: Objects,
+    strict_server: Server,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    url = Url.parse(strict_server.fresh()) / "object"
+    strict_server.put(strict_server.key(str(url)), b"0123456789")
+    with strict_server.in_environment():
+        for name in ("AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY"):
+            monkeypatch.setenv(name, WRONG)
+        for ask in asked(objects, url, file):
+            with pytest.raises(Denied, match="does not let these credentials") as caught:
+                ask()
+            assert without_secrets(all_text(caught.value))
+            assert str(url) in str(caught.value)
+    assert without_secrets(repr(objects) + repr(url) + caplog.text + "".join(capfd.readouterr()))
+
+
+@pytest.fixture
+def signed(azure_server: Server, through: Callable[[Server], Proxy], monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    """A proxy in front of a store that is reached with a signature in the query."""
+    between = through(azure_server)
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_USE_EMULATOR"):
+        monkeypatch.delenv(name)
+    account = azure_server.environment["AZURE_STORAGE_ACCOUNT_NAME"]
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{between.port}/{account}")
+    monkeypatch.setenv("AZURE_STORAGE_SAS_KEY", f"sv=2021-08-06&versionid=1&sig={WRONG}")
+    return between
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize(
+    "fault", [TELLING, Reset(0.5), Truncate(0.5, admit=True)], ids=["telling", "reset", "truncated"]
+)
+def test_a_signature_in_the_query_is_not_shown(
+    hasty: Objects, service: ObjectStore, signed: Proxy, fault: Fault, file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    signed.script(Rule(fault, method="", times=None))
+    url = Url.parse("az://bucket/folder/object")
+    both = [*asked(hasty, url, file), *(asked(service, url, file) if fault is TELLING else ())]
+    for ask in both:
+        with pytest.raises(RemoteError) as caught:
+            ask()
+        assert without_secrets(all_text(caught.value))
+    assert without_secrets("".join(capfd.readouterr()))
+
+
+def test_obstore_itself_would_show_it(signed: Proxy) -> None:
+    require_module("obstore")
+    import obstore
+
+    signed.script(Rule(TELLING, method="", times=None))
+    store = obstore.store.from_url("az://bucket", client_options={"allow_http": True})
+    with pytest.raises(Exception, match=WRONG):
+        obstore.get(store, "folder/object")
+
+
+def test_a_configuration_that_cannot_be_understood_is_not_shown(
+    objects: Objects, azure_server: Server, gcs_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for server in (azure_server, gcs_server):
+        with server.in_environment():
+            monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"not base64: {WRONG}")
+            monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", f'{{"private_key": "{WRONG}"')
+            with pytest.raises(RemoteError) as caught:
+                objects.size(Url.parse(server.url) / "object")
+        assert without_secrets(all_text(caught.value))
+
+
+def test_a_reason_that_nobody_foresaw_shows_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", WRONG)
+    error = ValueError(f"bad token {WRONG} in https://store/object?sig={WRONG}\n\nDebug source:\n {SECRET}")
+    assert str(refusal(Url("s3", "bucket", "object"), "read", error)) == (
+        "s3://bucket/object cannot be read: bad token *** in ..."
+    )
+
+
+@pytest.mark.parametrize("answer", ["HTTP error: error sending request", *map(_STATUS.format, (401, 403, 404, 500))])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "http://169.254.169.254/latest/api/token",
+        "http://metadata.google.internal/computeMetadata",
+        "https://sts.eu-west-1.amazonaws.com/?Action=AssumeRoleWithWebIdentity",
+        "http://127.0.0.1:7/credentials",
+    ],
+)
+def test_a_machine_without_credentials_is_told_so(where: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:7/")
+    found = refusal(Url("s3", "bucket", "object"), "read", OSError(f"Error performing PUT {where} - {answer}"))
+    assert type(found) is Denied
+    assert "there are no credentials in the environment" in str(found)
+
+
+def test_what_the_store_itself_does_not_have_is_not_taken_for_missing_credentials() -> None:
+    error = OSError(f"Error performing GET https://s3.amazonaws.com/bucket/sts.1 - {_STATUS.format(404)}")
+    assert type(refusal(Url("s3", "bucket", "sts.1"), "read", error)) is NotThere
+
+
+def test_an_object_that_is_too_short_is_called_so() -> None:
+    found = refusal(Url("s3", "bucket", "object"), "read", OSError(_STATUS.format(416)))
+    assert type(found) is RemoteError and "is shorter than it was" in str(found)
+
+
+def test_credentials_of_which_a_part_is_missing_are_called_so() -> None:
+    found = refusal(Url("s3", "bucket", "object"), "read", ValueError("Generic S3 error: Missing SecretAccessKey"))
+    assert type(found) is Denied and "are not complete" in str(found)
+
+
+def test_expired_credentials_are_asked_for_again(hasty: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    import obstore
+
+    stores = count(1)
+    monkeypatch.setattr(obstore.store, "from_url", lambda base, **_: next(stores))
+
+    def head(store: int, key: str) -> dict[str, int]:
+        if store < valid:
+            raise ValueError(f"{_STATUS.format(400)}: <Error><Code>ExpiredToken</Code><Message>{SECRET}</Message>")
+        return {"size": store}
+
+    monkeypatch.setattr(obstore, "head", head)
+    valid = 2
+    assert hasty.size(Url("s3", "bucket", "object")) == 2
+    valid = 9
+    with pytest.raises(Denied, match="have expired") as caught:
+        hasty.size(Url("s3", "bucket", "object"))
+    assert type(caught.value) is Denied
+    assert without_secrets(all_text(caught.value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"s3://{KEY_ID}:{SECRET}@bucket/object",
+        f"https://user:{SECRET}@host/object",
+        f"https://host/object?Signature={SECRET}",
+        f"https://host/object#{SECRET}",
+        f"ftp://user:{SECRET}@host/object",
+        f"https://user:{SECRET}@host/../object",
+        f"https://host/../object?sig={SECRET}",
+        f"s3:///?sig={SECRET}",
+        f"https://user:{SECRET}/more@host/object",
+        f"https:////user:{SECRET}@host/object",
+        f"s3:////?sig={SECRET}",
+    ],
+)
+def test_an_address_with_credentials_is_refused_without_showing_them(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Url.parse(text)
+    assert without_secrets(all_text(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "chain"),
+    [
+        ("s3://bucket/object", "169.254.169.254/latest/api/token", "AWS_ACCESS_KEY_ID .* AWS_SKIP_SIGNATURE=true"),
+        ("gs://bucket/object", "metadata.google.internal/token", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://bucket/object", "169.254.169.254/metadata/identity/oauth2/token", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+@pytest.mark.parametrize(
+    "answer", ["HTTP error: error sending request", "Server returned non-2xx status code: 403 Forbidden"]
+)
+def test_without_credentials_the_message_says_where_they_were_looked_for(
+    url: str, host: str, chain: str, answer: str
+) -> None:
+    found = refusal(Url.parse(url), "read", OSError(f"Error performing GET http://{host} in 1ms - {answer}"))
+    assert type(found) is Denied
+    assert re.search(
+        f"^{url}: there are no credentials in the environment, .* They are looked for in .*{chain}", str(found)
+    )
+
+
+def test_a_missing_account_is_asked_for() -> None:
+    found = refusal(Url.parse("az://bucket/object"), "read", ValueError("Account must be specified"))
+    assert "set AZURE_STORAGE_ACCOUNT_NAME" in str(found)

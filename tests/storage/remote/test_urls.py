@@ -1,0 +1,76 @@
+"""Addresses of objects: what is read, what is written, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.objects.servers import Server
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtrain._core.errors import UsageError
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import SCHEMES, Url, is_address
+
+PART = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1).filter(
+    lambda part: part not in (".", "..")
+)
+
+
+@given(scheme=st.sampled_from(SCHEMES), parts=st.lists(PART, max_size=4))
+def test_what_is_written_is_read(scheme: str, parts: list[str]) -> None:
+    url = Url(scheme, "bucket.example", "/".join(parts))
+    assert Url.parse(str(url)) == url
+    assert is_address(str(url))
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("s3://bucket", Url("s3", "bucket")),
+        ("S3://Bucket/Key/", Url("s3", "Bucket", "Key")),
+        ("s3:/bucket/through/a/path", Url("s3", "bucket", "through/a/path")),
+        ("gs://bucket/50%20off?", Url("gs", "bucket", "50%20off?")),
+        ("https://host:8080/a%20b/%3F.jpg", Url("https", "host:8080", "a b/?.jpg")),
+        ("http://[::1]:80/object", Url("http", "[::1]:80", "object")),
+    ],
+)
+def test_an_address(text: str, url: Url) -> None:
+    assert Url.parse(text) == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "object",
+        "/s3/object",
+        "file:///object",
+        "s3://",
+        "s3:///",
+        "s3://a bucket/object",
+        "s3://b/../c",
+        "s3://b/c//d",
+        "http://h/%2e%2e/c",
+        "http://host:port/object",
+        "https://?",
+    ],
+)
+def test_what_is_not_an_address(text: str) -> None:
+    with pytest.raises(UsageError):
+        Url.parse(text)
+
+
+def test_folders_and_names() -> None:
+    url = Url.parse("s3://bucket/a/b.tar")
+    assert (url.name, url.parent, url.base) == ("b.tar", Url.parse("s3://bucket/a"), "s3://bucket")
+    assert url.parent.parent == Url.parse("s3://bucket")
+    assert url.parent / "b.tar" == url
+    assert Path(str(url)).name == "b.tar"
+
+
+def test_escapes_of_a_web_address_are_those_of_the_server(objects: Objects, nginx_server: Server) -> None:
+    nginx_server.put("escaped/a b%20c?.jpg", b"data")
+    url = Url.parse(f"{nginx_server.url}/escaped/a%20b%2520c%3F.jpg")
+    assert objects.read(url, 10) == b"data"

@@ -1,0 +1,211 @@
+"""Laws of how much can be staged: the smallest limit counts, and the message says how to get more."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packtrain._core.memory import MemoryLeft
+from packtrain._core.mounts import Mount
+from packtrain._storage.staging.room import Place, Room, remount, room, room_in
+
+GiB = 1 << 30
+DISK = Mount(1, 0, "8:1", Path("/"), Path("/scratch"), "ext4", frozenset())
+SHM = Mount(2, 0, "0:9", Path("/"), Path("/dev/shm"), "tmpfs", frozenset())
+MACHINE = MemoryLeft(300 * GiB, 512 * GiB)
+JOB = MemoryLeft(20 * GiB, 64 * GiB, "/system.slice/slurmstepd.scope/job_7")
+CONTAINER = MemoryLeft(20 * GiB, 64 * GiB, "/")
+
+disk = Place(Path("/scratch/my data"), 1000 * GiB, 400 * GiB, DISK, ())
+shm = Place(Path("/dev/shm"), 256 * GiB, 200 * GiB, SHM, (MACHINE,))
+
+
+def of(
+    place: Place, need: int = 0, *, budget: int | None = None, used: int = 0, promised: int = 0, reserve: int = 0
+) -> Room:
+    return room_in(place, budget=budget, used=used, promised=promised, reserve=reserve, need=need)
+
+
+amounts = st.integers(0, 1 << 40)
+
+
+class TestFigures:
+    @given(
+        amounts, amounts, st.none() | amounts, amounts, amounts, amounts, st.lists(amounts, max_size=3), st.booleans()
+    )
+    def test_it_is_what_the_strictest_leaves(
+        self,
+        total: int,
+        free: int,
+        budget: int | None,
+        used: int,
+        promised: int,
+        reserve: int,
+        memory: list[int],
+        in_memory: bool,
+    ) -> None:
+        lefts = tuple(MemoryLeft(left, left, f"/{number}") for number, left in enumerate(memory)) if in_memory else ()
+        place = Place(Path("/x"), total + 1, free, SHM if in_memory else DISK, lefts)
+        found = of(place, budget=budget, used=used, promised=promised, reserve=reserve)
+        figures = {"file system": free - promised - reserve}
+        if budget is not None:
+            figures["budget"] = budget - used - promised
+        if lefts:
+            figures["cgroup"] = min(memory) - promised - reserve
+        assert found.bytes == min(figures.values()) == figures[found.bound]
+
+    @pytest.mark.parametrize(
+        ("shared", "budget", "bound", "count"),
+        [
+            (0, None, "cgroup", 20),  # written by another job
+            (10, None, "cgroup", 30),
+            (64, None, "cgroup", 50),
+            (64, 60, "budget", 40),
+        ],
+    )
+    def test_what_would_be_if_something_went(self, shared: int, budget: int | None, bound: str, count: int) -> None:
+        """50 GiB are staged, and 30 of them can be evicted; the machine and the file system have 200 GiB or more."""
+        place = replace(shm, memory=(MACHINE, replace(JOB, shared=shared * GiB))).after_freeing(30 * GiB)
+        found = of(place, budget=budget and budget * GiB, used=20 * GiB)
+        assert (found.bound, found.bytes) == (bound, count * GiB)
+
+    @given(amounts, amounts, st.none() | amounts, amounts)
+    def test_what_goes_first_pays_what_is_owed(self, free: int, reserve: int, budget: int | None, freed: int) -> None:
+        """The room may be negative; then that much must be freed before anything can be added."""
+        place = replace(disk, free=free)
+        used = freed + 1000
+        found = of(place.after_freeing(freed), budget=budget, used=used - freed, reserve=reserve)
+        least = min(free + freed - reserve, math.inf if budget is None else budget - 1000)
+        assert found.bytes == least
+
+    @pytest.mark.parametrize(
+        ("place", "budget", "bound", "count"),
+        [
+            (disk, None, "file system", 400),
+            (disk, 100 * GiB, "budget", 100),
+            (shm, None, "file system", 200),
+            (replace(shm, memory=(MemoryLeft(150 * GiB, 512 * GiB), JOB)), None, "cgroup", 20),
+            (replace(shm, memory=(MemoryLeft(10 * GiB, 512 * GiB), JOB)), None, "memory", 10),
+            (replace(disk, memory=()), 1 << 60, "file system", 400),
+        ],
+    )
+    def test_who_limits(self, place: Place, budget: int | None, bound: str, count: int) -> None:
+        found = of(place, budget=budget)
+        assert (found.bound, found.bytes) == (bound, count * GiB)
+
+    def test_a_file_system_without_a_size_does_not_limit(self) -> None:
+        """A ramfs, or a tmpfs with size=0, reports that it has no blocks at all."""
+        assert of(replace(shm, total=0, free=0)).bound == "memory"
+
+    @pytest.mark.parametrize(
+        ("total", "reserve"), [(64 << 20, 4 << 20), (16 * GiB, GiB), (256 * GiB, 2 * GiB), (0, 2 * GiB)]
+    )
+    def test_the_reserve_is_a_sixteenth_at_most_2_gib(self, total: int, reserve: int) -> None:
+        place = replace(disk, total=total, free=total)
+        assert place.reserve == reserve
+        if total:
+            assert room_in(place, budget=None, used=0, promised=0, reserve=None).bytes == total - reserve
+
+
+class TestMessage:
+    def test_budget(self) -> None:
+        found = of(disk, 3 * GiB, budget=10 * GiB, used=7 * GiB, promised=GiB)
+        assert found.message == (
+            "the budget of 10.0 GiB has only 2.0 GiB left (8.0 GiB staged or being copied): raise it (`budget`), or "
+            "make room (`packtrain staged list --to '/scratch/my data'`)"
+        )
+
+    def test_disk(self) -> None:
+        found = of(disk, 500 * GiB, promised=30 * GiB, reserve=2 * GiB)
+        assert found.message == (
+            "/scratch/my data has 400.0 GiB free of 1000.0 GiB; 2.0 GiB must stay free (`reserve`), 30.0 GiB "
+            "promised to other copies: make room there (`packtrain staged list --to '/scratch/my data'`), or use "
+            "another folder (`to`)"
+        )
+
+    def test_a_tmpfs_that_can_be_made_larger(self) -> None:
+        """56 GiB used, 10 promised, 2 for the loader, 220 for this dataset."""
+        found = of(shm, 220 * GiB - 1, promised=10 * GiB, reserve=2 * GiB)
+        assert "administrator: `mount -o remount,size=288G /dev/shm`; container: --shm-size=288g" in found.message
+
+    def test_a_tmpfs_for_which_there_is_no_memory(self) -> None:
+        found = of(replace(shm, memory=(MemoryLeft(210 * GiB, 512 * GiB),)), 220 * GiB)
+        assert found.bound == "file system"
+        assert "remount" not in found.message
+        assert "only 210.0 GiB of memory are left: use a local disk (`to`)" in found.message
+
+    def test_memory(self) -> None:
+        found = of(replace(shm, memory=(MemoryLeft(9 * GiB, 512 * GiB),)), 10 * GiB, reserve=2 * GiB)
+        assert (found.bytes, found.bound) == (7 * GiB, "memory")
+        assert found.message.startswith(
+            "/dev/shm is in memory, and this machine has 9.0 GiB of memory left; 2.0 GiB must stay free"
+        )
+        assert found.message.endswith("or use a local disk (`to`)")
+
+    @pytest.mark.parametrize(
+        ("group", "more"), [(JOB, "(--mem=96G)"), (CONTAINER, "(Slurm --mem=96G, Docker --memory=96g)")]
+    )
+    def test_cgroup(self, group: MemoryLeft, more: str) -> None:
+        """44 GiB are used, 50 are needed, and 2 stay free for the loader."""
+        found = of(replace(shm, memory=(MACHINE, group)), 50 * GiB, reserve=2 * GiB)
+        assert (found.bytes, found.bound) == (18 * GiB, "cgroup")
+        assert f"the limit of cgroup {group.cgroup} (64.0 GiB) leaves 20.0 GiB" in found.message
+        assert more in found.message
+
+    def test_odd_folders_can_be_pasted_into_a_shell(self) -> None:
+        assert remount(Path("/mnt/a b"), GiB) == "mount -o remount,size=1G '/mnt/a b'"
+
+
+class TestThisMachine:
+    def test_a_disk_is_what_df_says(self, tmp_path: Path) -> None:
+        found = room(tmp_path, budget=None, used=0, promised=0, reserve=0)
+        if found.bound == "file system":
+            assert abs(found.bytes - shutil.disk_usage(tmp_path).free) < GiB
+
+    def test_a_budget(self, tmp_path: Path) -> None:
+        assert room(tmp_path, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
+        assert room(tmp_path, budget=4096, used=4000, promised=90, reserve=0, freed=1000).bytes == 1006
+
+    def test_no_such_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            room(tmp_path / "none", budget=None, used=0, promised=0, reserve=None)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a tmpfs of its own")
+    def test_a_small_tmpfs(self, tmp_path: Path) -> None:
+        """Following the advice helps: after the remount, there is room."""
+        code = f"""
+import subprocess
+from pathlib import Path
+from packtrain._storage.staging.room import Place, room
+
+def free():
+    return room(Path({str(tmp_path)!r}), budget=None, used=0, promised=0, reserve=None, need=90 << 20)
+
+assert Place.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
+before = free()
+assert (before.bytes, before.bound) == (60 << 20, "file system"), before
+command = before.message.split("administrator: `")[1].split("`")[0]
+subprocess.run(command, shell=True, check=True)
+assert free().bytes >= 90 << 20
+"""
+        script = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, str(tmp_path), sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+        )
+        if "unshare failed" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+
+    def test_the_default_reserve(self, tmp_path: Path) -> None:
+        assert 0 < Place.inspect(tmp_path).reserve <= 2 * GiB

@@ -1,0 +1,228 @@
+"""Staging from real object stores: what arrives is what was packed, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Shift, Stall, Status, Truncate
+from helpers.objects.proxy import Proxy, proxy
+from helpers.objects.servers import SECRET, Server
+from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pieces_are_noted
+from helpers.support import tree
+from helpers.waiting import wait_until
+
+from packtrain import StageOptions, stage, verify
+from packtrain._readers.dataset.summary import summarise
+from packtrain._storage.remote.urls import Url
+from packtrain.errors import NoRoom, RemoteError, SourceChanged
+from packtrain.staging import entries, evict, repair
+
+MiB = 1 << 20
+BIG = [40 * MiB, 24 * MiB + 5, 3]
+PACKTRAIN = [sys.executable, "-m", "packtrain"]
+
+
+def uploaded(server: Server, dataset: Path, name: str = "a set, ünpacked") -> str:
+    """Puts a dataset into a store; returns its address."""
+    url = f"{server.fresh()}/{name}"
+    for path, data in tree(dataset).items():
+        server.put(f"{server.key(url)}/{path}", data)
+    return url
+
+
+@contextmanager
+def behind(server: Server, *rules: Rule, chances: Chances | None = None) -> Iterator[tuple[Proxy, Server]]:
+    """A proxy that injects faults, in the environment of this process; and the server as it is seen through it."""
+    with proxy(server.port) as between:
+        seen = server.through(between.port)
+        with seen.in_environment():
+            between.script(*rules, chances=chances)
+            yield between, seen
+
+
+def seen_through(url: str, server: Server, seen: Server) -> str:
+    return url.replace(server.url, seen.url)
+
+
+@pytest.fixture(scope="session")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return big_dataset(tmp_path_factory.mktemp("big") / "big", BIG)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_any_store(object_server: Server, dataset: Path, place: Path, partial: bool) -> None:
+    url = uploaded(object_server, dataset)
+    with object_server.in_environment():
+        result = stage(url, StageOptions(to=place, partial=partial))
+        assert_same(result.path, dataset)
+        result.lease.close()
+        assert_tidy(place, result.path)
+        assert [entry.source for entry in entries(place)] == [Url.parse(url)]
+        assert SECRET not in "".join(path.read_text(errors="replace") for path in place.rglob("*.json"))
+        report = verify(url)
+        assert (report.records, report.problems) == (16, ())
+        assert summarise(url).label_counts == summarise(dataset).label_counts
+        assert [entry.path for entry in evict(place)] == [result.path]
+
+
+@pytest.mark.parametrize("name", ["moto_server", "nginx_server"])
+@pytest.mark.complete
+def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Path, place: Path) -> None:
+    server: Server = request.getfixturevalue(name)
+    url = uploaded(server, dataset)
+    kinds = (Status(500), SLOW_DOWN, Reset(), Reset(0.5), Truncate(), Truncate(0))
+    wrong = [Rule(Corrupt(), holds="000001.tar"), Rule(Shift(), holds="000002.tar")]
+    chances = Chances(seed=3, faults=tuple((kind, 0.05) for kind in kinds), method="", most=1)
+    with behind(server, *wrong, chances=chances) as (between, seen):
+        result = stage(seen_through(url, server, seen), place)
+        assert between.traffic().faults > 3
+    assert_same(result.path, dataset)
+    result.lease.close()
+
+
+@pytest.mark.complete
+def test_a_byte_that_is_always_wrong(nginx_server: Server, dataset: Path, place: Path) -> None:
+    url = uploaded(nginx_server, dataset)
+    with behind(nginx_server, Rule(Corrupt(), holds="000002.tar", times=None)) as (between, seen):
+        url = seen_through(url, nginx_server, seen)
+        with pytest.raises(SourceChanged, match=r"000002\.tar is not what was packed: its crc32c"):
+            stage(url, place)
+        (problem,) = [each for each in verify(url).problems if each.row is None]
+        assert problem.file.endswith("000002.tar")
+        between.script()
+        result = stage(url, place)
+    assert_same(result.path, dataset)
+    result.lease.close()
+
+
+@pytest.mark.complete
+def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
+    url = uploaded(moto_server, big)
+    with behind(moto_server) as (between, _):
+        result = stage(url, place)
+        traffic = between.traffic()
+    assert_same(result.path, big)
+    result.lease.close()
+    assert traffic.most_at_once > 4
+    assert len([each for each in traffic.exchanges if each.request.range]) == 5 + 4 + 1 + 1
+    assert traffic.of(".tar", "GET").bytes == sum(BIG)
+
+
+@pytest.mark.complete
+def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> None:
+    url = uploaded(nginx_server, big)
+    kills = random.Random(5)
+    with behind(nginx_server) as (between, seen):
+        url = seen_through(url, nginx_server, seen)
+        between.limit(60 * MiB)
+        command = [*PACKTRAIN, "stage", url, "--to", str(place), "--json"]
+        for _ in range(3):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if not entries(place):
+                until_pieces_are_noted(place)
+            time.sleep(kills.uniform(0, 0.3))
+            process.kill()
+            process.wait()
+        between.limit(None)
+        between.forget()
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        assert between.traffic().of(".tar", "GET").bytes < sum(BIG)
+    report = json.loads(done.stdout)
+    assert report["copied"] < sum(BIG)
+    assert_same(Path(report["path"]), big)
+    assert_tidy(place, Path(report["path"]))
+
+
+@pytest.mark.complete
+def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, place: Path) -> None:
+    url = uploaded(nginx_server, big)
+    with behind(nginx_server) as (between, seen):
+        between.limit(MiB)
+        command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, seen), "--to", str(place)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        children = wait_until(lambda: children_of(process.pid), "it has started processes")
+        process.kill()
+        process.wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"these have ended: {children}")
+
+
+def children_of(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize("command", ["stage", "verify"])
+def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
+    nginx_server: Server, big: Path, place: Path, command: str
+) -> None:
+    url = uploaded(nginx_server, big)
+    options = ["--to", str(place)] if command == "stage" else ["--workers", "1"]
+    with behind(nginx_server, Rule(Stall(600), holds=".tar", times=None)) as (between, seen):
+        words = [*PACKTRAIN, command, seen_through(url, nginx_server, seen), *options]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        # The proxy tells only of answers; the stalled requests follow those about sizes.
+        wait_until(lambda: between.traffic().of(".tar", "HEAD").exchanges, "sizes are asked for")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
+@pytest.mark.complete
+def test_a_store_that_is_gone(nginx_server: Server, dataset: Path, datasets: tuple[Path, ...], place: Path) -> None:
+    url = uploaded(nginx_server, dataset)
+    with behind(nginx_server) as (_, seen):
+        url = seen_through(url, nginx_server, seen)
+        result = stage(url, place)
+        result.lease.close()
+        (entry,) = entries(place)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        stage(url, place)
+    with pytest.raises(NoRoom, match=r"may be the only copy: its source .* cannot be looked at"):
+        stage(datasets[1], StageOptions(to=place, budget=entry.bytes + 40_960))
+    assert_same(result.path, dataset)
+
+
+@pytest.mark.complete
+def test_repair(moto_server: Server, dataset: Path, place: Path) -> None:
+    url = uploaded(moto_server, dataset)
+    with moto_server.in_environment():
+        result = stage(url, place)
+        shard = next(iter(sorted(result.path.glob("*.tar"))))
+        shard.chmod(0o600)
+        os.truncate(shard, 10)
+        assert repair(place, result.id).files == (shard.name,)
+    assert_same(result.path, dataset)
+    result.lease.close()
+
+
+@pytest.mark.complete
+def test_the_commands(moto_server: Server, dataset: Path, place: Path) -> None:
+    url = uploaded(moto_server, dataset)
+    with moto_server.in_environment():
+        done = {
+            name: subprocess.run([*PACKTRAIN, name, url, *rest], capture_output=True, text=True, check=True)
+            for name, rest in (("info", ()), ("verify", ("--decode",)), ("stage", ("--to", str(place))))
+        }
+        assert f"{url} (tar)" in done["info"].stdout
+        assert f"{url}: 16 records in 4 shard(s) checked and decoded: no problems" in done["verify"].stdout
+        path = Path(done["stage"].stdout.removesuffix("\n"))
+        assert_same(path, dataset)
+        listed = subprocess.run([*PACKTRAIN, "staged", "list", "--to", str(place), "--json"], capture_output=True)
+        assert [entry["source"] for entry in json.loads(listed.stdout)["entries"]] == [url]
+        evicted = [*PACKTRAIN, "staged", "evict", "--force", url, "--to", str(place)]
+        assert f"{path.name}: evicted" in subprocess.run(evicted, capture_output=True, text=True, check=True).stdout
+        for run in done.values():
+            assert SECRET not in run.stdout + run.stderr

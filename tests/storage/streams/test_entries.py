@@ -1,0 +1,157 @@
+"""Laws of caches as entries of a staging root: counted, listed, kept while they are used, evicted as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.staging.laws import packed_pictures
+from helpers.streaming import URL, MiB, Remote, fetcher_pid, read, taken, write_plain
+from helpers.waiting import wait_until
+
+from packtrain import StageOptions, open_dataset, stage
+from packtrain._storage.streams.client import ChunkCache
+from packtrain.errors import Leased, NoRoom, NotADataset, SourceChanged, StagingError
+from packtrain.staging import entries, evict, pin, repair, strays
+
+
+def released(cache: ChunkCache) -> None:
+    """Ends a cache and its fetcher, and so the leases on it."""
+    pid = fetcher_pid(cache)
+    cache.close()
+    cache._lease.close()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(entry.leased for entry in entries(cache.entry.parents[1])), "nobody leases them")
+
+
+class TestListed:
+    def test_what_it_takes_and_may_take(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB] * 20])
+        cache = remote.open(25 * MiB)
+        read(cache, 0)
+        (entry,) = entries(remote.place)
+        assert entry.state == "stream" and entry.finished and entry.leased
+        assert entry.path == cache.entry and entry.source == URL
+        assert entry.bytes >= taken(cache.entry) - 4096 and entry.bytes + entry.reserved == 25 * MiB
+        assert strays(remote.place) == []
+        released(cache)
+        (entry,) = entries(remote.place)
+        assert entry.reserved == 0 and not entry.leased
+
+    def test_the_command_lists_it(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        remote.open(50 * MiB)
+        command = [sys.executable, "-m", "packtrain", "staged", "list", "--to", str(remote.place)]
+        assert " stream " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
+        (entry,) = json.loads(found)["entries"]
+        assert entry["source"] == str(URL) and entry["state"] == "stream"
+
+    def test_a_copy_of_the_same_dataset_is_another_entry(self, remote: Remote, tmp_path: Path) -> None:
+        packed_pictures(remote.dataset, 0)
+        cache = remote.open(50 * MiB)
+        staged = stage(remote.dataset, StageOptions(to=remote.place))
+        assert {entry.state for entry in entries(remote.place)} == {"stream", "complete"}
+        assert staged.path != cache.entry
+        assert stage(remote.dataset, StageOptions(to=remote.place)).copied == 0
+        staged.lease.close()
+        assert [entry.state for entry in evict(remote.place)] == ["complete"]
+
+
+class TestEvicted:
+    def test_not_while_it_is_used(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        cache = remote.open(50 * MiB)
+        with pytest.raises(Leased):
+            evict(remote.place, [cache.entry.name])
+        assert evict(remote.place) == []
+        assert read(cache, 0) == remote.expected(cache, 0)
+        released(cache)
+        pin(remote.place, cache.entry.name)
+        assert evict(remote.place) == []
+        pin(remote.place, cache.entry.name, False)
+        assert [entry.path for entry in evict(remote.place)] == [cache.entry]
+        assert not cache.entry.exists()
+        with pytest.raises(StagingError, match="evicted"):
+            ChunkCache(*cache.__reduce__()[1])
+
+    def test_it_makes_room_for_a_copy(self, remote: Remote, tmp_path: Path) -> None:
+        write_plain(remote.dataset, [[MiB] * 3])
+        cache = remote.open(50 * MiB)
+        read(cache, 0)
+        released(cache)
+        copied = packed_pictures(tmp_path / "set", 0)
+        stage(copied, StageOptions(to=remote.place, budget=taken(copied) + MiB // 2))
+        assert [entry.state for entry in entries(remote.place)] == ["complete"]
+
+    def test_nobody_repairs_it(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        cache = remote.open(50 * MiB)
+        with pytest.raises(StagingError, match="is a cache of s3://bucket/set"):
+            repair(remote.place, cache.entry.name)
+
+
+class TestOpened:
+    def test_the_next_one_finds_it(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB] * 3])
+        cache = remote.open(50 * MiB)
+        data = read(cache, 0)
+        released(cache)
+        reads = remote.store.reads()
+        again = remote.open(50 * MiB)
+        assert again.entry == cache.entry and read(again, 0) == data
+        assert remote.store.reads() == reads
+
+    def test_another_content_is_another_cache(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        first = remote.open(50 * MiB)
+        for path in sorted(remote.dataset.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        remote.dataset.rmdir()
+        write_plain(remote.dataset, [[MiB]], seed=1)
+        second = remote.open(50 * MiB)
+        assert first.entry != second.entry
+        assert read(second, 0) == remote.expected(second, 0)
+
+    def test_what_is_no_dataset(self, remote: Remote) -> None:
+        with pytest.raises(NotADataset, match=r"no dataset at s3://bucket/set"):
+            remote.open(50 * MiB)
+
+    @pytest.mark.parametrize("name", ["plan.json", "index/line.npy"])
+    def test_what_is_not_as_packed(self, name: str, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        path = remote.dataset / name
+        path.write_bytes(path.read_bytes()[:-1] + b"\1")
+        with pytest.raises(SourceChanged, match=name):
+            remote.open(50 * MiB)
+        assert not [entry for entry in entries(remote.place) if entry.finished]
+
+    @pytest.mark.parametrize("address", [None, str(URL)])
+    def test_a_folder_that_is_not_there(self, address: str | None, remote: Remote, tmp_path: Path) -> None:
+        """The message says what to type, in the words of whoever typed it."""
+        write_plain(remote.dataset, [[10]])
+        with pytest.raises(StagingError, match=r"there is no folder .*nowhere: .*stage=\"/dev/shm\"") as error:
+            open_dataset(address or remote.dataset, stage=tmp_path / "nowhere")
+        assert "`to`" not in str(error.value)
+
+    def test_a_budget_that_does_not_hold_the_index(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[10] * 3000])
+        with pytest.raises(NoRoom, match=r"the index of s3://bucket/set takes .* raise the budget"):
+            remote.open(4096)
+
+    def test_a_budget_that_the_file_system_does_not_hold(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        cache = remote.open(1 << 60)
+        assert cache.state()["budget"] == 1 << 60
+        (entry,) = entries(remote.place)
+        assert entry.bytes + entry.reserved < 20 * MiB, "no more is promised to it than the dataset can take"
+
+    def test_nobody_else_may_look_into_it(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        cache = remote.open(50 * MiB)
+        assert [path.stat().st_mode & 0o777 for path in (cache.entry, cache.entry.parent)] == [0o700, 0o700]

@@ -1,0 +1,429 @@
+"""Laws of what is fetched and what goes, against a brute-force policy that is written down from lists."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from packtrain._storage.streams.order import ChunkOrder
+from packtrain._storage.streams.policy import Policy, Reading, lanes_of, least_bytes
+
+SIZE = 100
+
+
+def lanes_taken(reading: Reading) -> set[int]:
+    """The lanes of a rank's positions in any full step, by going through them."""
+    taken = set[int]()
+    step = reading.world_size * reading.batch_size
+    for first in range(reading.lanes):
+        positions = sorted(range(first, first + step), key=lambda position: (position % reading.lanes, position))
+        mine = positions[reading.rank * reading.batch_size : (reading.rank + 1) * reading.batch_size]
+        taken |= {position % reading.lanes for position in mine}
+    return taken
+
+
+@given(world=st.integers(1, 9), batch=st.integers(1, 40), lanes=st.integers(1, 40), rank=st.integers(0, 8))
+def test_a_rank_takes_these_lanes(world: int, batch: int, lanes: int, rank: int) -> None:
+    reading = Reading(rank % world, world, batch, lanes, 2, (1,))
+    assert set(lanes_of(reading).tolist()) == lanes_taken(reading)
+
+
+def uses(order: ChunkOrder, keys: tuple[int, ...], lanes: set[int]) -> list[set[int]]:
+    """For each window of these epochs, the chunks that some lanes use in it."""
+    return [
+        {int(chunk) for lane in lanes for chunk in order.chunks(key, lane, window)}
+        for key in keys
+        for window in range(order.windows)
+    ]
+
+
+def next_use(windows: list[set[int]], now: int, chunk: int) -> float:
+    """The next window in which a chunk is used."""
+    return next((at for at in range(now, len(windows)) if chunk in windows[at]), math.inf)
+
+
+@given(
+    records=st.lists(st.integers(0, 9), min_size=4, max_size=30).filter(any),
+    rank=st.integers(0, 3),
+    lanes=st.integers(1, 5),
+    window=st.integers(1, 3),
+    last=st.booleans(),
+    at=st.floats(0, 1),
+)
+def test_all_that_may_go_goes_in_the_order_of_its_next_use(
+    records: list[int], rank: int, lanes: int, window: int, last: bool, at: float
+) -> None:
+    bounds = np.cumsum([0, *records])
+    policy = Policy(bounds, np.full(len(records), SIZE), len(records) * SIZE)
+    for chunk in range(len(records)):
+        policy.arrived(chunk)
+    reading = Reading(rank, 4, 2, lanes, window, (3,) if last else (3, 4), int(at * bounds[-1]))
+    policy.read(0, reading)
+    order = ChunkOrder(bounds, lanes, window)
+    windows = uses(order, reading.keys, lanes_taken(reading))
+    beyond = reading.consumed >= len(order)
+    now = order.windows if beyond else order.window_of(reading.consumed // lanes)
+    expected = {chunk: next_use(windows, now, chunk) for chunk in range(len(records))}
+    free = sorted((use for use in expected.values() if use > now + 1), reverse=True)
+    policy.budget = (len(records) - len(free)) * SIZE
+    found = policy.victims(0)
+    assert found is not None and [expected[chunk] for chunk in found] == free
+
+
+class Model(RuleBasedStateMachine):
+    """Readers that go on, tickets that come and go, chunks that arrive, fail and go; and what must hold meanwhile."""
+
+    @initialize(
+        records=st.lists(st.integers(1, 9), min_size=4, max_size=30),
+        sizes=st.integers(0, 9),
+        share=st.floats(0.1, 1.1),
+    )
+    def begin(self, records: list[int], sizes: int, share: float) -> None:
+        bounds = np.cumsum([0, *records])
+        random = np.random.default_rng(sizes)
+        self.sizes = random.integers(50, 150, len(records)) if sizes else np.full(len(records), SIZE)
+        self.bounds = bounds
+        self.policy = Policy(bounds, self.sizes, int(share * self.sizes.sum()))
+        self.readings: dict[int, Reading] = {}
+        self.tickets = Counter[int]()
+        self.asked = set[int]()
+
+    @rule(
+        who=st.integers(0, 2),
+        rank=st.integers(0, 3),
+        world=st.integers(1, 4),
+        batch=st.integers(1, 8),
+        lanes=st.integers(1, 5),
+        window=st.integers(1, 3),
+        key=st.integers(0, 3),
+        last=st.booleans(),
+    )
+    def register(
+        self, who: int, rank: int, world: int, batch: int, lanes: int, window: int, key: int, last: bool
+    ) -> None:
+        keys = (key,) if last else (key, key + 1)
+        self.readings[who] = Reading(rank % world, world, batch, lanes, window, keys)
+        self.policy.read(who, self.readings[who])
+
+    @precondition(lambda self: self.readings)
+    @rule(data=st.data(), steps=st.integers(1, 6), in_flight=st.integers(0, 20))
+    def go_on(self, data: st.DataObject, steps: int, in_flight: int) -> None:
+        who = data.draw(st.sampled_from(sorted(self.readings)))
+        old = self.readings[who]
+        consumed = old.consumed + steps * old.world_size * old.batch_size
+        keys = old.keys
+        if consumed >= self.bounds[-1]:
+            consumed, keys = 0, (keys[-1], keys[-1] + 1)
+        self.readings[who] = Reading(
+            old.rank, old.world_size, old.batch_size, old.lanes, old.window, keys, consumed, in_flight
+        )
+        self.policy.read(who, self.readings[who])
+
+    @precondition(lambda self: self.readings)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.readings)))
+        del self.readings[who]
+        self.policy.forget(who)
+
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        chunk = data.draw(st.integers(0, len(self.sizes) - 1))
+        self.policy.ask(chunk)
+        if not self.policy.present[chunk]:
+            self.asked.add(chunk)
+
+    @rule(data=st.data())
+    def take_ticket(self, data: st.DataObject) -> None:
+        chunk = data.draw(st.integers(0, len(self.sizes) - 1))
+        self.tickets[chunk] += 1
+        self.policy.hold(chunk)
+
+    @precondition(lambda self: self.tickets.total())
+    @rule(data=st.data())
+    def give_ticket_back(self, data: st.DataObject) -> None:
+        chunk = data.draw(st.sampled_from(sorted(self.tickets.elements())))
+        self.tickets[chunk] -= 1
+        self.policy.release(chunk)
+
+    @rule(share=st.floats(0.1, 1.1))
+    def change_the_budget(self, share: float) -> None:
+        self.policy.budget = int(share * self.sizes.sum())
+        before = self.state()
+        found = self.policy.victims(0)
+        for chunk in found or ():
+            self.check_victim(chunk, None, before)
+            self.policy.gone(chunk)
+        if found is None:
+            kept = sum(int(self.sizes[chunk]) for chunk in before["present"] if self.kept(chunk))
+            kept += sum(int(self.sizes[chunk]) for chunk in self.policy.fetching)
+            assert kept > self.policy.budget, "it says that too much must stay, so too much must"
+
+    @rule(arrive=st.booleans(), most=st.integers(1, 5))
+    def fetch(self, arrive: bool, most: int) -> None:
+        wanted = self.policy.wanted(most)
+        assert len(set(wanted)) == len(wanted) <= most
+        assert not any(self.policy.present[chunk] or chunk in self.policy.fetching for chunk in wanted)
+        asked = [chunk for chunk in self.asked if not self.policy.present[chunk]]
+        waiting = [chunk for chunk in asked if chunk not in self.policy.fetching]
+        assert set(wanted[: len(waiting)]) <= set(waiting), "who waits comes first"
+        for chunk in wanted:
+            before = self.state()
+            room = self.policy.free
+            victims = self.policy.victims(int(self.sizes[chunk]), chunk)
+            if victims is None:
+                continue
+            if victims:
+                assert room + sum(int(self.sizes[each]) for each in victims[:-1]) < self.sizes[chunk], (
+                    "no more than needed"
+                )
+            for each in victims:
+                self.check_victim(each, chunk, before)
+                self.policy.gone(each)
+            self.policy.begin(chunk)
+            assert self.policy.used <= self.policy.budget
+            if arrive:
+                self.policy.arrived(chunk)
+                self.asked.discard(chunk)
+
+    @precondition(lambda self: self.policy.fetching)
+    @rule(arrive=st.booleans())
+    def end_a_fetch(self, arrive: bool) -> None:
+        chunk = min(self.policy.fetching)
+        self.asked.discard(chunk)
+        if arrive:
+            self.policy.arrived(chunk)
+        else:
+            self.policy.failed(chunk)
+
+    @invariant()
+    def space_adds_up(self) -> None:
+        if hasattr(self, "policy"):
+            inside = {*np.flatnonzero(self.policy.present).tolist(), *self.policy.fetching}
+            assert self.policy.used == sum(int(self.sizes[chunk]) for chunk in inside)
+
+    def state(self) -> dict[str, Any]:
+        return {"present": set(np.flatnonzero(self.policy.present).tolist())}
+
+    def windows(self, reading: Reading) -> tuple[list[set[int]], int, int]:
+        order = ChunkOrder(self.bounds, reading.lanes, reading.window)
+        windows = uses(order, reading.keys, lanes_taken(reading))
+        last = min(len(order) - 1, reading.consumed + max(0, reading.in_flight - 1))
+        now = order.window_of(reading.consumed // reading.lanes)
+        beyond = reading.consumed + max(0, reading.in_flight - 1) >= len(order)
+        return windows, now, (order.windows if beyond else order.window_of(last // reading.lanes)) + 1
+
+    def distance(self, chunk: int) -> float:
+        """Records until a chunk is used, by the lists."""
+        found = [math.inf]
+        for reading in self.readings.values():
+            windows, now, _ = self.windows(reading)
+            order = ChunkOrder(self.bounds, reading.lanes, reading.window)
+            pace = len(order) / (order.windows * reading.world_size)
+            found.append((next_use(windows, now, chunk) - now) * pace)
+        return min(found)
+
+    def protected(self, chunk: int) -> bool:
+        for reading in self.readings.values():
+            windows, now, last = self.windows(reading)
+            if next_use(windows, now, chunk) <= last:
+                return True
+        return False
+
+    def kept(self, chunk: int) -> bool:
+        return self.tickets[chunk] > 0 or self.protected(chunk)
+
+    def check_victim(self, victim: int, chunk: int | None, before: dict[str, Any]) -> None:
+        assert victim in before["present"]
+        assert self.tickets[victim] == 0, "a chunk with a ticket stays"
+        if chunk not in self.asked:
+            assert not self.protected(victim), "the present and the next window stay"
+        if chunk is not None and chunk not in self.asked:
+            assert self.protected(chunk), "nothing goes for what has time"
+        others = {each for each in before["present"] if self.policy.present[each] and not self.kept(each)}
+        if not self.protected(victim):
+            assert all(self.distance(each) <= self.distance(victim) + 1e-6 for each in others), (
+                "the farthest goes first"
+            )
+        else:
+            assert not others, "what is protected goes last"
+
+
+TestPolicy = Model.TestCase
+TestPolicy.settings = settings(stateful_step_count=30, deadline=None)
+
+
+def simulate(
+    share: float,
+    chunks: int,
+    per: int,
+    lanes: int,
+    window: int,
+    epochs: int,
+    jobs: tuple[int, ...] = (0,),
+    batch: int = 64,
+) -> list[float]:
+    """Datasets fetched in each epoch, if every chunk arrives at once. Each job's keys begin with its number."""
+    bounds = np.arange(chunks + 1) * per
+    policy = Policy(bounds, np.full(chunks, SIZE), int(share * chunks * SIZE))
+    order = ChunkOrder(bounds, lanes, window)
+    fetched = []
+    for epoch in range(epochs):
+        count = 0
+        for start in range(0, len(order), batch):
+            for job in jobs:
+                keys = (1000 * job + epoch, 1000 * job + epoch + 1)
+                policy.read(job, Reading(0, 1, batch, lanes, window, keys, start, batch))
+            for chunk in policy.wanted(chunks):
+                victims = policy.victims(SIZE, chunk)
+                if victims is not None:
+                    for victim in victims:
+                        policy.gone(victim)
+                    policy.begin(chunk)
+                    policy.arrived(chunk)
+                    count += 1
+            for job in jobs:
+                places = order.places(1000 * job + epoch, start, min(len(order), start + batch))
+                assert policy.present[np.unique(places // per)].all(), "what is read now is there"
+            assert policy.used <= policy.budget
+        fetched.append(count / chunks)
+    return fetched
+
+
+def belady(share: float, chunks: int, per: int, lanes: int, window: int, epochs: int) -> list[float]:
+    """The fewest chunks that anybody has to fetch who keeps the windows in use: Belady's rule, by looking at lists."""
+    order = ChunkOrder(np.arange(chunks + 1) * per, lanes, window)
+    windows = uses(order, tuple(range(epochs + 1)), set(range(lanes)))
+    inside, fetched = set[int](), [0] * epochs
+    for now, used in enumerate(windows[: epochs * order.windows]):
+        for chunk in used - inside:
+            while len(inside) >= share * chunks:
+                inside.remove(max(inside - used, key=lambda each: next_use(windows, now, each)))
+            inside.add(chunk)
+            fetched[now // order.windows] += 1
+    return [count / chunks for count in fetched]
+
+
+@pytest.mark.parametrize("share", [0.5, *(pytest.param(share, marks=pytest.mark.complete) for share in (0.25, 0.75))])
+def test_as_few_as_belady_fetches(share: float) -> None:
+    """In steady state, one minus the share of the dataset that is cached, give or take 5 %."""
+    ours = simulate(share, 400, 20, 8, 2, 3)
+    best = belady(share, 400, 20, 8, 2, 3)
+    assert all(found <= 1 - share + 0.05 for found in ours[1:])
+    assert sum(ours) <= sum(best) + 0.05 * len(ours)
+
+
+def test_a_dataset_that_fits_is_fetched_once() -> None:
+    assert simulate(1, 100, 10, 8, 2, 3) == [1, 0, 0]
+
+
+@pytest.mark.complete
+def test_jobs_share_what_they_fetch() -> None:
+    """Two jobs at the same pace with the same order fetch what one does; with others, less than one each would."""
+    alone = simulate(0.5, 150, 10, 8, 2, 3)
+    assert simulate(0.5, 150, 10, 8, 2, 3, (0, 0)) == alone
+    together = simulate(0.5, 150, 10, 8, 2, 3, (0, 1))
+    assert sum(together[1:]) < 2 * sum(alone[1:])
+    assert simulate(1, 150, 10, 8, 2, 3, (0, 1)) == [1, 0, 0]
+
+
+def test_a_job_that_stalls_stops_no_other() -> None:
+    chunks, per, lanes, window = 100, 10, 4, 2
+    bounds = np.arange(chunks + 1) * per
+    policy = Policy(bounds, np.full(chunks, SIZE), 60 * SIZE)
+    policy.read("stalled", Reading(0, 1, 8, lanes, window, (7, 8), 0, 8))
+    order = ChunkOrder(bounds, lanes, window)
+    for epoch in range(3):
+        for start in range(0, len(order), 8):
+            policy.read("running", Reading(0, 1, 8, lanes, window, (epoch, epoch + 1), start, 8))
+            for chunk in policy.wanted(chunks):
+                for victim in policy.victims(SIZE, chunk) or ():
+                    policy.gone(victim)
+                if policy.free >= SIZE:
+                    policy.begin(chunk)
+                    policy.arrived(chunk)
+            places = order.places(epoch, start, start + 8)
+            assert policy.present[np.unique(places // per)].all()
+
+
+def test_what_is_asked_for_comes_even_if_windows_take_all_room() -> None:
+    bounds = np.arange(11) * 10
+    policy = Policy(bounds, np.full(10, SIZE), 3 * SIZE)
+    policy.read(0, Reading(0, 1, 8, 2, 2, (1, 2)))
+    for chunk in policy.wanted(3):
+        policy.begin(chunk)
+        policy.arrived(chunk)
+    missing = np.flatnonzero(~policy.present).tolist()
+    policy.ask(missing[-1])
+    assert policy.wanted(1) == [missing[-1]]
+    (victim,) = policy.victims(SIZE, missing[-1]) or (None,)
+    assert victim is not None
+    for chunk in np.flatnonzero(policy.present).tolist():
+        policy.hold(chunk)
+    assert policy.victims(SIZE, missing[-1]) is None
+
+
+def test_everything_in_the_order_of_places() -> None:
+    policy = Policy(np.arange(11), np.full(10, SIZE), 10 * SIZE)
+    assert policy.wanted(3) == []
+    policy.fill(True)
+    policy.ask(7)
+    assert policy.wanted(4) == [7, 0, 1, 2]
+
+
+def test_two_windows_of_every_lane_fit_the_least_budget() -> None:
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        lanes, window = int(random.integers(1, 9)), int(random.integers(1, 4))
+        bounds = np.arange(401) * 20
+        order = ChunkOrder(bounds, lanes, window)
+        windows = uses(order, (seed, seed + 1), set(range(lanes)))
+        most = max(len(first | second) for first, second in pairwise(windows))
+        assert most * SIZE <= least_bytes(np.full(400, SIZE), lanes, window)
+
+
+def test_time_is_counted_in_records_from_one_reader_to_another() -> None:
+    """One rank of four reads a quarter of a window while a rank that is alone reads all of it."""
+    chunks = 40
+    bounds = np.arange(chunks + 1) * 16
+    policy = Policy(bounds, np.full(chunks, SIZE), chunks * SIZE)
+    order = ChunkOrder(bounds, 4, 1)
+    fast, slow = Reading(0, 1, 4, 4, 1, (1,)), Reading(0, 4, 4, 4, 1, (2,))
+    for chunk in range(chunks):
+        policy.arrived(chunk)
+    policy.read("fast", fast)
+    policy.read("slow", slow)
+    windows = {reading: uses(order, reading.keys, lanes_taken(reading)) for reading in (fast, slow)}
+
+    def distance(chunk: int) -> float:
+        return min(next_use(windows[fast], 0, chunk), next_use(windows[slow], 0, chunk) / 4)
+
+    policy.budget = (chunks - 12) * SIZE
+    found = policy.victims(0)
+    assert found is not None
+    stay = [chunk for chunk in range(chunks) if chunk not in found and not policy._protected(np.array([chunk]))[0]]
+    assert min(map(distance, found)) >= max(map(distance, stay))
+    for chunk in range(chunks):
+        policy.gone(chunk)
+    wanted = policy.wanted(chunks)
+    first, later = windows[slow][1] - windows[fast][0], windows[fast][1] - windows[slow][0] - windows[slow][1]
+    assert max(map(wanted.index, first)) < min(map(wanted.index, later))
+
+
+def test_epochs_that_are_over_are_forgotten() -> None:
+    bounds = np.arange(11) * 10
+    policy = Policy(bounds, np.full(10, SIZE), 5 * SIZE)
+    for epoch in range(20):
+        policy.read(0, Reading(0, 1, 8, 2, 1 + epoch // 10, (epoch, epoch + 1)))
+    assert len(policy._visits) == 2
+    assert len(policy._orders) == 1
+    policy.forget(0)
+    assert not policy._visits
