@@ -10,9 +10,9 @@ import numpy as np
 _START_OF_SCAN: Final = 0xDA
 _END_OF_IMAGE: Final = 0xD9
 _START_OF_IMAGE: Final = 0xD8
-_TEMPORARY: Final = 0x01
-# Neither a stuffed zero, nor a restart marker, nor a byte that only fills (T.81, B.1.1.2).
-_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
+# Neither a stuffed zero, nor a restart marker, nor a byte that only fills (T.81, B.1.1.2). Markers below 0xC0 have no
+# segment: libjpeg passes over them where a restart marker is due, and ends with an error elsewhere.
+_MARKER: Final = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The same two numbers are in codec/native/jpeg_input.c. A progressive JPEG has about ten scans, seldom a few dozen.
 _ALWAYS: Final = 32
 _MOST_PIXELS: Final = 1 << 30
@@ -47,6 +47,6 @@ def _count(data: bytes | bytearray | memoryview) -> int:
         if marker == _END_OF_IMAGE:
             break
         scans += marker == _START_OF_SCAN
-        if marker not in (_START_OF_IMAGE, _TEMPORARY):
+        if marker != _START_OF_IMAGE:
             place += int.from_bytes(data[place : place + 2])
     return scans

@@ -44,7 +44,7 @@ def test_what_looks_like_a_scan_and_is_none() -> None:
 def test_a_scan_behind_anything_that_libjpeg_passes_over() -> None:
     """Bytes that are no marker, bytes that only fill, and markers without a segment."""
     data = scan_bomb(8, 8, 33)
-    for between in (b"garbage", b"\xff\xff\xff", b"\xff\x01", b"\xff\xd3", b"\xff\0\xff\0"):
+    for between in (b"garbage", b"\xff\xff\xff", b"\xff\x01", b"\xff\x02", b"\xff\xbf", b"\xff\xd3", b"\xff\0\xff\0"):
         assert of(data.replace(b"\xff\xda", between + b"\xff\xda")) is not None
 
 
