@@ -113,22 +113,24 @@ def _bounded(content: Any, shard: Path, size: int) -> Iterator[bytes]:
     most, total = max(_MOST_OF_SMALL, _MOST_TIMES * size), 0
     while piece := content.read(_PIECE):
         if not total:
-            _require_header(piece[:BLOCK], shard)
+            _require_header(piece, shard)
         total += len(piece)
         if total > most:
             raise PackError(
-                f"{shard} has {size} bytes, and decompressed more than {most}, {_MOST_TIMES} times as many: leave it "
+                f"{shard} has {size} bytes, and decompressed more than {most}, as no archive of samples has: leave it "
                 "out. If you know that it is sound, decompress it yourself and convert what comes of it"
             )
         yield piece
 
 
-def _require_header(block: bytes, shard: Path) -> None:
+def _require_header(piece: bytes, shard: Path) -> None:
+    if len(piece) < _PIECE and not any(piece):
+        return  # An archive without members.
     try:
-        check_sum(block, 0)
+        check_sum(piece[:BLOCK], 0)
     except (BadArchive, IndexError) as error:
         raise PackError(
-            f"{shard} holds no tar archive: decompressed, it begins with {block[:16]!r}. Leave it out"
+            f"{shard} holds no tar archive: decompressed, it begins with {piece[:16]!r}. Leave it out"
         ) from error
 
 
