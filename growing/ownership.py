@@ -18,7 +18,7 @@ from typing import Final
 from packtrain._core.errors import OutputConflict
 from packtrain._core.generations import FILLER_LOCK, GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
 from packtrain._core.manifest import CACHE
-from packtrain._storage.staging.folder import Folder, is_own, is_own_file, is_unmapped
+from packtrain._storage.staging.folder import Folder, is_own, is_own_file, is_stranger, others_rename, others_write
 
 FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)
 FILES: Final = (CACHE, STATUS, FILLER_LOCK, LOG)
@@ -40,11 +40,11 @@ def make_own_folder(root: Path) -> None:
         # Whoever was faster is found out by the owner.
         with suppress(FileExistsError):
             os.mkdir(each.name, MODE, dir_fd=outer.fileno())
-    folder = Folder.walk_to(path, _check_way)
+    folder = Folder.walk_to(path, lambda each, status: _check_way(each, status, last=each == path))
     status = os.fstat(folder.fileno())
     if not is_own(status):
         raise OutputConflict(f"{root} belongs to user {status.st_uid}: {_ELSEWHERE}, one of your own")
-    if _others_write(status):
+    if others_write(status):
         raise _writable(root)
     for name in (*FILES, *FOLDERS):
         if (found := folder.status(name)) is not None:
@@ -60,19 +60,18 @@ def _check_content(path: Path, status: os.stat_result) -> None:
         raise OutputConflict(
             f"{path} is not a {kind} that packtrain made for this user: find out who made it, and remove it"
         )
-    if folder and _others_write(status):
+    if folder and others_write(status):
         raise _writable(path)
 
 
-def _check_way(path: Path, status: os.stat_result) -> None:
+def _check_way(path: Path, status: os.stat_result, *, last: bool = False) -> None:
     """Refuses a folder or a link on the way by which others could lead the filler elsewhere."""
-    if status.st_uid not in (0, os.geteuid()) and not is_unmapped(status.st_uid):
+    if is_stranger(status):
         raise OutputConflict(
             f"{path} belongs to user {status.st_uid}, who can put something else in its place: {_ELSEWHERE}, one for "
             "which this user or root owns each folder on the way"
         )
-    # Where the sticky bit is set, others cannot rename what is not theirs.
-    if stat.S_ISDIR(status.st_mode) and _others_write(status) and not status.st_mode & stat.S_ISVTX:
+    if others_rename(status) and not last:
         typed = quote(str(path))
         raise OutputConflict(
             f"other users may rename files in {path}: run `chmod go-w {typed}` (or `chmod +t {typed}`, if they are to "
@@ -82,7 +81,3 @@ def _check_way(path: Path, status: os.stat_result) -> None:
 
 def _writable(path: Path) -> OutputConflict:
     return OutputConflict(f"other users may write to {path}: run `chmod go-w {quote(str(path))}`, or {_ELSEWHERE}")
-
-
-def _others_write(status: os.stat_result) -> bool:
-    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -56,14 +57,23 @@ def confined(url: Url) -> ClientConfig:
     """
     named = _named(url)
     # Google's key file may name a server, too, which only tests do.
-    plain = any(each.startswith("http://") for each in named) or (url.scheme == "gs" and not named)
+    plain = any(urlsplit(each).scheme == "http" for each in named) or (url.scheme == "gs" and not named)
     if not named or any(os.environ[name] for name in os.environ if name.upper() in _PROXIES):
         return {"allow_http": plain}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     asked = [os.environ[name] for name in _MORE_IDENTITIES if name in os.environ]
-    hosts = [host for each in (*named, *asked) if (host := urlsplit(each).hostname)]
+    hosts = [_spelt(host) for each in (*named, *asked) if (host := urlsplit(each).hostname)]
     allowed = (*hosts, *_KNOWN_IDENTITIES, f"sts.{region}.amazonaws.com")
     return {"allow_http": plain, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(allowed)}
+
+
+def _spelt(host: str) -> str:
+    """A host as the client spells it: ``127.1`` is 127.0.0.1, and other letters than ASCII's are in Punycode."""
+    with suppress(OSError):
+        return socket.inet_ntoa(socket.inet_aton(host))
+    with suppress(UnicodeError):
+        return host.encode("idna").decode()
+    return host
 
 
 def _named(url: Url) -> list[str]:

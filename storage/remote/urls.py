@@ -14,16 +14,18 @@ from packtrain._core.errors import UsageError
 from packtrain._core.paths import STORES, WRITTEN, without_credentials
 
 SCHEMES: Final = STORES
-_FORM: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", re.DOTALL)
+_FORM: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", re.DOTALL)
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?")
 _BUCKET: Final = re.compile(r"[\w.-]+")
+_SIGNED: Final = re.compile(r"\?.*(sig|signature)=", re.IGNORECASE)
+"""What a signed address of a store has at its end, as its key: object keys may have question marks, too."""
 _PLAIN: Final = "/~!$&'()*+,;=:@"
 """Characters that are not escaped in the path of a web address."""
 
 
 def is_address(text: str) -> bool:
     """True if a text is meant as the address of an object, not as a path."""
-    return _FORM.fullmatch(text) is not None and text.partition(":")[0].lower() in SCHEMES
+    return _FORM.fullmatch(text) is not None and text.partition(":")[0].strip().lower() in SCHEMES
 
 
 def place_of(name: str, value: object) -> Path | Url:
@@ -66,7 +68,7 @@ class Url(os.PathLike[str]):
             raise UsageError(f"{shown!r} is not the address of an object store: one begins with {known}")
         web = scheme in ("http", "https")
         bucket, key = found[2], found[3].strip("/")
-        if "@" in bucket or "?" in bucket or (web and ("?" in key or "#" in key)):
+        if "@" in bucket or "?" in bucket or (web and ("?" in key or "#" in key)) or _SIGNED.search(key):
             raise UsageError(
                 f"this {scheme}:// address holds credentials or a query, which packtrain neither stores nor prints: "
                 "leave them out, and give credentials by variables of the environment"

@@ -147,10 +147,14 @@ def evict(
                 backing.look_at(entry, read=True, on_progress=report)
         with root.ledger():
             root.empty_trash()
-            locked = _lock_all(root, _wanted(scan(root), ids), backing, force, on_kept, named=ids is not None)
+            locked, kept = _lock_all(root, _wanted(scan(root), ids), backing, force, named=ids is not None)
             for entry, lock in locked:
                 with lock:
                     _delete(root, entry)
+    # Whoever is called may use the folder, too.
+    if on_kept is not None:
+        for entry, why in kept:
+            on_kept(entry, str(why))
     return [entry for entry, _ in locked]
 
 
@@ -169,12 +173,12 @@ def _lock_all(
     wanted: Sequence[Entry],
     backing: Backing,
     force: bool,
-    on_kept: Callable[[Entry, str], None] | None,
     *,
     named: bool,
-) -> list[tuple[Entry, Lock]]:
-    """Locks the entries that may be evicted. If they were named, all of them must be."""
+) -> tuple[list[tuple[Entry, Lock]], list[tuple[Entry, StagingError]]]:
+    """Locks the entries that may be evicted. Returns them and the others; if they were named, there are no others."""
     locked: list[tuple[Entry, Lock]] = []
+    kept: list[tuple[Entry, StagingError]] = []
     for entry in wanted:
         obstacle = _obstacle(entry, backing, force, named=named)
         lock = None if obstacle else _lock(root, entry)
@@ -183,9 +187,9 @@ def _lock_all(
         elif named:
             _unlock(locked)
             raise obstacle or _in_use(entry)
-        elif on_kept is not None:
-            on_kept(entry, str(obstacle or _in_use(entry)))
-    return locked
+        else:
+            kept.append((entry, obstacle or _in_use(entry)))
+    return locked, kept
 
 
 def _choose_victims(

@@ -211,14 +211,30 @@ def is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid()
 
 
-def is_unmapped(user: int) -> bool:
-    """True if this number stands for all users whom the container of this process does not know, root among them."""
+def is_stranger(status: os.stat_result) -> bool:
+    """True if it belongs to neither this user nor root, so that its owner can put something else in its place."""
+    return status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid)
+
+
+def others_rename(status: os.stat_result) -> bool:
+    """True if it is a folder in which other users can rename what is not theirs."""
+    return stat.S_ISDIR(status.st_mode) and others_write(status) and not status.st_mode & stat.S_ISVTX
+
+
+def others_write(status: os.stat_result) -> bool:
+    """True if its mode lets other users write."""
+    return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _may_be_root(user: int) -> bool:
+    """True if this number stands for all users whom a container without root does not know, root among them."""
     try:
         nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
         spans = [map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     except OSError:
         return False
-    return user == nobody and not any(first <= user < first + count for first, _, count in spans)
+    # Users of the container may have this number, too: most containers have 65,536 of them.
+    return user == nobody and not any(outside <= 0 < outside + count for _, outside, count in spans)
 
 
 def is_own_file(status: os.stat_result) -> bool:

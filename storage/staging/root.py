@@ -36,7 +36,7 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import file_system, is_network
 from packtrain._core.paths import local_path
 
-from .folder import Folder, is_own, is_own_file, is_unmapped
+from .folder import Folder, is_own, is_own_file, is_stranger, others_rename
 from .notes import NOTE
 from .source import KEY_DIGITS
 from .streams import ORIGIN, STREAM
@@ -268,7 +268,7 @@ def _open_place(place: str | os.PathLike[str]) -> Folder:
 def _require_safe(path: Path, status: os.stat_result) -> None:
     """Refuses a folder or a link, on the way to the copies, by which somebody could lead readers to other files."""
     link, typed = stat.S_ISLNK(status.st_mode), shlex.quote(str(path))
-    if status.st_uid not in (0, os.geteuid()) and not is_unmapped(status.st_uid):
+    if is_stranger(status):
         whose = f"{path} {'is a link that ' if link else ''}belongs to user {status.st_uid}, who"
         if link:
             raise StagingError(f"{whose} can make it lead elsewhere: name the folder itself (`to`)")
@@ -276,7 +276,7 @@ def _require_safe(path: Path, status: os.stat_result) -> None:
             f"{whose} can put other files in the place of your copies: use a folder that only you and root can change "
             f"(`to`), such as /dev/shm, or have an administrator run `chown root {typed}`"
         )
-    if not link and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+    if others_rename(status):
         raise StagingError(
             f"other users may rename files in {path}: run `chmod +t {typed}`, or use another folder (`to`)"
         )

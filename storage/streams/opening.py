@@ -108,9 +108,8 @@ def open_stream(
         source = Source.without_plan(origin, manifest)
         staged = find_complete(place, source)
         key = source.key if staged is not None else source.key + STREAM
-        if options.grace:
-            extend(place, key, time.time() + options.grace)
         if staged is not None:
+            _keep(place, key, options)
             return staged
         lease = Lease(place, key)
         entry = place.find_entry(key)
@@ -138,8 +137,15 @@ def open_stream(
             # The machine has started again since: what was not on the medium then may be anything. A fetcher removes
             # it before it answers.
             cache.state()
+        _keep(place, key, options)
         lease.close()
     return cache
+
+
+def _keep(root: Root, key: str, options: StageOptions) -> None:
+    """Keeps an entry from eviction for the time that was asked for. Its lease must be held, or nothing may be there."""
+    if options.grace:
+        extend(root, key, time.time() + options.grace)
 
 
 def _require_options_of_a_cache(options: StageOptions) -> None:

@@ -129,7 +129,9 @@ class TestStageOptions:
 
     def test_what_is_to_stay_free_stays_free(self, streamed: Streamed) -> None:
         with pytest.raises(NoRoom, match=r"must stay free \(`reserve`\)"):
-            opened(streamed.remote.place, reserve=1 << 60)
+            opened(streamed.remote.place, reserve=1 << 60, grace=3600)
+        opened(streamed.remote.place)
+        assert entries(streamed.remote.place)[0].promised_until == 0, "nothing was made that could have been promised"
 
     @pytest.mark.parametrize("complete", [False, True])
     def test_the_grace_period_keeps_it(self, streamed: Streamed, copied: Path, complete: bool) -> None:

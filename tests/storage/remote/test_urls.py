@@ -55,6 +55,9 @@ def test_an_address(text: str, url: Url) -> None:
         "http://h/%2e%2e/c",
         "http://host:port/object",
         "https://?",
+        "az://account/container?sv=1&sig=SECRET",
+        " https://user:SECRET@host/key",
+        "s3://bucket/key?X-Amz-Date=1&X-Amz-Signature=SECRET",
     ],
 )
 def test_what_is_not_an_address(text: str) -> None:

@@ -256,7 +256,12 @@ class TestInThePlaceOfTheRoot:
             entries(place / "round" / "about")
 
     @needs_root
-    def test_in_a_container_that_does_not_know_root(self) -> None:
+    @pytest.mark.parametrize(
+        ("inside", "users"),
+        [(STRANGER, f"{STRANGER} {STRANGER} 1"), (0, f"0 {STRANGER} 1\n1 100000 65536")],
+        ids=["one user", "as rootless Podman has it"],
+    )
+    def test_in_a_container_that_does_not_know_root(self, inside: int, users: str) -> None:
         """Root is shown there as nobody, and owns /dev/shm all the same."""
         ready, go = os.pipe(), os.pipe()
         with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=memory()) as folder:
@@ -267,14 +272,14 @@ class TestInThePlaceOfTheRoot:
                 try:
                     os.write(ready[1], b"n" if ctypes.CDLL(None).unshare(CLONE_NEWUSER) else b"y")
                     os.read(go[0], 1)
-                    os.setresuid(STRANGER, STRANGER, STRANGER)
+                    os.setresuid(inside, inside, inside)
                     Root.make(folder)
                     status = 0
                 finally:
                     os._exit(status)
             made = os.read(ready[0], 1) == b"y"
             if made:
-                Path(f"/proc/{child}/uid_map").write_text(f"{STRANGER} {STRANGER} 1")
+                Path(f"/proc/{child}/uid_map").write_text(users)
             os.write(go[1], b"!")
             status = os.waitpid(child, 0)[1]
             for descriptor in (*ready, *go):
@@ -282,7 +287,7 @@ class TestInThePlaceOfTheRoot:
             if not made:
                 pytest.skip("the kernel makes no user namespace")
             assert status == 0
-            assert Path(folder, f"packtrain-{STRANGER}").stat().st_uid == STRANGER
+            assert Path(folder, f"packtrain-{inside}").stat().st_uid == STRANGER
 
     @pytest.mark.parametrize("when", ["copying", "evicting"])
     def test_a_link_that_comes_after_the_check(
