@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -197,3 +198,18 @@ def timm(torchvision: Any) -> Any:
     if find_spec("timm") is None:
         pytest.skip("timm is not installed: pip install --no-deps timm")
     return import_module("timm")
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """The test leaves no worker behind, alive or as a zombie."""
+    yield
+    if multiprocessing.active_children():
+        gc.collect()  # a loader in a circle
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Any:
+    """torch.distributed.checkpoint, imported where it is needed: that takes a second and 50 MB, which forks copy."""
+    return import_module("torch.distributed.checkpoint")

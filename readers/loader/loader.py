@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 _WARNINGS: Final = 10
 # Seconds, a year: more cannot be waited for.
 _LONGEST: Final = 365 * 86400.0
+_LOOKS: Final = 10
+_ALWAYS_THE_SAME: Final = (
+    f"{_LOOKS} passes in a row were left after their first batch, which was the same each time, because such a pass "
+    "does not count. Go through the loader by `for batch in loader`; or call `loader.set_epoch(loader.epoch + 1)` "
+    "after each pass, if a single batch of an epoch is wanted"
+)
 
 
 class Loader:
@@ -459,9 +465,10 @@ class Loader:
         return {**vars(self), "_pass": None}
 
     def _follow(self, epoch: int) -> None:
-        progress = self._progress
+        progress, looks = self._progress, self._looks
         # In an epoch after the first, a look says that the loader has begun.
-        begun = progress.consumed > 0 or (progress.again and progress.epoch > 0)
+        looked = (progress.again or looks) and progress.epoch > 0
+        begun = looked or (progress.began if looks else progress.consumed) > 0
         if epoch > progress.epoch and (begun or not progress.epoch):
             self.set_epoch(progress.epoch + 1 if begun else epoch)
 
@@ -477,14 +484,24 @@ class Loader:
         self._following.fit(self._dataset)
         return self._progress.schedule(self._ranks.now())
 
+    @property
+    def _looks(self) -> bool:
+        """True if the present pass is a look if it is left now."""
+        progress = self._progress
+        # Frameworks that count batches leave a pass after the last one, without asking whether there is another.
+        return progress.look and progress.schedule(self._ranks.now()).steps(progress.consumed) > 0
+
     def _leave(self) -> None:
         self._pass = None
         progress = self._progress
-        # Frameworks that count batches leave a pass after the last one, without asking whether there is another.
-        progress.look = progress.look and progress.schedule(self._ranks.now()).steps(progress.consumed) > 0
-        if progress.leave() and self._last_maker is None:
+        progress.look = self._looks
+        if not progress.leave():
+            return
+        if self._last_maker is None:
             # The generation of the look may be gone since `close`.
-            self._progress.give_up()
+            progress.give_up()
+        if progress.looks == _LOOKS:
+            warnings.warn(_ALWAYS_THE_SAME, RuntimeWarning, stacklevel=3)
 
     def _move(self, epoch: int) -> None:
         self._pass = None

@@ -40,6 +40,7 @@ class Progress:
         look: True if it has handed out one batch so far. If it is left now, it was a look, which does not count.
         began: `consumed` when it handed out its first batch.
         again: True if the present pass begins where a look began, and has handed out nothing yet.
+        looks: Number of looks since the last pass that was none.
         chosen: The generations that the epoch goes through; None if they are not chosen yet, or if there are none.
     """
 
@@ -59,6 +60,7 @@ class Progress:
         self.look = False
         self.began = 0
         self.again = False
+        self.looks = 0
         self.chosen: Chosen | None = None
         self._nodes: int | None = None
         """Number of nodes that the ranks run on; None as long as they have not said so."""
@@ -75,7 +77,7 @@ class Progress:
     def rename(self, epoch: int) -> None:
         """The same, but with the generations of the present epoch."""
         self.under_way = self.look = self.again = False
-        self.epoch, self.consumed, self._resumed = epoch, 0, None
+        self.epoch, self.consumed, self.looks, self._resumed = epoch, 0, 0, None
 
     def leave(self) -> bool:
         """Leaves the present pass. After a look, the next one begins where it began, otherwise with the next epoch.
@@ -86,6 +88,7 @@ class Progress:
         looked = self.look
         if looked:
             self.consumed, self.under_way, self.look, self.again = self.began, False, False, True
+            self.looks += 1
         elif self.under_way:
             self.move(self.epoch + 1)
         return looked

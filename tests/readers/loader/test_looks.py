@@ -103,6 +103,26 @@ def test_the_epoch_that_is_set_after_a_look_at_the_first_may_be_any() -> None:
     assert rows_of(passed) == expected[3]
 
 
+def test_the_epoch_that_is_set_while_a_look_lasts_may_be_any() -> None:
+    expected, loader = epochs(6), loader_of()
+    passed = iter(loader)
+    next(passed)
+    loader.sampler.set_epoch(5)
+    assert rows_of(loader) == expected[5]
+
+
+def test_the_same_batch_for_ever_is_warned_of() -> None:
+    loader = loader_of()
+    for _ in range(9):
+        next(iter(loader))
+    list(islice(loader, 2))
+    for _ in range(10):
+        next(iter(loader))
+    with pytest.warns(RuntimeWarning, match="10 passes in a row") as caught:
+        next(iter(loader))
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_an_epoch_of_a_single_batch() -> None:
     loader, found = loader_of(BATCH), []
     next(iter(loader))
