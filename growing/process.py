@@ -264,8 +264,7 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
     Raises:
         OutputConflict: Another filler works there, others can change the folder, or it holds something else.
         UsageError: There is no such source.
-        FillError: The folder cannot be made, or the source has never yielded a sample that can be stored.
-        FillError: It cannot begin.
+        FillError: The folder cannot be made, or the filler cannot begin.
     """
     job = _job(root, source, options, log=outlive)
     with file_errors(root, FillError, verb="make"):

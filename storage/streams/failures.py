@@ -12,7 +12,7 @@ _LONGEST_PAUSE: Final = 60.0
 _BELIEVED_SECONDS: Final = 60.0
 """How long a chunk whose records were wrong two times is not fetched again for those who were there by then."""
 _SHARED_SECONDS: Final = 1.0
-"""How long what one has found is also believed by those who come later: all workers of a job come at about one time."""
+"""How long a finding also holds for those who come later: the workers of a job start at about the same time."""
 
 
 class _Corrupt(NamedTuple):
@@ -68,7 +68,7 @@ class Failures:
         return found is None or (found.at < since and time.monotonic() > found.at + _SHARED_SECONDS)
 
     def believed(self, chunk: int, since: float) -> CorruptRecord | None:
-        """Return what is wrong with a chunk that was wrong two times, for a while; None for who has to ask again."""
+        """The error of a chunk that was wrong two times, for a while; None for whoever has to ask again."""
         found = self._corrupt.get(chunk)
         known = found is not None and time.monotonic() < found.until and not self.outdated(chunk, since)
         return found.error if found is not None and known else None

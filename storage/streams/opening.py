@@ -149,7 +149,10 @@ def _keep(root: Root, key: str, options: StageOptions) -> None:
 
 
 def _require_options_of_a_cache(options: StageOptions) -> None:
-    """Refuses what only a copy of everything honours. Also where there is one: machines that differ get one answer."""
+    """Refuses what only a copy of everything honours.
+
+    A complete copy changes nothing, so that machines with and without one behave alike.
+    """
     for name, remedy in _OPTIONS_OF_A_COPY.items():
         value = getattr(options, name)
         if value not in (None, False):
