@@ -4,6 +4,5 @@
 - `forks`: leaves pipelines alone in forked processes.
 - `engine`: makes batches with it, in the place of the loader's workers.
 - `loader`: what users see, `DaliLoader`.
-- `webdataset`: `WebdatasetLoader`, in which DALI also reads, shuffles and crops.
-- `arguments`: the arguments of both.
+- `arguments`: its arguments.
 """

@@ -1,4 +1,4 @@
-"""The arguments of the loaders with DALI: checks, and values for those that were left out."""
+"""The arguments of the loader with DALI: checks, and values for those that were left out."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _REFUSED: Final[Mapping[str, tuple[object, str]]] = {
     "multiprocessing_context": (None, f"{_HERE}, so no process is started"),
     "timeout": (0, f"{_HERE}, so no process can fail to answer"),
     "persistent_workers": (True, f"{_HERE}; they live until close(), and it ends them"),
-    "reader": ("packtrain", "packtrain.dali.WebdatasetLoader reads tar shards with DALI's own reader"),
+    "reader": ("packtrain", "DALI's own reader takes none of its arguments: examples/dali_webdataset has it"),
 }
 
 

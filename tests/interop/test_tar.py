@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from helpers.support import Source, encoded, image_set, output_of, packed, pictu
 from PIL import Image
 
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._formats.tar.reader import check_dali_index
 
 pytestmark = [
     # webdataset leaves it to the garbage collector to close its files.
@@ -128,6 +131,30 @@ def test_gnu_tar_extracts_the_same_bytes(dataset: Packed, tmp_path: Path) -> Non
     for line, source in enumerate(dataset.lines):
         assert (tmp_path / f"{line:09d}.jpg").read_bytes() == source.data
         assert (tmp_path / f"{line:09d}.cls").read_text() == str(source.label)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: re.sub(rb" [0-9]+ (\S+ cls)", rb" -1 \1", line), "line 3 has a member with size '-1' at"),
+        (
+            lambda line: re.sub(rb" [0-9]+ (\S+)$", rb" 999999999999 \1", line),
+            "line 3 has a member with size '999999999999'",
+        ),
+        (lambda line: line.replace(b"jpg ", b"jpg -", 1), "line 3 has a member with size .* at '-"),
+        (lambda line: b"jpg 512", "line 3 is 'jpg 512', not EXT OFFSET SIZE NAME"),
+        (lambda line: line + b"\n" + line, "line 1 is 'v1.2 .*', and .* lines follow"),
+    ],
+)
+def test_an_index_that_would_make_dali_crash_is_refused(
+    dataset: Packed, change: Callable[[bytes], bytes], message: str
+) -> None:
+    size = Path(dataset.shards[0]).stat().st_size
+    index = Path(dataset.indexes[0]).read_bytes()
+    check_dali_index(index, size)
+    lines = index.split(b"\n")
+    with pytest.raises(ValueError, match=message):
+        check_dali_index(b"\n".join([*lines[:2], change(lines[2]), *lines[3:]]), size)
 
 
 def test_the_idx_file_says_where_each_member_is(dataset: Packed) -> None:

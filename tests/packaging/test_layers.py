@@ -68,7 +68,6 @@ TORCH_ALLOWED = {
     "extras/train_val/train_val.py",
     "extras/dali/arguments.py",
     "extras/dali/engine.py",
-    "extras/dali/webdataset.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
     "readers/loader/assembly.py",

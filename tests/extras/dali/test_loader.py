@@ -113,7 +113,7 @@ def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: 
         ({"multiprocessing_context": "fork"}, "no process is started"),
         ({"timeout": 3}, "no process can fail to answer"),
         ({"persistent_workers": False}, r"they live until close\(\)"),
-        ({"reader": "webdataset"}, "packtrain.dali.WebdatasetLoader"),
+        ({"reader": "webdataset"}, "examples/dali_webdataset"),
         ({"batch_sampler": [[1]]}, "give sampler="),
         ({"num_thread": 2}, r"DaliLoader has no argument 'num_thread'; did you mean 'num_threads'\?"),
         ({"device_padding": 2}, r"did you mean 'device_memory_padding'\?"),
