@@ -84,6 +84,9 @@ class LabelParser:
 
     def sort_classes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
         """Sorts the classes found. Returns their names, and for the number of each as it came its number in them."""
+        if self.found.keys() == {b"true"}:
+            # Truth has a number, whichever of the two occur.
+            self.found[b"false"] = len(self.found)
         names = sorted((os.fsdecode(name), label) for name, label in self.found.items())
         labels: npt.NDArray[Any] = np.empty(len(names), "<i8")
         labels[[label for _, label in names]] = np.arange(len(names))

@@ -21,11 +21,11 @@ from .class_names import read_class_names, similar_file
 from .delimited import DelimitedRows
 from .folder import list_classes, list_images
 from .image_list import ImageList
-from .json_lines import JsonLines, starts_with_object
+from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
 from .large import LARGE, LargeText
 from .no_list import HEAD_BYTES, refuse_other_file, refuse_other_folder
 from .parquet import ParquetRows, heads_of
-from .remedies import Remedy, require_utf8
+from .remedies import require_utf8
 from .rows import Rows
 from .suggested_columns import command_line
 from .tables import Table
@@ -92,8 +92,9 @@ def read_list(
             _refuse_other_stream(source, text)
         if form != "parquet":
             require_utf8(text, source)
-        if form == "text" and text[:_HEAD].lstrip().startswith(b"[{"):
-            raise _one_document(source)
+        if form == "json" or (form == "text" and text[:_HEAD].lstrip().startswith(b"[{")):
+            require_lines(source, text)
+            form = "json lines"
         if form == "text" and starts_with_object(text):
             form = "json lines"
         if columns is None:
@@ -111,13 +112,13 @@ def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
 
 
 def _form(source: Path) -> str:
-    """The form of a list: ``"text"``, ``"json lines"`` or ``"parquet"``, by its suffix or its first bytes."""
+    """Names the form: ``"text"``, ``"json lines"``, ``"json"`` or ``"parquet"``, by its suffix or its first bytes."""
     suffix = source.suffix.lower()
     with os.fdopen(open_regular(source), "rb") as file:
         head = file.read(HEAD_BYTES)
     refuse_other_file(source, head)
     if suffix == ".json":
-        raise _one_document(source)
+        return "json"
     if suffix in _JSON_LINES:
         return "json lines"
     if suffix in _PARQUET:
@@ -131,17 +132,14 @@ def _refuse_other_stream(source: Path, text: bytes) -> None:
     refuse_other_file(source, text[:HEAD_BYTES])
 
 
-def _one_document(source: Path) -> UsageError:
-    remedy = Remedy(f"{source} is one JSON document, but a list has an object on each line", "jq -c '.[]'")
-    return UsageError(remedy.text(source, b"", source.parent, whole=False))
-
-
 def _require_no_columns(source: Path, text: bytes, form: str) -> None:
     """Refuses a list that cannot be read without columns."""
     if form == "parquet":
         heads, first = heads_of(source)
     elif form == "json lines":
         heads, first = JsonLines(text, source.name, ()).sample()
+        if not heads:
+            raise no_objects(source, text)
     else:
         return
     raise UsageError(f"say which columns of {source} to pack, for example: {command_line(source, heads, first)}")

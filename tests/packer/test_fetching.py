@@ -9,7 +9,7 @@ from packtrain._packer import fetching, places
 from packtrain._packer.fetching import ObjectsAhead
 from packtrain._packer.lists.reader import read_list
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import ListError, PackError, UsageError
+from packtrain.errors import ListError, PackError
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_a_list_that_does_not_fit_on_the_disk_is_an_error_that_names_the_file(mo
 def test_a_message_about_a_list_gives_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "ObjectStore", lambda: Store(1))
     url = Url("s3", "bucket", "train.json")
-    with pytest.raises(UsageError, match=f"^{url} is one JSON document"), places.fetched_list(url) as (path, root):
+    with pytest.raises(ListError, match=f"^{url} is encoded in UTF-16"), places.fetched_list(url) as (path, root):
         read_list(path, LabelSpec(), root=root)
 
 

@@ -8,6 +8,8 @@ import io
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
@@ -706,3 +708,78 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=re.escape(f"`{extra_command('parquet')}`")):
         read_list(tmp_path / "a.parquet", LabelSpec("none"), columns=Columns("path"))
+
+
+# JSON under any name
+
+
+@pytest.mark.parametrize("label", ["true", "false"])
+def test_truth_has_one_number_whichever_of_both_occur(label: str) -> None:
+    for text in (
+        f'{{"path": "a", "class": {label}}}\n',
+        f'{{"path": "a", "class": {label}}}\n{{"path": "b", "class": true}}\n',
+    ):
+        listing = table(text.encode(), Columns("path", "class"), form=JsonLines)
+        assert entries(listing)[0].label == int(label == "true")
+        assert listing.classes is None or listing.classes.index(label) == entries(listing)[0].label
+
+
+DOUBTS = (
+    b'"other": 1, "other": 2',
+    b'"other": {"b": 1, "b": 2}',
+    b'"other": [{"c": 1e999}]',
+    b'"other": ' + b"9" * 5000,
+)
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_only_a_doubt_in_a_wanted_column_refuses_a_json_line(doubt: bytes) -> None:
+    text = b'{"path": "a", "class": 1, ' + doubt + b"}\n" + b'{"path": "b", "class": 1, "other": 3}\n'
+    assert [entry.path for entry in entries(table(text, Columns("path", "class"), form=JsonLines))] == ["a", "b"]
+    other = FieldColumn("other", "json", "other", by_path=False)
+    asked = table(text, Columns("path", "class", (other,)), form=JsonLines)
+    assert [entry.path for entry in entries(asked)] == ["b"]
+    assert re.search("twice|float64|4300 digits", reasons(asked)[0])
+    assert "not JSON" not in reasons(asked)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("l.json", '[{"image": "a.jpg", "label": 0}, {"image": "b.jpg", "label": 1}]'),
+        ("l.txt", '[{"image": "a.jpg", "label": 0}, {"image": "b.jpg", "label": 1}]'),
+        ("l.json", '{"a.jpg": 0, "b.jpg": 1}'),
+        ("l.json", '{\n  "a.jpg": "cat",\n  "b.jpg": "dog"\n}\n'),
+        ("l.json", '{"my data": [{"image": "a.jpg", "label": 0}, {"image": "b.jpg", "label": 1}]}'),
+        ("l.json", '[["a.jpg", 0], ["b.jpg", 1]]'),
+        ("l.json", '{\n"image": "a.jpg", "label": 0}\n{"image": "b.jpg",\n"label": 1}'),
+        ("l.json", '["a.jpg", 0]\n["b.jpg", 1]\n'),
+        ("l.jsonl", '["a.jpg", 0]\n["b.jpg", 1]\n'),
+    ],
+)
+def test_what_is_typed_for_other_json_makes_a_list_of_it(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match="but a list has an object on each line") as caught:
+        read_list(tmp_path / name, LabelSpec())
+    typed = re.search(r"Type: (.*), and pack (\S+) in its place", str(caught.value))
+    assert typed is not None
+    if shutil.which("jq") is None:
+        pytest.skip("needs jq")
+    subprocess.run(typed[1], shell=True, check=True)
+    listing = read_list(Path(typed[2]), LabelSpec(), columns=Columns("image", "label"))
+    assert [(entry.path, entry.label) for entry in entries(listing)] == [("a.jpg", 0), ("b.jpg", 1)]
+
+
+@pytest.mark.parametrize("name", ["l.json", "l.jsonl", "l.txt"])
+def test_json_lines_may_have_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"image": "a.jpg", "label": 0}\n{"image": "b.jpg", "label": 1}\n')
+    listing = read_list(tmp_path / name, LabelSpec(), columns=Columns("image", "label"))
+    assert [entry.path for entry in entries(listing)] == ["a.jpg", "b.jpg"]
+    with pytest.raises(UsageError, match=rf"pack \S+{name} OUT --image image --label label$"):
+        read_list(tmp_path / name, LabelSpec())
+
+
+def test_broken_json_lines_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "l.jsonl").write_text("{'image': 'a.jpg'}\n")
+    with pytest.raises(UsageError, match="line 0: the line is not JSON"):
+        read_list(tmp_path / "l.jsonl", LabelSpec())
