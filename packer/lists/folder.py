@@ -28,6 +28,7 @@ OTHER_SUFFIXES: Final = (
 IMAGE_SUFFIXES: Final = TORCHVISION_SUFFIXES + OTHER_SUFFIXES
 
 _NAMED: Final = 5
+_UNLABELLED: Final = ("--labels", "none")
 _PARTS: Final = frozenset(
     {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
 )
@@ -114,21 +115,34 @@ def list_images(folder: Path, *, leave_out: Path | None = None) -> list[FolderIm
 def doubt_classes(folder: Path, names: Sequence[str], out: str) -> str | None:
     """Says that class folders look like something else, and what to type then; None if they do not.
 
-    One class among others may well be called ``test``; the class folders of a dataset are not all called like that.
+    One class among others may well be called ``test``, but not two.
 
     Args:
         folder: The image folder.
         names: The names of its class folders.
         out: Where it is packed to.
     """
-    words = {re.sub(r"[\W\d_]+", "", name.casefold()) for name in names}
-    if not words <= _PARTS | _SIDES:
+    words = {name: re.sub(r"[\W\d_]+", "", name.casefold()) for name in names}
+    parts = [name for name, word in words.items() if word in _PARTS]
+    if len(parts) < 2 and not set(words.values()) <= _PARTS | _SIDES:
         return None
-    taken = f"each folder in {folder} is taken for a class, but by name ({', '.join(names[:_NAMED])})"
-    if words & _PARTS:
-        part = names[0]
-        line = shlex.join(["packtrain", "pack", os.path.join(folder, part), f"{out}-{part}"])
-        return f"{taken} they are parts of a dataset. To pack each part by itself: {line}"
+
+    def line(name: str, *options: str) -> str:
+        return shlex.join(["packtrain", "pack", os.path.join(folder, name), f"{out}-{name}", *options])
+
+    taken = f"each folder in {folder} is taken for a class, but by name ({', '.join((parts or names)[:_NAMED])})"
+    if parts:
+        return f"{taken} they are parts of a dataset. To pack each part by itself: {' && '.join(map(line, parts))}"
+    if len(names) == 1:
+        nested = any(is_folder for _, is_folder in _Walk(folder / names[0], None).top())
+        return (
+            f"each folder in {folder} is taken for a class, but {names[0]} alone seems to hold all images. To pack "
+            + (
+                f"the classes in it: {line(names[0])}"
+                if nested
+                else f"them without labels: {line(names[0], *_UNLABELLED)}"
+            )
+        )
     return (
         f"{taken} they are sides of one sample. To pack images with their masks or labels, give a list with a column "
         f"for each: {shlex.join(['packtrain', 'pack', 'train.csv', out])} --image image --mask mask"

@@ -198,6 +198,17 @@ def test_an_image_folder(run: Run, tmp_path: Path) -> None:
     [
         (["val", "train"], "2 classes: train, val", "parts of a dataset. To pack each part by itself: {line}\n"),
         (["Train_2017"], "1 class: Train_2017", "parts of a dataset. To pack each part by itself: {line}\n"),
+        (
+            ["train", "val", "cat"],
+            "3 classes: cat, train, val",
+            "parts of a dataset. To pack each part by itself: {line}\n",
+        ),
+        (
+            ["images"],
+            "1 class: images",
+            "seems to hold all images. To pack them without labels: {line} --labels none\n",
+        ),
+        (["images/cat", "images/dog"], "1 class: images", "To pack the classes in it: {line}\n"),
         (["images", "masks"], "2 classes: images, masks", "pack train.csv '{out}' --image image --mask mask\n"),
         (["test", "cat"], "2 classes: cat, test", ""),
         (["f", "e", "d", "c", "b", "a"], "6 classes: a, b, c, d, e, ...", ""),
@@ -210,8 +221,9 @@ def test_classes_are_named_and_parts_of_a_dataset_are_no_classes(
     for name in names:
         (photos / name).mkdir(parents=True)
         (photos / name / "1.jpg").write_bytes(encoded(picture(1)))
-    first = min(names)
-    line = f"packtrain pack '{photos}/{first}' '{out}-{first}'"
+    names = sorted({Path(name).parts[0] for name in names})
+    told = [name for name in names if name != "cat"]
+    line = " && ".join(f"packtrain pack '{photos}/{name}' '{out}-{name}'" for name in told)
     outcome = run("pack", photos, out, "--format", "tar")
     assert (outcome.code, outcome.out.splitlines()[1]) == (0, classes)
     assert outcome.err.endswith(warning.format(line=line, out=out))
