@@ -15,6 +15,8 @@ from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)
 _SHOWN: Final = 5
+_OTHERWISE: Final = {"--shard-size": "shard_bytes", "--decode": "decode_images"}
+"""Options that the library calls otherwise."""
 
 
 def named(words: Sequence[Word], *names: str) -> Sequence[Word]:
@@ -57,6 +59,6 @@ def as_typed(message: str, command: click.Command) -> str:
     for option in command.params:
         if isinstance(option, click.Option):
             typed = max(option.opts, key=len)
-            names = f"(?:{option.name}|{typed.lstrip('-').replace('-', '_')})"
+            names = f"(?:{option.name}|{_OTHERWISE.get(typed, option.name)}|{typed.lstrip('-').replace('-', '_')})"
             message = re.sub(rf"\A{names}(?==)|(?<=`){names}(?=`)", typed, message)
     return message
