@@ -164,7 +164,7 @@ class ListedLines:
             )
         values = words[: next(place for place, word in enumerate([*words, b""]) if not is_number(word))]
         if not values and not self._is_there(path.split(None, 1)[-1]) and words[1][:1] not in b"/.~":
-            return self._labels("none")
+            return None if isinstance(self.root, Path) else self._labels("none")
         dropped = r"\S+\s+" if len(values) > 1 and self._counts() else ""
         values = values[1:] if dropped else values or words[:1]
         taken = r"\s+".join([r"\S+"] * len(values))
@@ -187,6 +187,8 @@ class ListedLines:
     def _without_suffix(self, line: bytes) -> Remedy | None:
         columns = [cells for separator in SEPARATORS if len(cells := _cells(line, separator)) > 1]
         cells = columns[0] if columns else []
+        if cells and is_number(cells[0]) and not self._is_there(cells[0]):
+            return None
         return self._labels("class") if len(cells) == 2 and not is_number(cells[1]) else None
 
     def _labels(self, suggested: str) -> Remedy | None:

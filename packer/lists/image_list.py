@@ -38,6 +38,7 @@ _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
 _NAMES: Final = "Add the names in the list to the file of --classes, or leave --classes out"
+_SUBTRACT: Final = "awk 'match($0, /[0-9]+[ \\t\\r]*$/) {$0 = substr($0, 1, RSTART - 1) (substr($0, RSTART) - 1)} 1'"
 _EXAMPLE: Final = "A line is the path of an image, a blank, and its label, such as `images/1.jpg 3`"
 
 
@@ -102,7 +103,8 @@ class ImageList:
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
-        parser.label_parser.require_zero(self._all_labels(), source or name)
+        step = Remedy("", _SUBTRACT).text(source, head, root, whole=False)
+        parser.label_parser.require_zero(self._all_labels(), source or name, step)
         if not len(self):
             raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 

@@ -64,23 +64,32 @@ class LabelParser:
             raise BadLine(f"label {values[0]} is outside the {count} class names, whose labels are 0 to {count - 1}")
         return values
 
-    def require_zero(self, labels: Iterable[object], source: object) -> None:
+    def require_zero(self, labels: Iterable[object], source: object, step: str = "") -> None:
         """Makes sure that labels do not begin at 1, with which each would get the name of the class after its own.
 
         Args:
             labels: The labels of all sound lines.
             source: The list, for the message.
+            step: How to subtract 1 from each label, to follow these words.
 
         Raises:
-            ListError: The last label is one too large, and none is 0.
+            ListError: A label is one too large, and none is 0.
         """
-        if self.past_the_end and self._names is not None and 0 not in labels:
-            count = len(self._names)
+        if not self.past_the_end or self._names is None:
+            return
+        found, count = set(labels), len(self._names)
+        if not found or 0 in found:
+            return
+        fault = f"there is a label {count} and no label 0, but the {count} class names have the labels 0 to {count - 1}"
+        if 1 not in found:
             raise ListError(
-                f"{source}: labels seem to begin at 1: there is a label {count} and no label 0, but the {count} class "
-                f"names have the labels 0 to {count - 1}, so each image would get the name of another class. Subtract "
-                "1 from each label, or write a line before the first class name, for a class 0 that nothing has"
+                f"{source}: label {count} is beyond the class names: {fault}. Add the names that are missing"
             )
+        raise ListError(
+            f"{source}: labels seem to begin at 1: {fault}, so each image would get the name of another class. To have "
+            "a class 0 that nothing has, write a line before the first class name; or subtract 1 from each label"
+            f"{step}"
+        )
 
     def sort_classes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
         """Sorts the classes found. Returns their names, and for the number of each as it came its number in them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,8 +213,37 @@ def test_labels_that_begin_at_1_do_not_get_the_names_of_other_classes(
     with pytest.raises(ListError, match=rf"{file}: labels seem to begin at 1: there is a label 3 and no label 0, "):
         read(1, 2, 3, 1)
     assert (read(0, 1, 2, 3), read(1, 2, 2), read(1, 2, 4)) == (3, 3, 2)
+    with pytest.raises(ListError, match=rf"{file}: label 3 is beyond the class names: there is a label 3"):
+        read(2, 3)
+    with pytest.raises(ListError, match=r"none of 2 .* label 3 is outside the 3 class names"):
+        read(3, 3)
     (tmp_path / "classes.txt").write_text("nothing\na\nb\nc\n")
     assert read(1, 2, 3, 1) == 4
+
+
+@pytest.mark.parametrize("blank", [" ", ",", "\t"])
+def test_what_is_typed_makes_labels_begin_at_0(tmp_path: Path, blank: str) -> None:
+    paths = ["a  b.jpg", "2.jpg", "c 10.jpg"]
+    (tmp_path / "train.txt").write_text("".join(f"{path}{blank}{label}\n" for label, path in enumerate(paths, 1)))
+    (tmp_path / "classes.txt").write_text("x\ny\nz\n")
+    with pytest.raises(ListError, match="begin at 1") as caught:
+        read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+    typed = re.search("Type: (.*), and pack", str(caught.value))
+    assert typed is not None
+    subprocess.run(typed[1], shell=True, check=True)
+    listing = read_list(tmp_path / "train.new.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+    assert [(entry.path, entry.label) for entry in listing.entries(np.arange(3))] == list(
+        zip(paths, range(3), strict=True)
+    )
+
+
+@pytest.mark.parametrize("line", ["golden retriever my tench.JPEG", "golden my tench.JPEG", "0 noext"])
+def test_nothing_is_suggested_that_would_not_work(tmp_path: Path, line: str) -> None:
+    (tmp_path / "noext").touch()
+    (tmp_path / "tench.JPEG").touch()
+    (tmp_path / "train.txt").write_text(f"{line}\n")
+    with pytest.raises(ListError, match="A line is the path of an image, a blank, and its label, such as"):
+        read_list(tmp_path / "train.txt", LabelSpec())
 
 
 CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
