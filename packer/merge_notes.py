@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from packtrain._core.errors import OutputConflict, PackError
-from packtrain._core.files import (
-    fsync_folder,
-    is_temporary,
-    make_folder,
-    remove_temporaries,
-    temporary_path,
-    write_file,
-)
-from packtrain._core.index import ROW_COLUMNS, IndexWriter
-from packtrain._core.manifest import INDEX, MANIFEST, ColumnInfo, FieldInfo, Manifest, ShardInfo
-from packtrain._core.schema import Field, Schema
+from packtrain._core.errors import PackError
+from packtrain._core.files import fsync_folder, remove_temporaries
+from packtrain._core.index import ROW_COLUMNS
+from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._storage.remote.urls import Url
 
+from .columns import Ints
 from .listing import Listing, Reject
-from .notes import MISSING, PARTS, ListFacts, ShardNote, note_columns, read_note
+from .notes import PARTS, ListFacts, ShardNote, read_note
 from .output import Output
 from .plan import Plan
-from .rejects import RejectGuard, write_rejects
-from .reordering import Form, Reordering
+from .publishing import collecting, write_dataset
+from .rejects import RejectGuard
+from .reordering import Reordering
 
 _NAMED: Final = 5
 """How many shards a message names."""
 _READERS: Final = 8
 """Notes that are read at the same time, which is mostly waiting on a network file system."""
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -86,10 +77,7 @@ def merge_notes(
         PackError: A shard is missing, a shard holds other lines than planned, or no line could be packed.
     """
     folder = output.folder
-    # The file has no name, or only for a moment where a file system cannot do without, and goes with the process.
-    name = temporary_path(folder / PARTS).name
-    with tempfile.TemporaryFile(buffering=0, dir=folder, prefix=name) as file:
-        rows = Reordering(file.fileno(), plan.entries, _forms(plan.schema), at_once)
+    with collecting(folder, plan.schema, plan.entries, at_once) as rows:
         merged = _read_notes(output, plan, images, rows)
         if images is None:
             _check_lines(output.address, plan, rows, merged)
@@ -106,28 +94,17 @@ def merge_notes(
             raise PackError(
                 f"no line of {plan.lines} could be packed{first}. Mend the files and pack again with --retry-rejects"
             )
-        manifest = Manifest(
+        described = partial(
+            Manifest,
             name=plan.name,
             format=plan.format,
-            fields=tuple(
-                FieldInfo.of(field)
-                if plan.schema.plain
-                else with_figures(field, rows.column(f"{field.prefix}length", merged.gaps))
-                for field in plan.schema.fields
-            ),
-            labels=plan.labels,
-            classes=plan.classes,
-            records=rows.records,
             lines=plan.lines,
-            rejects=len(rejects),
             duplicates=listed.duplicates,
             plan_sha256=plan.sha256,
             written_by=plan.written_by if plan.encoder is None else f"{plan.written_by}, {plan.encoder}",
-            rejects_file=write_rejects(folder, rejects),
-            columns=_write_index(folder / INDEX, plan.schema, rows, merged.gaps),
             shards=tuple(merged.shards),
         )
-    write_file(folder / MANIFEST, [manifest.dump()])
+        manifest = write_dataset(folder, plan.schema, rows, merged.gaps, rejects, described)
     remove_notes(folder)
     return manifest
 
@@ -145,13 +122,6 @@ def remove_leftovers(folder: Path) -> None:
         # A link leads out of the dataset.
         if not inside.is_symlink():
             remove_temporaries(inside)
-
-
-def _forms(schema: Schema) -> dict[str, Form]:
-    """The columns that come from notes, and ``shard``."""
-    columns = note_columns(schema, (), (), ())
-    forms = {name: Form(values.dtype.str, values.shape[1:]) for name, values in columns.items()}
-    return {**forms, "shard": Form(ROW_COLUMNS["shard"])}
 
 
 def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reordering) -> _Merged:
@@ -173,7 +143,7 @@ def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reorde
         # Nothing comes of it if one is wrong; but all of these are named.
         if isinstance(note, str) or wrong:
             continue
-        lines = np.concatenate([note.columns["line"], np.array([item.line for item in note.rejects], np.int64)])
+        lines = np.concatenate([note.columns.arrays["line"], np.array([item.line for item in note.rejects], np.int64)])
         planned, order = np.sort(plan.ordinals(number)), np.argsort(lines, kind="stable")
         if len(lines) != len(planned) or (
             images is not None and not np.array_equal(images.line_numbers(planned), lines[order])
@@ -185,8 +155,8 @@ def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reorde
         ordinals = np.empty_like(planned)
         ordinals[order] = planned
         count = note.info.records
-        columns = {**note.columns, "shard": np.full(count, number, ROW_COLUMNS["shard"])}
-        rows.add(ordinals[:count], columns, note.paths)
+        shard_column = np.full(count, number, ROW_COLUMNS["shard"])
+        rows.add(ordinals[:count], {**note.columns.arrays, "shard": shard_column}, note.columns.paths)
         # Not views, which would keep all of it.
         gaps.append(ordinals[count:].copy())
         gap_lines.append(lines[count:].copy())
@@ -259,51 +229,3 @@ def _other_lines(address: Path | Url, name: str) -> PackError:
     return PackError(
         f"shard {name} in {address} holds other lines than planned. Remove it and run the same command again"
     )
-
-
-def _write_index(folder: Path, schema: Schema, rows: Reordering, gaps: Ints) -> tuple[ColumnInfo, ...]:
-    """Writes the index, whose rows are in list order."""
-    make_folder(folder)
-    if folder.is_symlink():
-        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
-    writer, forms = IndexWriter(folder, rows.records), _forms(schema)
-
-    def add(names: Iterable[str]) -> None:
-        for name in names:
-            writer.add_pieces(name, forms[name].dtype, forms[name].shape, rows.column(name, gaps))
-
-    add(["line", "shard"])
-    add(schema.image.columns() if schema.image is not None else ())
-    add(["label"] if schema.labels.kind != "none" else ())
-    # The row of an entry: as many rows less than entries are before it as are refused.
-    by_place = (ordinals - np.searchsorted(gaps, ordinals) for ordinals in rows.ordinals())
-    writer.add_pieces("by_place", ROW_COLUMNS["by_place"], (), by_place)
-    writer.add_text_pieces("path", rows.text_offsets(gaps), rows.texts(gaps), rows.text_bytes)
-    for field in schema.others:
-        add(field.columns())
-    columns = writer.finish()
-    _remove_others(folder, {f"{column.name}.npy" for column in columns})
-    return columns
-
-
-def _remove_others(folder: Path, names: Collection[str]) -> None:
-    """Removes what an earlier merge left. What is not finished belongs to a merge at the same time."""
-    for path in folder.iterdir():
-        if path.name in names or is_temporary(path):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    fsync_folder(folder)
-
-
-def with_figures(field: Field, lengths: Iterable[Ints]) -> FieldInfo:
-    """A field, and what its records amount to, whose `lengths` are int64 [any] each."""
-    total, most, missing = 0, 0, 0
-    for found in lengths:
-        without = int((found == MISSING).sum())
-        total += int(found.sum()) - without * MISSING
-        most = max(most, int(found.max(initial=0)))
-        missing += without
-    return FieldInfo.of(field, total, most, missing)

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,13 +24,12 @@ from crc32c import crc32c
 
 from packtrain._core.errors import CorruptFile, OutputConflict, UnreadableFile
 from packtrain._core.files import write_file
-from packtrain._core.index import ROW_COLUMNS
 from packtrain._core.manifest import MANIFEST, Count, Sha256, ShardInfo, check_shard_names
 from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind, reason
-from packtrain._core.schema import Schema
 from packtrain._core.typed import parse_json
 
+from .columns import ShardColumns
 from .listing import Reject
 from .plan import Plan
 
@@ -41,8 +40,6 @@ _CHECKSUM_BYTES: Final = 4
 _FACTS: Final = "facts"
 _PATHS: Final = ("path_offsets", "path_bytes")
 _DAMAGED: Final = "has a damaged note"
-MISSING: Final = -1
-"""Length of a record that a sample is without; its other values are 0."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +78,11 @@ class ShardNote:
 
     Attributes:
         facts: Everything but the columns.
-        columns: Arrays [records, ...] in place order, by the name of their column: ``line``, those of the fields, and
-            ``label`` if the dataset has labels.
-        paths: Path of each sample as the list gives it, as `text_column` makes it of texts.
+        columns: The columns, in place order, with the paths as the list gives them.
     """
 
     facts: NoteFacts
-    columns: dict[str, npt.NDArray[Any]]
-    paths: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+    columns: ShardColumns
 
     @property
     def info(self) -> ShardInfo:
@@ -104,7 +98,7 @@ class ShardNote:
         """The content of the file."""
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(asdict(self.facts)).encode(), np.uint8)
-        members = {**dict(zip(_PATHS, self.paths, strict=True)), **self.columns}
+        members = {**dict(zip(_PATHS, self.columns.paths, strict=True)), **self.columns.arrays}
         np.savez(content, allow_pickle=False, facts=text, **members)
         return content.getvalue() + _checksum(content.getbuffer())
 
@@ -158,21 +152,18 @@ def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
             return _DAMAGED
         with _archive(io.BytesIO(data[:-_CHECKSUM_BYTES])) as archive:
-            columns = {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
-        facts = parse_json(NoteFacts, columns.pop(_FACTS).tobytes())
-        offsets, texts = (columns.pop(name) for name in _PATHS)
-        if (offsets.dtype.str, texts.dtype.str, len(offsets)) != ("<i8", "|u1", facts.info.records + 1):
-            return _DAMAGED
-        if _forms(columns) != _forms(note_columns(plan.schema, (), (), ())):
-            return _DAMAGED
-        if any(len(values) != facts.info.records for values in columns.values()):
+            arrays = {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
+        facts = parse_json(NoteFacts, arrays.pop(_FACTS).tobytes())
+        offsets, texts = (arrays.pop(name) for name in _PATHS)
+        columns = ShardColumns(arrays, (offsets, texts))
+        if not columns.fits(plan.schema, facts.info.records):
             return _DAMAGED
     except OSError as error:
         return _unread(path, error)
     except Exception:
         # A note that was not written by packtrain can make numpy and zipfile raise anything.
         return _DAMAGED
-    return _wrong(facts, plan, number, holds) or ShardNote(facts, columns, (offsets, texts))
+    return _wrong(facts, plan, number, holds) or ShardNote(facts, columns)
 
 
 def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> NoteFacts | str:
@@ -236,11 +227,6 @@ def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     return values
 
 
-def _forms(columns: dict[str, npt.NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape of each column, apart from the number of records."""
-    return {name: (values.dtype.str, values.shape[1:]) for name, values in columns.items()}
-
-
 def shard_is_present(folder: Path, info: ShardInfo) -> bool:
     """Returns True if the shard and its sidecars are regular files of the right sizes.
 
@@ -252,33 +238,6 @@ def shard_is_present(folder: Path, info: ShardInfo) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return all(stat.S_ISREG(there.st_mode) and there.st_size == size for there, size in found)
-
-
-def note_columns(
-    schema: Schema,
-    lines: Sequence[int],
-    labels: Sequence[Any],
-    records: Sequence[Sequence[tuple[int, ...] | None]],
-) -> dict[str, npt.NDArray[Any]]:
-    """Makes the columns of a note.
-
-    Args:
-        schema: What samples consist of.
-        lines: Line of each sample.
-        labels: Label of each sample; ignored if the dataset has no labels.
-        records: For each sample and field: the values of the field's columns; None where it is missing.
-    """
-    columns = {"line": np.array(lines, ROW_COLUMNS["line"])}
-    for number, field in enumerate(schema.fields):
-        dtypes = field.columns()
-        missing = (0, MISSING) + (0,) * (len(dtypes) - 2)
-        values = [sample[number] or missing for sample in records]
-        transposed = zip(*values, strict=True) if values else ((),) * len(dtypes)
-        for (name, dtype), column in zip(dtypes.items(), transposed, strict=True):
-            columns[name] = np.array(column, dtype)
-    if schema.labels.kind != "none":
-        columns["label"] = np.array(labels, schema.labels.dtype).reshape(schema.labels.shape(len(lines)))
-    return columns
 
 
 def _checksum(data: memoryview) -> bytes:

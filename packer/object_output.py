@@ -30,6 +30,7 @@ from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS, ShardNote, note_path
 from .output import LocalOutput, Output
+from .publishing import upload_index
 
 _LOCK: Final = "lock"
 _DATASET: Final = "dataset"
@@ -173,9 +174,7 @@ class ObjectOutput(Output):
     @override
     def finish(self) -> None:
         if MANIFEST not in self._there:
-            for path in sorted((self._folder / INDEX).iterdir()):
-                self._upload(f"{INDEX}/{path.name}")
-            self._upload(REJECTS)
+            upload_index(self._objects, self._folder, self._url)
             self._upload(MANIFEST)
         # Who may write and not remove leaves the notes there: the dataset is finished all the same.
         with suppress(Denied), ThreadPoolExecutor(_THREADS) as pool:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile, OutputConflict
-from packtrain._core.index import Index, text_column
+from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo, holds
 
+from .columns import ShardColumns
 from .listing import Listing, Reject
 from .notes import ListFacts, NoteFacts, ShardNote, make_parts
 from .output import Output
@@ -49,7 +46,7 @@ def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> 
     if all(sound):
         return manifest
     index = Index.of(folder, manifest)
-    found = _columns(index, plan)
+    found = ShardColumns.from_index(index, plan.schema)
     make_parts(folder)
     first = 0
     listed = ListFacts(images.duplicates, tuple(images.rejects))
@@ -57,10 +54,8 @@ def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> 
         rows = index.rows_at(np.arange(first, first + info.records))
         first += info.records
         if keep:
-            columns = {name: values[rows] for name, values in found.items()}
-            paths = text_column((os.fsencode(index.text("path", row)) for row in rows.tolist()), info.records)
             facts = NoteFacts(plan.sha256, info, rejected, None if number else listed)
-            ShardNote(facts, columns, paths).save(folder)
+            ShardNote(facts, found.rows(rows)).save(folder)
     output.unpublish()
     return None
 
@@ -104,17 +99,6 @@ def _require_index(output: Output, manifest: Manifest) -> None:
                 f"or remove {output.address / MANIFEST} and run the same command again, which packs all shards again",
                 file=name,
             )
-
-
-def _columns(index: Index, plan: Plan) -> dict[str, npt.NDArray[Any]]:
-    """The columns that notes have, of all rows, checked."""
-    index.check_all()
-    found = {name: index[name] for name in ("line", "label") if name in index}
-    for field in plan.schema.fields:
-        columns = index.field(field.name)
-        columns.check_all()
-        found |= {name: columns[name.removeprefix(field.prefix)] for name in field.columns()}
-    return found
 
 
 def _refused(plan: Plan, images: Listing, number: int, rejects: dict[int, Reject]) -> tuple[Reject, ...]:

@@ -94,8 +94,8 @@ class Reordering:
     def __init__(self, file: int, entries: int, forms: Mapping[str, Form], at_once: int | None = None) -> None:
         self._file = file
         self._entries = entries
-        self._forms = {**forms, _ORDINAL: Form("<i8"), _SLOT: Form("<u4"), _SIZE: Form("<i8")}
-        width = sum(form.bytes for form in self._forms.values()) + _TEXT_BYTES
+        self.forms = {**forms, _ORDINAL: Form("<i8"), _SLOT: Form("<u4"), _SIZE: Form("<i8")}
+        width = sum(form.bytes for form in self.forms.values()) + _TEXT_BYTES
         # There are as many runs as buckets, so both grow with the root of the number of records.
         size = max(_RUN_BYTES, math.isqrt(entries * width * _PART_BYTES))
         self._at_once = max(1, size // width) if at_once is None else at_once
@@ -134,7 +134,7 @@ class Reordering:
 
         What stands at an entry without a record means nothing.
         """
-        form = self._forms[name]
+        form = self.forms[name]
         for bucket in range(self._buckets):
             values = self._empty(bucket, form)
             for run, start, stop in self._parts(bucket):
@@ -200,7 +200,7 @@ class Reordering:
         order = np.argsort(buckets.astype("<u2") if self._buckets <= 1 << 16 else buckets, kind="stable")
         write(_SLOT, (ordinals - buckets * self._at_once).astype("<u4")[order])
         records = _bounds(np.bincount(buckets, minlength=self._buckets))
-        for name in self._forms.keys() - {_ORDINAL, _SLOT, _SIZE}:
+        for name in self.forms.keys() - {_ORDINAL, _SLOT, _SIZE}:
             write(name, np.concatenate([batch.columns[name] for batch in waiting])[order])
         sizes = np.concatenate([np.diff(batch.offsets) for batch in waiting])
         write(_SIZE, sizes[order])
@@ -212,7 +212,7 @@ class Reordering:
         self._runs.append(_Run(at, records, ends[records]))
 
     def _read(self, run: _Run, name: str, start: int, stop: int) -> Array:
-        form = self._forms[name]
+        form = self.forms[name]
         values = np.empty((stop - start, *form.shape), form.dtype)
         return self._read_at(run.at[name] + start * form.bytes, values)
 

@@ -25,14 +25,14 @@ from packtrain._core.files import (
     temporary_path,
     write_file,
 )
-from packtrain._core.index import text_column
 from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
 from packtrain._core.problems import way_out
 from packtrain._core.processes import ProcessName
 from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
 
+from .columns import ShardColumns
 from .listing import Encoded, ListedSample, Reject, Source
-from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_columns, note_path
+from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_path
 from .output import Output
 from .plan import Plan
 from .reopen import require_as_merged
@@ -176,8 +176,8 @@ def _replace(task: ShardTask, temporary: Path, info: FileInfo, written: _Written
     infos = tuple(FileInfo(path.name, len(data), crc32c(data)) for path, data in sidecars.items())
     shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), infos)
     facts = NoteFacts(plan.sha256, shard, tuple(written.rejects), task.listed)
-    columns = note_columns(plan.schema, written.lines, written.labels, written.placed(finished.offsets))
-    note = ShardNote(facts, columns, text_column(written.paths, len(written.paths)))
+    records = written.placed(finished.offsets)
+    note = ShardNote(facts, ShardColumns.of(plan.schema, written.lines, written.labels, records, written.paths))
     try:
         _remove_note(task)
         for path, data in sidecars.items():

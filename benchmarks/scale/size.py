@@ -27,6 +27,7 @@ from packtrain._core.manifest import PLAN, ColumnInfo, FieldInfo, FileInfo, Mani
 from packtrain._core.npy import npy_header
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import image_field
+from packtrain._packer.columns import ShardColumns
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote, make_parts
 from packtrain._packer.plan import Plan, PlannedShard
@@ -231,7 +232,7 @@ def _write_notes(folder: Path, records: int) -> None:
         facts = NoteFacts(plan.sha256, info, (), None if number else ListFacts(0, ()))
         paths = np.arange(PER_SHARD + 1, dtype="<i8") * len(_PATH), np.frombuffer(_PATH * PER_SHARD, np.uint8)
         lines = {"line": plan.ordinals(number)}
-        ShardNote(facts, lines | columns | {"label": every}, paths).save(folder)
+        ShardNote(facts, ShardColumns(lines | columns | {"label": every}, paths)).save(folder)
 
 
 # --- in a fresh process: python -m benchmarks.scale.size PART ... ---

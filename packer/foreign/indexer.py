@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
+
+import numpy as np
 
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, write_file
-from packtrain._core.manifest import MANIFEST, Manifest
-from packtrain._core.schema import Field
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
+from packtrain._core.schema import Field, Schema
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.files import Location
@@ -23,29 +28,24 @@ from packtrain._storage.staging.source import object_store
 
 from ..engine import run_tasks
 from ..options import reject_limit
-from . import tables
-from .dataset import linked_shards, shard_names, write_dataset
-from .extending import Before
-from .fields import Rules
-from .headers import shown
-from .plan import IndexPlan
-from .publish import building, exchange, not_empty, only_updater, publish
-from .relinking import (
-    Compared,
-    Comparison,
-    base_name,
-    compare,
-    require_no_strangers,
-    require_outside,
-    shard_places,
-    with_other_times,
-    with_times,
+from ..publishing import (
+    NO_GAPS,
+    building,
+    collecting,
+    exchange,
+    not_empty,
+    only_updater,
+    publish,
+    upload,
+    write_dataset,
 )
+from . import links, tables
+from .headers import shown
+from .plan import IndexPlan, Rules
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
 from .shard_files import State, WithObjects, mapped, states, unreadable
 from .sources import find_places
-from .tables import Rows
-from .upload import building_upload, require_free, upload
+from .tables import Before, Rows
 
 _SHOWN: Final = 5
 
@@ -177,13 +177,11 @@ def index_shards(
         places = find_places(sources, objects) if sources or not update else []
         if update:
             return _update(run, places, out, rules, base)
-        if isinstance(out, Url):
-            require_free(out, objects)
+        if isinstance(out, Path):
+            out = Path(os.path.realpath(out))
+        with file_errors(out if isinstance(out, Path) else Path(gettempdir())):
+            _require_free(out, objects)
             return run.index(places, out, rules, None)
-        folder = Path(os.path.realpath(out))
-        with file_errors(folder):
-            _require_free(folder)
-            return run.index(places, folder, rules, None)
 
 
 def _update(
@@ -219,7 +217,7 @@ class _Run:
         """Reads shards, and puts a dataset of them in its place."""
         self._check_ends(places)
         if before is not None:
-            require_no_strangers(before.folder)
+            links.require_no_strangers(before.folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
         scans = self._scan([ScanTask(number, place, rules) for number, place in enumerate(places, len(known))])
         if before is None:
@@ -227,29 +225,31 @@ class _Run:
         settled, fields = tables.settle(rules, scans)
         if before is not None:
             settled, fields = replace(settled, labels=rules.labels), before.fields_with(fields)
-        names = shard_names(places, known)
-        rows = _rows(scans, names, settled, fields, before)
-        _check_rejects(rows, self.max_rejects, 0 if before is None else before.manifest.rejects)
+        names = links.shard_names(places, known)
+        parts = _rows(scans, names, settled, fields, before)
+        _check_rejects(parts, self.max_rejects, 0 if before is None else before.manifest.rejects)
         plan = IndexPlan(settled, f"packtrain {metadata.version('packtrain')}")
-        links = linked_shards(scans, places, names, rows, before)
-        if isinstance(folder, Url):
-            with building_upload(plan.dump()) as temporary:
-                manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
+        schema = Schema(fields, *tables.settle_labels(parts, None if before is None else before.manifest))
+        shards = [] if before is None else before.shards()
+        for scan, place, name, part in zip(scans, places, names, parts[-len(scans) :], strict=True):
+            link = Link("", *scan.state[1:])
+            shards.append((place, ShardInfo(name, scan.state.bytes, scan.crc32c, len(part.columns), (), link)))
+        with building(folder, plan.dump()) as temporary:
+            manifest = _write(temporary, folder, plan, schema, parts, *links.linked_shards(shards))
+            if isinstance(folder, Url):
                 upload(temporary, folder, self.objects)
-        else:
-            with building(folder, plan.dump()) as temporary:
-                manifest = write_dataset(temporary, folder, plan, fields, rows, links, before)
+            else:
                 (publish if before is None else exchange)(temporary, folder)
         return _report(folder, manifest, plan, scans)
 
     def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
         """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
         plan, old = IndexPlan.load(folder), Manifest.load(folder)
-        manifest = old if base is None else replace(old, base=base_name(base, folder))
-        known = shard_places(folder, manifest)
-        require_outside(folder, [*known, *places])
-        compared = self._compare(with_other_times(folder, manifest, old.base, self.objects))
-        manifest = with_times(manifest, compared)
+        manifest = old if base is None else replace(old, base=links.base_name(base, folder))
+        known = links.shard_places(folder, manifest)
+        links.require_outside(folder, [*known, *places])
+        compared = self._compare(links.with_other_times(folder, manifest, old.base, self.objects))
+        manifest = links.with_times(manifest, compared)
         if manifest != old:
             write_file(folder / MANIFEST, [manifest.dump()])
         there = {_real(place) for place in known}
@@ -259,7 +259,7 @@ class _Run:
             report = _report(folder, manifest, plan, [])
         return replace(report, compared=len(compared))
 
-    def _compare(self, tasks: Sequence[Comparison]) -> list[Compared]:
+    def _compare(self, tasks: Sequence[links.Comparison]) -> list[links.Compared]:
         """Reads old shards whose time has changed."""
         total, done = sum(task.shard.bytes for task in tasks), 0
 
@@ -269,7 +269,9 @@ class _Run:
             if self.on_progress is not None:
                 self.on_progress(IndexProgress(done, total, 0))
 
-        return list(run_tasks(WithObjects(compare), tasks, workers=min(self.workers, len(tasks)), on_progress=advance))
+        return list(
+            run_tasks(WithObjects(links.compare), tasks, workers=min(self.workers, len(tasks)), on_progress=advance)
+        )
 
     def _scan(self, tasks: Sequence[ScanTask]) -> list[Scan]:
         """Reads all shards. Returns what is in them, in their order."""
@@ -313,18 +315,36 @@ def _real(place: Location) -> str:
     return str(place) if isinstance(place, Url) else os.path.realpath(place)
 
 
-def _require_free(folder: Path) -> None:
-    """Refuses a folder with something in it before the time is spent to read all shards."""
-    if folder.exists() and not folder.is_dir():
-        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
-    if folder.is_dir() and os.listdir(folder):
-        raise not_empty(folder)
+def _require_free(out: Location, objects: Objects) -> None:
+    """Refuses a place with something in it before the time is spent to read all shards.
+
+    At an address there may be what an indexer left that was stopped.
+
+    Raises:
+        UsageError: Nothing can be written there.
+        OutputConflict: There is something.
+        RemoteError: The object store does not answer as it should.
+    """
+    if isinstance(out, Path):
+        if out.exists() and not out.is_dir():
+            raise OutputConflict(f"{out} is a file, but packtrain writes a folder. Choose another name")
+        if out.is_dir() and os.listdir(out):
+            raise not_empty(out)
+        return
+    if not out.writable:
+        raise UsageError(f"{out} cannot be written to: give a folder, or an address of s3://, gs:// or az://")
+    names = {found.name for found in objects.list(out)}
+    strangers = [name for name in names if name not in (PLAN, REJECTS) and not name.startswith(f"{INDEX}/")]
+    if strangers or (names and PLAN not in names):
+        raise OutputConflict(f"{out} is not empty ({', '.join(sorted(names)[:3])}). Choose another address")
+    if names:
+        IndexPlan.fetch(out, objects)
 
 
 def _rows(
     scans: Sequence[Scan], names: Sequence[str], rules: Rules, fields: Sequence[Field], before: Before | None
-) -> Rows:
-    """The rows of the dataset: those of before, and those of the new shards."""
+) -> list[Rows]:
+    """The rows of the dataset: those of before, and those of each new shard."""
     extensions = {rule.extension: rule.name for rule in rules.fields}
     parts = [] if before is None else [before.rows_with(fields)]
     line = 0 if before is None else before.manifest.lines
@@ -332,11 +352,12 @@ def _rows(
     for scan, name in zip(scans, names, strict=True):
         parts.append(tables.rows(scan, name, line, extensions, fields, rules.labels))
         line += len(scan.keys)
-    return tables.joined(parts)
+    return parts
 
 
-def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
-    rejects, lines = rows.rejects, len(rows.lines) + len(rows.rejects)
+def _check_rejects(parts: Sequence[Rows], max_rejects: str | int, before: int) -> None:
+    rejects = [item for part in parts for item in part.rejects]
+    lines = len(rejects) + sum(len(part.columns) for part in parts)
     if len(rejects) == lines:
         why = f"; the first: {rejects[0].path}: {rejects[0].reason}" if rejects else ": there is none"
         raise PackError(f"no sample of {lines} can be used{why}")
@@ -349,6 +370,33 @@ def _check_rejects(rows: Rows, max_rejects: str | int, before: int) -> None:
             "Say with --field what the extensions are and with --label where labels are (`--label none`: nowhere), "
             "or allow more with --max-rejects"
         )
+
+
+def _write(
+    temporary: Path,
+    folder: Location,
+    plan: IndexPlan,
+    schema: Schema,
+    parts: Sequence[Rows],
+    base: Location,
+    shards: tuple[ShardInfo, ...],
+) -> Manifest:
+    """Writes index, rejects.jsonl and manifest to `temporary`; all of it is to lie in `folder`."""
+    rejects = [item for part in parts for item in part.rejects]
+    with collecting(temporary, schema, sum(len(part.columns) for part in parts)) as rows:
+        for part in parts:
+            rows.add(np.arange(len(part.columns)) + rows.records, part.arrays(schema), part.columns.paths)
+        described = partial(
+            Manifest,
+            name=re.sub("[^A-Za-z0-9_-]", "-", folder.name)[:255] or INDEX,
+            format="tar",
+            lines=rows.records + len(rejects),
+            duplicates=0,
+            plan_sha256=plan.sha256,
+            written_by=plan.written_by,
+            shards=shards,
+        )
+        return write_dataset(temporary, schema, rows, NO_GAPS, rejects, described, links.base_name(base, folder))
 
 
 def _report(folder: Location, manifest: Manifest, plan: IndexPlan, scans: Sequence[Scan]) -> IndexReport:

@@ -1,23 +1,242 @@
-"""plan.json of an indexed dataset: how its shards were read, so that later shards are read in the same way."""
+"""What the extensions in foreign shards mean, and where labels come from; plan.json keeps it for later shards."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
+from packtrain._core.arguments import choice, unexpected
 from packtrain._core.document import MOST_BYTES, dump_document, load_document, parse_document, read_document
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.kinds import KINDS
 from packtrain._core.manifest import PLAN, VERSION
-from packtrain._core.typed import OneOf
+from packtrain._core.options import PIXEL_MODES
+from packtrain._core.schema import IMAGE, LABEL, RESERVED, FieldName, check_name
+from packtrain._core.suggestions import did_you_mean
+from packtrain._core.typed import Form, OneOf
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.files import Location
 
-from .fields import Rules
+_IMAGES: Final = (
+    *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
+    *("jp2", "j2k", "avif"),
+)
+_KINDS: Final = {**dict.fromkeys(_IMAGES, "image"), "txt": "text", "text": "text", "json": "json", "jsn": "json"}
+_NAMES: Final = {**dict.fromkeys(_IMAGES, IMAGE), "txt": "text", "jsn": "json"}
+_LABEL_EXTENSION: Final = "cls"
+_NO_LABEL: Final = "none"
+_INDEX: Final = "index"
+_ALTERNATIVES: Final = ("image", "text", "json")
+"""Kinds of which a field may have several extensions: what the records are is seen from their content."""
 
-_INDEX = "index"
+Extension = Annotated[str, Form(r"[^/\0]+", "what follows the first dot of a name")]
+
+
+@dataclass(frozen=True)
+class FieldRule:
+    """What a user says about an extension.
+
+    Attributes:
+        name: Name of its field.
+        extension: The extension, in lower case.
+        kind: Kind of the field; None for that of the extension.
+    """
+
+    name: FieldName
+    extension: Extension
+    kind: Annotated[str, OneOf(tuple(KINDS))] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``NAME=EXT`` or ``NAME=EXT:KIND``.
+
+        Raises:
+            UsageError: `text` is something else.
+        """
+        found = re.fullmatch(r"([^=:]+)=\.?([^=:/\s]+)(?::([a-z]+))?", text)
+        if not found:
+            raise unexpected("fields", text, "NAME=EXT or NAME=EXT:KIND, such as seg=seg.png:mask")
+        name, extension, kind = found[1], found[2].lower(), found[3]
+        if kind is not None and kind not in KINDS:
+            raise unexpected("fields", text, f"one of {', '.join(KINDS)} behind the colon{did_you_mean(kind, KINDS)}")
+        if name != IMAGE:
+            check_name(name)
+        return cls(name, extension, kind)
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """Where the label of a sample is.
+
+    Attributes:
+        extension: Extension of the member that holds it.
+        key: Where it is in a JSON object, with dots between the keys of inner objects; None if it is all of the member,
+            in decimal.
+    """
+
+    extension: Extension
+    key: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``EXT`` or ``EXT:KEY``.
+
+        Raises:
+            UsageError: `text` is something else.
+        """
+        extension, colon, key = text.removeprefix(".").partition(":")
+        if not extension or (colon and not key):
+            raise unexpected("label", text, "EXT or EXT:KEY, such as cls or json:class_id")
+        return cls(extension.lower(), key or None)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the extensions of foreign shards are to be understood.
+
+    Attributes:
+        fields: What is said about extensions; all others are understood by themselves.
+        masks: Names of fields that are masks.
+        label: Where the label is; None for ``.cls``, if there is any.
+        labels: False for a dataset without labels.
+        mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
+    """
+
+    fields: tuple[FieldRule, ...] = ()
+    masks: tuple[FieldName, ...] = ()
+    label: LabelRule | None = None
+    labels: bool = True
+    mode: str = "RGB"
+
+    def __post_init__(self) -> None:
+        choice("mode", self.mode, PIXEL_MODES)
+        for extension, count in Counter(rule.extension for rule in self.fields).items():
+            if count > 1:
+                raise UsageError(f"`fields`: two are for the extension {extension}")
+        if not self.labels and self.label is not None:
+            raise UsageError("a label, and a dataset without labels: leave one of them out")
+
+    @classmethod
+    def parse(cls, fields: Sequence[str], masks: Sequence[str], label: str | None, mode: str) -> Self:
+        """Reads what a user types.
+
+        Raises:
+            UsageError: Something of it cannot be understood.
+        """
+        for name, texts in (("fields", fields), ("masks", masks)):
+            if isinstance(texts, str):
+                raise UsageError(f"{name} is a text: expected a list of texts")
+        labels = label != _NO_LABEL
+        return cls(
+            tuple(FieldRule.parse(text) for text in fields),
+            tuple(check_name(name) for name in masks),
+            LabelRule.parse(label) if labels and label is not None else None,
+            labels,
+            mode,
+        )
+
+    @property
+    def label_extension(self) -> str | None:
+        """Extension of the member that is nothing but the label; None if there is none."""
+        if not self.labels or (self.label is not None and self.label.key is not None):
+            return None
+        return _LABEL_EXTENSION if self.label is None else self.label.extension
+
+    def kind(self, extension: str) -> str:
+        """What the members with this extension are: ``"label"``, or the kind of a field."""
+        for rule in self.fields:
+            if rule.extension == extension and rule.kind is not None:
+                return rule.kind
+        if extension == self.label_extension:
+            return LABEL
+        if self._name(extension) in self.masks:
+            return "mask"
+        last = extension.rpartition(".")[2]
+        return "array" if last == "npy" else _KINDS.get(last, "bytes")
+
+    def _name(self, extension: str) -> str:
+        """The name that is first tried for the field of an extension."""
+        for rule in self.fields:
+            if rule.extension == extension:
+                return rule.name
+        stem, dot, last = extension.rpartition(".")
+        return fit(stem) if dot else fit(_NAMES.get(last, last))
+
+    def require_used(self, extensions: Iterable[str]) -> None:
+        """Makes sure that all extensions and fields that the user names are there.
+
+        Raises:
+            UsageError: One is not.
+        """
+        known = list(extensions)
+        wanted = [rule.extension for rule in self.fields] + ([self.label.extension] if self.label else [])
+        for extension in wanted:
+            if extension not in known:
+                listed = ", ".join(sorted(known)[:20]) or "none"
+                raise UsageError(
+                    f"no member has the extension {extension!r}: there are {listed}{did_you_mean(extension, known)}"
+                )
+        names = {self._name(extension) for extension in known}
+        for mask in self.masks:
+            if mask not in names:
+                raise UsageError(f"`masks`: there is no field {mask!r}{did_you_mean(mask, names)}")
+
+    def names(self, extensions: Iterable[str]) -> dict[str, str]:
+        """Finds the field of each extension. Returns their names by extension, without that of the label.
+
+        Raises:
+            UsageError: Two fields would have the same name.
+        """
+        known = list(extensions)
+        kinds = {extension: self.kind(extension) for extension in known}
+        own = {rule.extension for rule in self.fields}
+        groups: defaultdict[str, list[str]] = defaultdict(list)
+        for extension in known:
+            if kinds[extension] != LABEL:
+                groups[self._name(extension)].append(extension)
+        names = {}
+        for name, group in groups.items():
+            chosen = [extension for extension in group if extension in own]
+            alike = len({kinds[extension] for extension in group}) == 1 and kinds[group[0]] in _ALTERNATIVES
+            for extension in group:
+                keep = extension in own or (not chosen and (alike or len(group) == 1))
+                names[extension] = self._checked(name if keep else fit(extension), kinds[extension])
+        self._require_apart(names, kinds)
+        return names
+
+    @staticmethod
+    def _checked(name: str, kind: str) -> str:
+        if name == IMAGE and kind != "image":
+            return f"{IMAGE}_"
+        return name if name == IMAGE else check_name(name)
+
+    @staticmethod
+    def _require_apart(names: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+        first: dict[str, str] = {}
+        for extension, name in names.items():
+            other = first.setdefault(name, extension)
+            if kinds[other] != kinds[extension] or (other != extension and kinds[other] not in _ALTERNATIVES):
+                raise UsageError(
+                    f"the extensions {other!r} and {extension!r} would both be the field {name!r}: name one of them "
+                    f"with --field NAME={extension}"
+                )
+
+
+def fit(text: str) -> str:
+    """A name for a field that is as much like `text` as may be.
+
+    >>> fit("Seg.2"), fit("3d"), fit("class")
+    ('seg_2', 'f_3d', 'class_')
+    """
+    name = re.sub("[^a-z0-9_]", "_", text.lower())[:60]
+    name = name if re.match("[a-z]", name) else f"f_{name.lstrip('_')}"
+    return f"{name}_" if name in RESERVED - {IMAGE} else name
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.files import Location
 
 from . import records
-from .fields import Rules
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .pieces import Pieces
+from .plan import Rules
 from .records import ArrayFacts, ImageFacts, Label, Unfit
 from .samples import Grouping
 from .shard_files import ShardFile, State, changed, ends, opened, unreadable

@@ -6,25 +6,30 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.errors import PackError
-from packtrain._core.options import StoreOptions
-from packtrain._core.schema import IMAGE, LABEL, Field
+from packtrain._core.errors import CorruptFile, PackError
+from packtrain._core.index import ROW_COLUMNS, Index, text_column
+from packtrain._core.manifest import INDEX, Manifest, ShardInfo
+from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.schema import IMAGE, LABEL, Field, Schema
+from packtrain._storage.staging.files import Location
 
+from ..columns import ShardColumns, missing_columns
 from ..listing import Reject
 from ..lists.labels import is_exact, rounded_label
-from ..notes import MISSING
-from .fields import FieldRule, Rules
+from ..rejects import read_rejects
 from .headers import shown
+from .links import AGAIN, shard_places
+from .plan import FieldRule, IndexPlan, Rules
 from .records import ArrayFacts, Label
 from .scan import Found, Scan
 
-Array = npt.NDArray[Any]
-Columns = dict[str, Array]
+Arrays = dict[str, npt.NDArray[Any]]
 _SOURCES: Final = {
     "offset": "offsets",
     "length": "lengths",
@@ -41,20 +46,75 @@ class Rows:
     """Samples in the order of the shards.
 
     Attributes:
-        lines: Number of each sample, int64 [rows].
-        shards: Number of its shard, uint32 [rows].
-        paths: ``SHARD/KEY`` of each sample.
-        labels: Its label; None without labels.
-        columns: The columns of each field, without prefix, by the name of the field.
+        columns: Their columns, with ``shard`` and without ``label``; the path of each is ``SHARD/KEY``.
+        labels: The label of each; None without labels.
         rejects: The samples that were refused.
     """
 
-    lines: Array
-    shards: Array
-    paths: list[bytes]
+    columns: ShardColumns
     labels: list[Label] | None
-    columns: dict[str, Columns]
     rejects: list[Reject]
+
+    def arrays(self, schema: Schema) -> Arrays:
+        """All columns but the paths, labels as the schema has them."""
+        if self.labels is None:
+            return self.columns.arrays
+        numbers: dict[Label, Label] = {name: number for number, name in enumerate(schema.classes or ())}
+        labels = [numbers.get(label, label) for label in self.labels]
+        return {**self.columns.arrays, "label": np.array(labels, schema.labels.dtype)}
+
+
+@dataclass(frozen=True)
+class Before:
+    """A dataset before new shards are taken into it.
+
+    Attributes:
+        folder: Its folder.
+        manifest: Its manifest.
+        plan: Its plan.
+        rows: Its rows.
+    """
+
+    folder: Path
+    manifest: Manifest
+    plan: IndexPlan
+    rows: Rows
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads a dataset.
+
+        Raises:
+            OutputConflict: It was not indexed, but packed.
+            DatasetError: It is not sound.
+        """
+        plan, manifest = IndexPlan.load(folder), Manifest.load(folder)
+        return cls(folder, manifest, plan, _rows(folder, manifest))
+
+    def shards(self) -> list[tuple[Location, ShardInfo]]:
+        """Its shards, and where they lie."""
+        return list(zip(shard_places(self.folder, self.manifest), self.manifest.shards, strict=True))
+
+    def rows_with(self, fields: Sequence[Field]) -> Rows:
+        """Its rows, with the columns of all these fields."""
+        columns = self.rows.columns
+        arrays: Arrays = {}
+        for field in fields:
+            arrays |= missing_columns(field, len(columns))
+        return replace(self.rows, columns=replace(columns, arrays=arrays | columns.arrays))
+
+    def fields_with(self, new: Sequence[Field]) -> tuple[Field, ...]:
+        """Its fields together with those of new shards.
+
+        Raises:
+            PackError: They do not fit together.
+        """
+        fields = {field.name: field for field in self.manifest.schema.fields}
+        if IMAGE not in fields and any(field.name == IMAGE for field in new):
+            raise PackError(f"the new shards have images, and the dataset has none. {AGAIN}")
+        for field in new:
+            fields[field.name] = _joined(fields[field.name], field) if field.name in fields else field
+        return tuple(fields.values())
 
 
 def settle(rules: Rules, scans: Iterable[Scan]) -> tuple[Rules, tuple[Field, ...]]:
@@ -120,24 +180,24 @@ def rows(
         PackError: A sample has two members that would both be the same field.
     """
     count = len(scan.keys)
-    columns = {field.name: _columns(scan, shard, count, names, field) for field in fields}
+    arrays: Arrays = {}
+    for field in fields:
+        arrays |= _columns(scan, shard, count, names, field)
     refused = dict(scan.unfit)
-    if IMAGE in columns:
-        _refuse(refused, np.flatnonzero(columns[IMAGE]["length"] < 0), lambda sample: f"no image{_there(scan, sample)}")
+    if any(field.name == IMAGE for field in fields):
+        _refuse(refused, np.flatnonzero(arrays["length"] < 0), lambda sample: f"no image{_there(scan, sample)}")
         for field in fields:
             if field.kind == "mask":
-                _refuse_other_sizes(refused, columns[IMAGE], columns[field.name], field.name)
+                _refuse_other_sizes(refused, arrays, field)
     if labels:
         lacking = np.setdiff1d(np.arange(count), np.fromiter(scan.labels, np.int64, len(scan.labels)))
         _refuse(refused, lacking, lambda sample: f"no label{_there(scan, sample)}")
     paths = [shard.encode() + b"/" + key for key in scan.keys]
     taken = np.setdiff1d(np.arange(count), np.fromiter(refused, np.int64, len(refused)))
+    arrays |= {"line": first_line + np.arange(count), "shard": np.full(count, scan.number, ROW_COLUMNS["shard"])}
     return Rows(
-        lines=first_line + taken,
-        shards=np.full(len(taken), scan.number, "<u4"),
-        paths=[paths[sample] for sample in taken.tolist()],
+        columns=ShardColumns(arrays, text_column(paths, count)).rows(taken),
         labels=[scan.labels[sample] for sample in taken.tolist()] if labels else None,
-        columns={name: {each: values[taken] for each, values in columns[name].items()} for name in columns},
         rejects=[
             Reject(first_line + sample, paths[sample].decode("utf-8", "surrogateescape"), refused[sample])
             for sample in sorted(refused)
@@ -155,61 +215,40 @@ def refuse_rounded_labels(scans: Sequence[Scan]) -> None:
                 scan.unfit.setdefault(sample, rounded_label(label))
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
-    """The rows of several parts, one after the other. All of them have the same fields."""
-    names = parts[0].columns
-    return Rows(
-        lines=np.concatenate([part.lines for part in parts]),
-        shards=np.concatenate([part.shards for part in parts]),
-        paths=[path for part in parts for path in part.paths],
-        labels=None if parts[0].labels is None else [label for part in parts for label in part.labels or ()],
-        columns={
-            name: {each: np.concatenate([part.columns[name][each] for part in parts]) for each in names[name]}
-            for name in names
-        },
-        rejects=[item for part in parts for item in part.rejects],
-    )
-
-
-def no_columns(field: Field, count: int) -> Columns:
-    """The columns of a field that none of `count` samples has."""
-    names = {name.removeprefix(field.prefix): dtype for name, dtype in field.columns().items()}
-    return {name: np.full(count, MISSING if name == "length" else 0, dtype) for name, dtype in names.items()}
-
-
-def _columns(scan: Scan, shard: str, count: int, names: Mapping[str, str], field: Field) -> Columns:
-    columns = no_columns(field, count)
+def _columns(scan: Scan, shard: str, count: int, names: Mapping[str, str], field: Field) -> Arrays:
+    columns, prefix = missing_columns(field, count), field.prefix
     for extension, found in scan.found.items():
         if names.get(extension) != field.name or found.kind == LABEL:
             continue
         samples = np.asarray(found.samples)
-        if (twice := samples[columns["length"][samples] >= 0]).size:
+        if (twice := samples[columns[f"{prefix}length"][samples] >= 0]).size:
             sample = int(twice[0])
-            place = found.offsets[found.samples.index(sample)]
+            first, place = columns[f"{prefix}offset"][sample], found.offsets[found.samples.index(sample)]
             raise PackError(
                 f"{shard}: the sample {shown(scan.keys[sample])} has two members for the field {field.name!r}, at "
-                f"bytes {columns['offset'][sample]} and {place}: name one of them with --field NAME={extension}"
+                f"bytes {first} and {place}: name one of them with --field NAME={extension}"
             )
         for name, values in columns.items():
-            values[samples] = np.asarray(getattr(found, _SOURCES[name]))
+            values[samples] = np.asarray(getattr(found, _SOURCES[name.removeprefix(prefix)]))
     return columns
 
 
-def _refuse(refused: dict[int, str], samples: Array, why: Callable[[int], str]) -> None:
+def _refuse(refused: dict[int, str], samples: npt.NDArray[Any], why: Callable[[int], str]) -> None:
     for sample in samples.tolist():
         if sample not in refused:
             refused[sample] = why(sample)
 
 
-def _refuse_other_sizes(refused: dict[int, str], image: Columns, mask: Columns, name: str) -> None:
-    both = (image["length"] >= 0) & (mask["length"] >= 0)
-    other = (image["width"] != mask["width"]) | (image["height"] != mask["height"])
+def _refuse_other_sizes(refused: dict[int, str], arrays: Arrays, field: Field) -> None:
+    image, mask = ([arrays[prefix + name] for name in ("length", "width", "height")] for prefix in ("", field.prefix))
+    both = (image[0] >= 0) & (mask[0] >= 0)
+    other = (image[1] != mask[1]) | (image[2] != mask[2])
     _refuse(
         refused,
         np.flatnonzero(both & other),
         lambda sample: (
-            f"its mask {name} has {mask['width'][sample]} x {mask['height'][sample]} pixels, and the image "
-            f"{image['width'][sample]} x {image['height'][sample]}"
+            f"its mask {field.name} has {mask[1][sample]} x {mask[2][sample]} pixels, and the image "
+            f"{image[1][sample]} x {image[2][sample]}"
         ),
     )
 
@@ -222,3 +261,57 @@ def _there(scan: Scan, sample: int) -> str:
         if found.samples[min(bisect_left(found.samples, sample), len(found.samples) - 1)] == sample
     ]
     return f": it has only {', '.join(there)}" if there else ""
+
+
+def settle_labels(parts: Sequence[Rows], before: Manifest | None) -> tuple[LabelSpec, tuple[str, ...] | None]:
+    """Decides the type of the labels: whole numbers, floating-point numbers, or the names of classes.
+
+    Classes are numbered in the order of their names; those that come with new shards follow those of before.
+
+    Returns:
+        The type, and the names of the classes or None.
+
+    Raises:
+        PackError: There are numbers and names, or the type differs from that of the dataset `before`.
+    """
+    if parts[0].labels is None:
+        return LabelSpec("none"), None
+    labels = [label for part in parts for label in part.labels or ()]
+    kinds = {type(label) for label in labels}
+    if str in kinds and len(kinds) > 1:
+        raise PackError("some labels are numbers and others are texts: --label takes one or the other")
+    classes: tuple[str, ...] | None = None
+    if str in kinds:
+        known = () if before is None else before.classes or ()
+        classes = (*known, *sorted({str(label) for label in labels} - set(known)))
+    spec = LabelSpec("float" if float in kinds else "int")
+    if before is not None and (spec, classes is None) != (before.labels, before.classes is None):
+        raise PackError(f"the labels of the new shards are of another type than those of the dataset. {AGAIN}")
+    return spec, classes
+
+
+def _joined(old: Field, new: Field) -> Field:
+    if old.kind == new.kind == "mask":
+        return mask_field(old.name, wide="<u2" in (old.dtype, new.dtype))
+    joined = new
+    if old.kind == new.kind == "array":
+        form = ArrayFacts(old.dtype or "", old.shape or ()).joined(ArrayFacts(new.dtype or "", new.shape or ()))
+        joined = array_field(old.name, form)
+    if joined.kind != old.kind:
+        raise PackError(f"the field {old.name!r} of the new shards does not fit that of the dataset. {AGAIN}")
+    return joined if joined.kind == "array" else old
+
+
+def _rows(folder: Path, manifest: Manifest) -> Rows:
+    index = Index.of(folder, manifest)
+    columns = ShardColumns.from_index(index, manifest.schema)
+    columns.arrays["shard"] = index["shard"]
+    labels: list[Label] | None = None
+    if manifest.labels.kind != "none":
+        labels = numbers = columns.arrays.pop("label").tolist()
+        if manifest.classes is not None:
+            names = manifest.classes
+            if min(numbers) < 0 or max(numbers) >= len(names):
+                raise CorruptFile(f"{folder} has labels without a class: there are {len(names)} classes", file=INDEX)
+            labels = [names[number] for number in numbers]
+    return Rows(columns, labels, read_rejects(folder, manifest))

@@ -13,7 +13,7 @@ from packtrain._core.schema import LABEL
 from packtrain._formats import MOST_LABEL_BYTES, StoredLabel, StoredSample
 
 from . import records
-from .fields import Rules
+from .plan import Rules
 from .records import Unfit
 from .samples import Name, split_name
 

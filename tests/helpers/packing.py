@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ import numpy as np
 from crc32c import crc32c
 
 from packtrain import PackOptions
-from packtrain._core.index import text_column
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._packer.columns import ShardColumns
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
-from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote, note_columns
+from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote
 from packtrain._packer.plan import Plan
 from packtrain._packer.planning import outline_plan, plan_shards
 
@@ -106,6 +106,11 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
             files.append(FileInfo(file, len(data), crc32c(data)))
         shard = ShardInfo(name, files[0].bytes, files[0].crc32c, len(rows), (files[1],))
         facts = NoteFacts(plan.sha256, shard, tuple(rejects), None if number else listed)
-        paths = text_column((f"folder/{line}.jpg".encode() for line in lines), len(lines))
-        ShardNote(facts, note_columns(plan.schema, lines, labels, rows), paths).save(folder)
+        paths = [f"folder/{line}.jpg".encode() for line in lines]
+        ShardNote(facts, ShardColumns.of(plan.schema, lines, labels, rows, paths)).save(folder)
     return records
+
+
+def with_lines(note: ShardNote, lines: Any) -> ShardNote:
+    """The same note for other lines."""
+    return replace(note, columns=replace(note.columns, arrays={**note.columns.arrays, "line": lines}))

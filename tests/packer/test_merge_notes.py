@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from crc32c import crc32c
-from helpers.packing import image_list, plan_of, scratch, write_shards
+from helpers.packing import image_list, plan_of, scratch, with_lines, write_shards
 from helpers.support import flip, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._core.index import Index, text_column
+from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest, ShardInfo
 from packtrain._core.options import LabelSpec
+from packtrain._packer.columns import ShardColumns
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.merge_notes import merge_notes
@@ -29,7 +30,6 @@ from packtrain._packer.notes import (
     ShardNote,
     load_note,
     make_parts,
-    note_columns,
     note_path,
 )
 from packtrain._packer.output import LocalOutput
@@ -115,7 +115,7 @@ def test_a_shard_of_other_lines_than_planned_is_refused(folder: Path, change: An
     write_shards(folder, plan, image_list(6))
     note = load_note(folder, plan, 2, LocalOutput(folder).holds)
     assert note is not None
-    replace(note, columns={**note.columns, "line": change(note.columns["line"])}).save(folder)
+    with_lines(note, change(note.columns.arrays["line"])).save(folder)
     before = tree(folder)
     with pytest.raises(PackError, match=rf"shard {plan.shards[2].name} in .* holds other lines than planned"):
         merge_notes(LocalOutput(folder), plan, image_list(6))
@@ -132,7 +132,7 @@ def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_th
     assert first is not None
     assert third is not None
     for note, other in ((first, third), (third, first)):
-        replace(note, columns={**note.columns, "line": other.columns["line"]}).save(folder)
+        with_lines(note, other.columns.arrays["line"]).save(folder)
     before = tree(folder)
     with pytest.raises(PackError, match=rf"shard {plan.shards[0].name} in .* holds other lines than planned"):
         merge_notes(output, plan, at_once=at_once)
@@ -145,7 +145,7 @@ def test_shards_that_hold_the_same_line_are_named(folder: Path, at_once: int | N
     write_shards(folder, plan, image_list(6), refused=[1])
     note = load_note(folder, plan, 2, output.holds)
     assert note is not None
-    replace(note, columns={**note.columns, "line": np.array([1, 5], "<i8")}).save(folder)
+    with_lines(note, np.array([1, 5], "<i8")).save(folder)
     names = f"{plan.shards[0].name} and {plan.shards[2].name}"
     with pytest.raises(PackError, match=rf"shards {names} in .* hold the same line, 1\. Remove them"):
         merge_notes(output, plan, at_once=at_once)
@@ -157,7 +157,7 @@ def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     write_shards(folder, plan, image_list(6))
     note = load_note(folder, plan, 0, LocalOutput(folder).holds)
     assert note is not None
-    replace(note, columns={name: values[::-1] for name, values in note.columns.items()}).save(folder)
+    replace(note, columns=note.columns.rows(np.array([1, 0]))).save(folder)
     merge_notes(LocalOutput(folder), plan, image_list(6))
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]
 
@@ -209,15 +209,15 @@ def test_the_notes_outlive_a_merge_that_fails(folder: Path) -> None:
 def test_memory_does_not_grow_with_the_records() -> None:
     """Of 80 notes of 2,000 records, with 120 bytes for each, few are in memory at a time."""
     size, plan = 2000, plan_of(image_list(160_000), 2000)
-    columns = note_columns(plan.schema, [0] * size, [0] * size, [((0,) * 6,)] * size)
-    paths = text_column([b"n00000000/n00000000_00000000.JPEG"] * size, size)
+    paths = [b"n00000000/n00000000_00000000.JPEG"] * size
+    columns = ShardColumns.of(plan.schema, [0] * size, [0] * size, [((0,) * 6,)] * size, paths)
     with scratch() as folder:
         make_parts(folder)
         for number, shard in enumerate(plan.shards):
             (folder / shard.name).write_bytes(b"")
             facts = NoteFacts(plan.sha256, ShardInfo(shard.name, 0, 0, size, ()), (), ListFacts(0, ()))
             facts = replace(facts, listed=None) if number else facts
-            ShardNote(facts, columns | {"line": plan.ordinals(number)}, paths).save(folder)
+            with_lines(ShardNote(facts, columns), plan.ordinals(number)).save(folder)
         tracemalloc.start()
         try:
             assert merge_notes(LocalOutput(folder), plan, at_once=4_000).records == 160_000

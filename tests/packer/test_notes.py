@@ -19,14 +19,13 @@ from helpers.support import flip
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._core.index import text_column
 from packtrain._core.manifest import FileInfo, ShardInfo
+from packtrain._packer.columns import ShardColumns
 from packtrain._packer.listing import Reject
 from packtrain._packer.notes import (
     NoteFacts,
     ShardNote,
     load_note,
-    note_columns,
     note_path,
     read_facts,
     shard_is_present,
@@ -71,22 +70,23 @@ def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list
     name = PLAN.shards[1].name
     info = ShardInfo(name, 5, crc32c(b"shard"), len(rows), (FileInfo("set-000001.idx", 0, 0),))
     labels = [row[0] - 7 for row in rows]
-    columns = note_columns(PLAN.schema, [line for line, *_ in rows], labels, [(tuple(row),) for _, *row in rows])
+    texts = [f"{line}\udcff.jpg".encode("utf-8", "surrogateescape") for line, *_ in rows]
+    lines, records = [line for line, *_ in rows], [(tuple(row),) for _, *row in rows]
+    columns = ShardColumns.of(PLAN.schema, lines, labels, records, texts)
     with scratch() as folder:
         (folder / "parts").mkdir()
         (folder / name).write_bytes(b"shard")
         (folder / "set-000001.idx").write_bytes(b"")
         facts = NoteFacts(PLAN.sha256, info, tuple(rejects))
-        texts = [f"{line}\udcff.jpg".encode("utf-8", "surrogateescape") for line, *_ in rows]
-        ShardNote(facts, columns, text_column(texts, len(rows))).save(folder)
+        ShardNote(facts, columns).save(folder)
         note = load_note(folder, PLAN, 1, LocalOutput(folder).holds)
         assert read_facts(folder, PLAN, 1, LocalOutput(folder).holds) == facts
     assert note is not None
     assert note.facts == facts
-    offsets, data = note.paths
+    offsets, data = note.columns.paths
     assert [data[start:stop].tobytes() for start, stop in pairwise(offsets.tolist())] == texts
-    assert list(zip(*(note.columns[column].tolist() for column in DTYPES), strict=True)) == rows
-    assert note.columns["label"].tolist() == labels
+    assert list(zip(*(note.columns.arrays[column].tolist() for column in DTYPES), strict=True)) == rows
+    assert note.columns.arrays["label"].tolist() == labels
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,8 @@ def test_columns_have_the_dtypes_of_the_index(
     labels: str, values: list[Any], dtype: str | None, shape: tuple[int, ...] | None, count: int
 ) -> None:
     plan = plan_of(image_list(4, labels=labels), 2)
-    columns = note_columns(plan.schema, [9] * count, values[:count], [((8, 7, 6, 5, 4, 3),)] * count)
+    records = [((8, 7, 6, 5, 4, 3),)] * count
+    columns = ShardColumns.of(plan.schema, [9] * count, values[:count], records, [b""] * count).arrays
     assert {name: columns[name].dtype.str for name in DTYPES} == DTYPES
     assert {columns[name].shape for name in DTYPES} == {(count,)}
     if shape is None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from helpers.packing import scratch
+from helpers.packing import scratch, with_lines
 from helpers.support import encoded, image_set, picture, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -402,10 +402,10 @@ class TestMerge:
         first, second = (load_note(tmp_path, plan, number, output.holds) for number in (0, 3))
         assert first is not None
         assert second is not None
-        size = len(second.columns["line"])
-        replace(second, columns={**second.columns, "line": first.columns["line"][:size]}).save(tmp_path)
+        lines = first.columns.arrays["line"]
+        with_lines(second, lines[: len(second.columns)]).save(tmp_path)
         names = f"{plan.shards[0].name} and {plan.shards[3].name}"
-        with pytest.raises(PackError, match=f"shards {names} .* hold the same line, {first.columns['line'].min()}"):
+        with pytest.raises(PackError, match=f"shards {names} .* hold the same line, {lines.min()}"):
             merge(tmp_path, max_rejects=2)
 
     def test_the_refused_lines_of_all_parts_are_added_up(self, tmp_path: Path) -> None:
@@ -694,8 +694,8 @@ def test_the_columns_of_notes_are_those_of_the_index(listing: Path, tmp_path: Pa
     paths = {}
     for note in notes:
         assert note is not None
-        offsets, texts = note.paths
-        for place, line in enumerate(note.columns["line"].tolist()):
+        offsets, texts = note.columns.paths
+        for place, line in enumerate(note.columns.arrays["line"].tolist()):
             paths[line] = texts[offsets[place] : offsets[place + 1]].tobytes().decode()
     assert paths[2] == "image 0.jpg"
     assert [paths[line] for line in sorted(paths)] == [

@@ -33,7 +33,7 @@ def noted(folder: Path) -> dict[int, Facts]:
         number: (
             note.info,
             sorted(note.rejects, key=lambda item: item.line),
-            {name: values.tolist() for name, values in note.columns.items()},
+            {name: values.tolist() for name, values in note.columns.arrays.items()},
         )
         for number, note in notes.items()
         if note is not None

@@ -65,7 +65,7 @@ class TestNote:
         assert note is not None
         shard = (tmp_path / note.info.name).read_bytes()
         assert (note.info.bytes, note.info.crc32c, note.info.records) == (len(shard), crc32c(shard), COUNT - 1)
-        columns = {name: values.tolist() for name, values in note.columns.items()}
+        columns = {name: values.tolist() for name, values in note.columns.arrays.items()}
         assert columns["line"] == [entry.line for entry in task.entries if entry.line != BAD], "in the order of places"
         for place, line in enumerate(columns["line"]):
             source = sources(listing)[line]
@@ -87,10 +87,10 @@ class TestNote:
         pack_shard(task, nothing)
         note = load_note(tmp_path, task.plan, 0, LocalOutput(tmp_path).holds)
         assert note is not None
-        offset = int(note.columns["offset"][0])
-        data = (tmp_path / note.info.name).read_bytes()[offset : offset + int(note.columns["length"][0])]
+        offset = int(note.columns.arrays["offset"][0])
+        data = (tmp_path / note.info.name).read_bytes()[offset : offset + int(note.columns.arrays["length"][0])]
         pixels = np.frombuffer(data, np.uint8) if format_name == "hdf5" else np.load(io.BytesIO(data))
-        source = Image.open(io.BytesIO(sources(listing)[note.columns["line"][0]].data)).convert("RGB")
+        source = Image.open(io.BytesIO(sources(listing)[note.columns.arrays["line"][0]].data)).convert("RGB")
         expected = np.asarray(source.resize((6, 4), Image.Resampling.BILINEAR))
         np.testing.assert_array_equal(pixels.reshape(4, 6, 3), expected, strict=True)
 

@@ -33,9 +33,9 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.foreign.pieces import Pieces
-from packtrain._packer.foreign.publish import building
 from packtrain._packer.foreign.shard_files import LocalFile
 from packtrain._packer.foreign.sources import expand_braces, find_shards
+from packtrain._packer.publishing import building
 
 PNG = encoded(picture(1, 24, 16), "PNG")
 MASK = encoded(picture(1, 24, 16, "L"), "PNG")

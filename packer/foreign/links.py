@@ -1,16 +1,17 @@
-"""Brings the links of an indexed dataset up to date: where its shards lie, and their times."""
+"""The links of an indexed dataset: names of its shards, where they lie, their times, and how they come up to date."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from packtrain._core.errors import NotThere, OutputConflict, PackError, UsageError
 from packtrain._core.files import checksum_file, is_temporary
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
+from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.paths import is_url
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
@@ -19,6 +20,7 @@ from packtrain._storage.staging.remote_origin import shard_place
 
 from .shard_files import State, changed, state_of, states, unreadable
 
+_PLAIN: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,250}}{re.escape(LINKED_SUFFIX)}")
 AGAIN: Final = "Index all shards again, into a new folder"
 
 
@@ -57,6 +59,38 @@ def shard_places(folder: Path, manifest: Manifest) -> list[Location]:
     """Where the shards of a dataset lie."""
     places = (shard_place(folder, manifest, number) for number in range(len(manifest.shards)))
     return [place if isinstance(place, Url) else Path(os.path.normpath(place)) for place in places]
+
+
+def shard_names(places: Sequence[Location], taken: Sequence[str]) -> list[str]:
+    """Unique plain names for new shards: what they are called, if that can be.
+
+    Args:
+        places: The shards.
+        taken: The names of the shards before them.
+    """
+    used, names = {*taken}, []
+    for number, place in enumerate(places, len(taken)):
+        name = place.name
+        if not _PLAIN.fullmatch(name) or name in used:
+            stem = re.sub("[^A-Za-z0-9_-]", "_", PurePosixPath(name).stem)[:100]
+            name = f"{stem}-{number:06d}{LINKED_SUFFIX}"
+        while name in used:
+            name = f"x{name}"
+        used.add(name)
+        names.append(name)
+    return names
+
+
+def linked_shards(shards: Sequence[tuple[Location, ShardInfo]]) -> tuple[Location, tuple[ShardInfo, ...]]:
+    """The folder that all links start from, and the shards, which lie at these places, with links that start there.
+
+    Raises:
+        UsageError: Some lie on this machine and others in a store, or they lie in several buckets.
+    """
+    base = common_folder([place for place, _ in shards])
+    return base, tuple(
+        replace(shard, link=replace(shard.link or Link("", 0), path=path_below(place, base))) for place, shard in shards
+    )
 
 
 def common_folder(places: Sequence[Location]) -> Location:

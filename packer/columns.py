@@ -1,0 +1,116 @@
+"""The columns that a shard contributes to the index: packed ones by way of a note, foreign ones from a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.index import ROW_COLUMNS, Index, text_column
+from packtrain._core.schema import Field, Schema
+
+from .reordering import Form, picked_texts
+
+MISSING: Final = -1
+"""Length of a record that a sample is without; its other values are 0."""
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardColumns:
+    """The columns of some samples.
+
+    Attributes:
+        arrays: Arrays [samples, ...] by the name of their column: ``line``, those of the fields, and ``label`` if the
+            dataset has labels.
+        paths: Path of each sample, as `text_column` makes it of texts.
+    """
+
+    arrays: dict[str, Array]
+    paths: tuple[Ints, Array]
+
+    @classmethod
+    def of(
+        cls,
+        schema: Schema,
+        lines: Sequence[int],
+        labels: Sequence[Any],
+        records: Sequence[Sequence[tuple[int, ...] | None]],
+        paths: Iterable[bytes],
+    ) -> Self:
+        """Makes columns of samples that come one by one.
+
+        Args:
+            schema: What samples consist of.
+            lines: Line of each sample.
+            labels: Label of each sample; ignored if the dataset has no labels.
+            records: For each sample and field: the values of the field's columns; None where it is missing.
+            paths: Path of each sample.
+        """
+        arrays: dict[str, Array] = {"line": np.array(lines, ROW_COLUMNS["line"])}
+        for number, field in enumerate(schema.fields):
+            columns = missing_columns(field, len(lines))
+            found = {row: values for row, sample in enumerate(records) if (values := sample[number]) is not None}
+            if found:
+                for column, values in zip(columns.values(), zip(*found.values(), strict=True), strict=True):
+                    column[list(found)] = values
+            arrays |= columns
+        if schema.labels.kind != "none":
+            arrays["label"] = np.array(labels, schema.labels.dtype).reshape(schema.labels.shape(len(lines)))
+        return cls(arrays, text_column(paths, len(lines)))
+
+    @classmethod
+    def from_index(cls, index: Index, schema: Schema) -> Self:
+        """The columns of all rows of a finished dataset, checked.
+
+        Raises:
+            CorruptFile: The index is damaged, or was never sound.
+        """
+        index.check_content()
+        arrays = {name: index[name] for name in ("line", "label") if name == "line" or schema.labels.kind != "none"}
+        for field in schema.fields:
+            columns = index.field(field.name)
+            arrays |= {name: columns[name.removeprefix(field.prefix)] for name in field.columns()}
+        return cls(arrays, (index["path_offsets"], index["path_bytes"]))
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.paths[0]) - 1
+
+    def fits(self, schema: Schema, records: int) -> bool:
+        """True if these can be the columns of this number of samples."""
+        forms = {name: Form(values.dtype.str, values.shape[1:]) for name, values in self.arrays.items()}
+        return (
+            forms == column_forms(schema)
+            and [values.dtype.str for values in self.paths] == ["<i8", "|u1"]
+            and {len(self), *map(len, self.arrays.values())} == {records}
+        )
+
+    def rows(self, rows: Ints) -> ShardColumns:
+        """The columns of these of the samples, in this order."""
+        offsets, texts = self.paths
+        sizes = offsets[rows + 1] - offsets[rows]
+        ends = np.concatenate([np.zeros(1, "<i8"), np.cumsum(sizes)])
+        arrays = {name: values[rows] for name, values in self.arrays.items()}
+        return ShardColumns(arrays, (ends, picked_texts(texts, offsets[rows], sizes)))
+
+
+def column_forms(schema: Schema) -> dict[str, Form]:
+    """Type and shape of the columns that every shard of a dataset contributes."""
+    forms = {"line": Form(ROW_COLUMNS["line"])} | {name: Form(dtype) for name, dtype in schema.columns().items()}
+    if schema.labels.kind != "none":
+        forms["label"] = Form(schema.labels.dtype, schema.labels.shape(0)[1:])
+    return forms
+
+
+def missing_columns(field: Field, count: int) -> dict[str, Array]:
+    """The columns of a field that none of `count` samples has."""
+    return {
+        name: np.full(count, MISSING if name == f"{field.prefix}length" else 0, dtype)
+        for name, dtype in field.columns().items()
+    }
