@@ -28,6 +28,7 @@ from packtrain._packer.notes import (
     load_note,
     note_path,
     read_facts,
+    read_note,
     shard_is_present,
 )
 from packtrain._packer.output import LocalOutput
@@ -133,6 +134,37 @@ def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
     assert load_note(noted, other, 0, LocalOutput(noted).holds) is None
     shutil.copy(note_path(noted, PLAN.shards[0].name), note_path(noted, PLAN.shards[1].name))
     assert load_note(noted, PLAN, 1, LocalOutput(noted).holds) is None
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<f8", None])
+@pytest.mark.parametrize("name", [*DTYPES, "label"])
+def test_a_note_whose_columns_are_not_those_of_the_plan_does_not_count(
+    noted: Path, name: str, dtype: str | None
+) -> None:
+    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
+    assert note is not None
+    arrays = dict(note.columns.arrays)
+    found = arrays.pop(name)
+    if dtype is not None:
+        arrays[name] = found.astype("<u8" if found.dtype.str == dtype else dtype)
+    replace(note, columns=replace(note.columns, arrays=arrays)).save(noted)
+    assert read_note(noted, PLAN, 0, LocalOutput(noted).holds) == "has a damaged note"
+
+
+@pytest.mark.parametrize("change", ["length", "type of the offsets", "type of the texts"])
+def test_a_note_whose_columns_do_not_fit_together_does_not_count(noted: Path, change: str) -> None:
+    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
+    assert note is not None
+    arrays, (offsets, texts) = dict(note.columns.arrays), note.columns.paths
+    match change:
+        case "length":
+            arrays["line"] = arrays["line"][:-1]
+        case "type of the offsets":
+            offsets = offsets.astype("<i4")
+        case _:
+            texts = texts.astype("<u2")
+    replace(note, columns=ShardColumns(arrays, (offsets, texts))).save(noted)
+    assert read_note(noted, PLAN, 0, LocalOutput(noted).holds) == "has a damaged note"
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".idx"])
