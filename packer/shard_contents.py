@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,17 +23,18 @@ from packtrain._codec.decoders import decoder
 from packtrain._codec.pillow import misfit, open_image, whole_images_only
 from packtrain._codec.values import decode_value
 from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import DatasetError, MissingDependency
+from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import reading, reason
-from packtrain._core.schema import IMAGE, Field
-from packtrain._formats import StoredSample, container
+from packtrain._core.schema import IMAGE, LABEL, Field
+from packtrain._formats import MOST_LABEL_BYTES, StoredLabel, StoredSample, container
 from packtrain._formats.tar.reader import check_dali_index, dali_index
 
-from .foreign.plan import IndexPlan
-from .foreign.walk import walk as walk_foreign
+from .foreign import records
+from .foreign.plan import IndexPlan, Rules
+from .foreign.scan import Name, split_name
 from .problem import Problem, check_file, other_bytes
 
 REPORT_RECORDS: Final = 256
@@ -259,3 +261,57 @@ def _same_label(found: Any, label: Any, dtype: str) -> bool:
         return np.array_equal(np.array(found, dtype), np.array(label, dtype))
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+def walk_foreign(
+    path: Path, rules: Rules, lines: Mapping[bytes, int], classes: Sequence[str] | None
+) -> Iterator[StoredSample]:
+    """Yields the samples that Python's tarfile finds in a shard that was indexed, as far as they are in the index.
+
+    Args:
+        path: The shard.
+        rules: How it was indexed.
+        lines: Line of each sample by its key; all others were refused.
+        classes: Names of the classes, if labels are such names.
+
+    Raises:
+        CorruptFile: tarfile cannot read the shard, or a label has changed.
+    """
+    fields = {rule.extension: rule.name for rule in rules.fields}
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for key, members in groupby(_members(archive), lambda item: item[0].key):
+                if (line := lines.get(key)) is None:
+                    continue
+                places: dict[str, tuple[int, int]] = {}
+                label: StoredLabel = None
+                for name, member in members:
+                    kind = rules.kind(name.extension)
+                    if rules.labels and (kind == LABEL or rules.label_key(name.extension) is not None):
+                        label = _label(rules, _content(archive, member), classes)
+                    if kind != LABEL:
+                        places[fields[name.extension]] = member.offset_data, member.size
+                yield StoredSample(line, places, label)
+    except (tarfile.TarError, records.Unfit, KeyError, ValueError, OSError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not the shard that was indexed: {error}", file=path.name) from error
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tuple[Name, tarfile.TarInfo]]:
+    for member in archive:
+        if member.isreg() and (name := split_name(os.fsencode(member.name))) is not None:
+            yield name, member
+        archive.members.clear()  # type: ignore[attr-defined]  # otherwise tarfile would keep them all
+
+
+def _label(rules: Rules, content: bytes, classes: Sequence[str] | None) -> StoredLabel:
+    if rules.label is None or rules.label.key is None:
+        return records.plain_label(memoryview(content))
+    label = records.json_label(records.parse_json(memoryview(content)), rules.label.key)
+    if not isinstance(label, str):
+        return label
+    return (classes or ()).index(label)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    content = archive.extractfile(member)
+    return content.read(MOST_LABEL_BYTES + 1) if content else b""

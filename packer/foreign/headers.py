@@ -47,7 +47,7 @@ _COMPRESSED: Final = {
 
 
 class Source(Protocol):
-    """What a walk reads from: a file that is read from front to back (`pieces.Pieces`)."""
+    """What a walk reads from: a file that is read from front to back (`shard_files.Pieces`)."""
 
     @property
     def size(self) -> int:

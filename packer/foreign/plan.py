@@ -148,6 +148,10 @@ class Rules:
             return None
         return _LABEL_EXTENSION if self.label is None else self.label.extension
 
+    def label_key(self, extension: str) -> str | None:
+        """Where the label is in JSON members with this extension; None if it is elsewhere."""
+        return self.label.key if self.label is not None and extension == self.label.extension else None
+
     def kind(self, extension: str) -> str:
         """What the members with this extension are: ``"label"``, or the kind of a field."""
         for rule in self.fields:

@@ -15,7 +15,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.schema import check_array
 
 from ..lists.labels import LARGEST_FLOAT32
-from .pieces import LARGEST_VIEW
+from .shard_files import LARGEST_VIEW
 
 _ORIENTATION: Final = 0x0112
 _MOST_LABEL: Final = 64 * 1024

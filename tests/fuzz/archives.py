@@ -17,8 +17,7 @@ from crc32c import crc32c
 from packtrain._core.errors import PackError
 from packtrain._packer.foreign.headers import BLOCK, BadArchive, members
 from packtrain._packer.foreign.plan import Rules
-from packtrain._packer.foreign.samples import split_name
-from packtrain._packer.foreign.scan import ScanTask, scan_shard
+from packtrain._packer.foreign.scan import ScanTask, scan_shard, split_name
 from packtrain._storage.remote.client import ObjectStore
 
 MOST_BYTES = 16 << 20

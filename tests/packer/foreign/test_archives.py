@@ -16,7 +16,7 @@ from helpers.shards import write_tar
 from helpers.support import output_of, tool
 
 from packtrain._packer.foreign.headers import BLOCK, BadArchive, compression, members
-from packtrain._packer.foreign.samples import split_name
+from packtrain._packer.foreign.scan import split_name
 
 FORMATS = ["v7", "oldgnu", "gnu", "ustar", "pax"]
 NAMES = {

@@ -32,8 +32,7 @@ from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign.indexer import index_shards
-from packtrain._packer.foreign.pieces import Pieces
-from packtrain._packer.foreign.shard_files import LocalFile
+from packtrain._packer.foreign.shard_files import LocalFile, Pieces
 from packtrain._packer.foreign.sources import expand_braces, find_shards
 from packtrain._packer.publishing import building
 
