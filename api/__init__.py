@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from packtrain._packer.parts import Part as Part
     from packtrain._packer.problem import Problem as Problem
     from packtrain._packer.ray_engine import RayEngine as RayEngine
-    from packtrain._packer.reports import PackProgress as PackProgress
-    from packtrain._packer.reports import PackReport as PackReport
+    from packtrain._packer.run import PackProgress as PackProgress
+    from packtrain._packer.run import PackReport as PackReport
     from packtrain._packer.runner import pack as pack
     from packtrain._packer.status import FailedShard as FailedShard
     from packtrain._packer.status import PackStatus as PackStatus
@@ -87,7 +87,7 @@ _HOMES = {
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.ray_engine": ("RayEngine",),
-    "_packer.reports": ("PackProgress", "PackReport"),
+    "_packer.run": ("PackProgress", "PackReport"),
     "_packer.runner": ("pack",),
     "_packer.parts": ("Part",),
     "_packer.problem": ("Problem",),

@@ -75,7 +75,7 @@ def command(
     """
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer.convert import convert
-    from packtrain._packer.reports import PackProgress
+    from packtrain._packer.run import PackProgress
 
     warn(pillow_conflict())
     options = _options(source, **choices)

@@ -25,7 +25,7 @@ from .words import named
 if TYPE_CHECKING:
     from packtrain._packer.options import PackOptions
     from packtrain._packer.ray_engine import RayEngine
-    from packtrain._packer.reports import PackReport
+    from packtrain._packer.run import PackReport
     from packtrain._packer.status import PackStatus
 
 _REMARKS: Final = 8
@@ -135,7 +135,7 @@ def command(
 
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer.parts import Part
-    from packtrain._packer.reports import PackProgress
+    from packtrain._packer.run import PackProgress
     from packtrain._packer.runner import pack
 
     source, out = named(words, "LIST", "OUT")

@@ -24,9 +24,8 @@ from .foreign.indexer import index_shards
 from .foreign.sources import find_shards
 from .foreign.unpacking import unpacked_shards
 from .options import PackOptions, reject_limit
-from .output import LocalOutput
-from .places import require_usable
-from .reports import PackProgress, PackReport
+from .output import LocalOutput, require_usable
+from .run import PackProgress, PackReport
 from .runner import check_run, pack_listing
 
 UNPACKED: Final = ".unpacked"

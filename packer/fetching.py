@@ -1,14 +1,19 @@
-"""Reads files of a list that lie in an object store, many at a time: a store takes long to answer, not to deliver."""
+"""Reads a list in an object store, and files that lists name there: many at a time, as stores take long to answer."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Self
 
-from packtrain._core.errors import NotThere, UsageError
+from packtrain._core.errors import ListError, NotThere, TooManyRejects, UsageError
+from packtrain._core.files import file_errors
 from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
 from .sources import LARGEST_FILE, Refused, require_content
@@ -20,6 +25,7 @@ _LEAST: Final = 8
 """So many even if they are large: the fields of a sample or two."""
 _AHEAD_BYTES: Final = 128 << 20
 """About so many bytes of them, at most."""
+_MOST_LIST_BYTES: Final = 64 << 30
 
 
 class ObjectsAhead:
@@ -87,3 +93,39 @@ def _url(address: str) -> Url:
         return Url.parse(address)
     except UsageError as error:
         raise Refused(str(error)) from error
+
+
+@contextmanager
+def fetched_list(place: Path | Url) -> Iterator[tuple[Path, Url | None]]:
+    """Gives the file of a list, and the folder that its paths start from if it lies in an object store.
+
+    Raises:
+        ListError: It cannot be fetched.
+        PackError: It cannot be written to the folder of temporary files.
+    """
+    if not isinstance(place, Url):
+        yield place, None
+        return
+    with TemporaryDirectory(prefix="packtrain-list-") as folder, closing(ObjectStore()) as objects:
+        path = Path(folder, place.name)
+        _fetch_list(objects, place, path)
+        try:
+            yield path, place.parent
+        except (ListError, TooManyRejects, UsageError) as error:
+            # Nobody else knows of the copy.
+            raise type(error)(str(error).replace(folder, str(place.parent))) from error
+
+
+def _fetch_list(objects: Objects, place: Url, path: Path) -> None:
+    if not place.key:
+        # The store would answer with a list of its own.
+        raise ListError(f"{place} names no list. Give the address of one, such as {place / 'train.txt'}")
+    try:
+        data = objects.read(place, _MOST_LIST_BYTES)
+    except NotThere as error:
+        raise ListError(
+            f"there is no list {place}. Give the address of a file with one `path label` per line; of images in an "
+            "object store that no list names, write one first"
+        ) from error
+    with file_errors(path):
+        path.write_bytes(data)

@@ -1,19 +1,34 @@
-"""Where a dataset is written to: a folder, or a folder from which every finished shard goes on to somewhere else."""
+"""Where a dataset is written to: a folder, or a folder from which every finished shard goes on to somewhere else.
+
+Several machines may share the folder. Each makes sure that it sees the same one, and all that is in it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from packtrain._core.files import fsync_folder, make_folder, temporary_path, write_file
+from packtrain._core.arguments import path_of
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import OutputConflict, PackError, UsageError
+from packtrain._core.files import fsync_folder, is_temporary, make_folder, temporary_path, write_file
 from packtrain._core.manifest import MANIFEST, PLAN, ShardInfo
+from packtrain._core.opening import read_regular
 from packtrain._storage.remote.urls import Url
 
-from .notes import PARTS, ShardNote, shard_is_present
-from .shared_folder import require_plan, wait_for_notes
+from .notes import PARTS, ShardNote, note_path, shard_is_present
+
+_PLAN_SECONDS: Final = 5.0
+_NOTE_SECONDS: Final = 90.0
+"""Network file systems may remember for a minute that a file was not there."""
 
 
 class Output(Protocol):
@@ -144,3 +159,93 @@ class LocalOutput:
 
     def finish(self) -> None:
         """All is there."""
+
+
+@lru_cache(maxsize=8)
+def require_plan(folder: Path, sha256: str) -> None:
+    """Waits a moment for a plan that has just been written.
+
+    Raises:
+        UsageError: It is not there, or another one is.
+    """
+    path, end = folder / PLAN, time.monotonic() + _PLAN_SECONDS
+    while (found := _digest(path)) != sha256:
+        if time.monotonic() >= end:
+            what = f"{path} is another file there" if found else f"there is no {path} there"
+            raise UsageError(
+                f"{socket.gethostname()} does not see the folder that is packed to: {what}. OUT must be a folder that "
+                "all machines of the cluster share, under the same path"
+            )
+        time.sleep(0.2)
+
+
+def _digest(path: Path) -> str | None:
+    """SHA-256 of a file in hexadecimal digits; None if it cannot be read."""
+    try:
+        # Looks at the folder anew, where that is far away.
+        os.listdir(path.parent)
+        return hashlib.sha256(read_regular(path, MOST_BYTES)).hexdigest()
+    except OSError:
+        return None
+
+
+def wait_for_notes(folder: Path, shards: Sequence[str]) -> None:
+    """Waits until this machine, too, sees these shards and their notes, which others have finished.
+
+    Raises:
+        PackError: It does not.
+    """
+    end = time.monotonic() + _NOTE_SECONDS
+    for name in shards:
+        while not (note_path(folder, name).exists() and (folder / name).exists()):
+            if time.monotonic() >= end:
+                raise PackError(
+                    f"{name} has been packed on another machine, but {folder} does not show it here. Is it a folder "
+                    "that all machines share? Then run the same command again, which packs what is missing"
+                )
+            time.sleep(0.5)
+            os.listdir(note_path(folder, name).parent)
+
+
+@contextmanager
+def output_at(place: Path | Url, spool: str | os.PathLike[str] | None = None) -> Iterator[Output]:
+    """Gives the output for a folder, or for an address in an object store.
+
+    Args:
+        place: Where the dataset is to lie.
+        spool: Folder of this machine for what is on its way to an object store.
+
+    Raises:
+        UsageError: Nothing can be written there, or `spool` means nothing.
+    """
+    if isinstance(place, Url):
+        from .object_output import spooled
+
+        with spooled(place, None if spool is None else path_of("spool", spool)) as output:
+            yield output
+    elif spool is not None:
+        raise UsageError(f"spool={os.fspath(spool)!r}: {place} is a folder, and nothing is on its way: leave it out")
+    else:
+        yield LocalOutput(place)
+
+
+def require_usable(folder: Path) -> None:
+    """Refuses a folder in which something else lies.
+
+    Raises:
+        OutputConflict: There is something in it that no packer left.
+    """
+    if folder.is_symlink() and not folder.exists():
+        raise OutputConflict(
+            f"{folder} is a link that leads nowhere. Make the folder that it leads to, or choose another name"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise OutputConflict(f"{folder} is a file, but packtrain writes a folder. Choose another name")
+    if folder.is_dir():
+        strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
+        # Look for the plan last: a packer that starts at the same time writes its plan first.
+        if strangers and not (folder / PLAN).exists():
+            raise OutputConflict(
+                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
+                "a new or empty folder"
+            )

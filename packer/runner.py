@@ -20,21 +20,20 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from packtrain._storage.remote.urls import Url, place_of
 
 from .engine import Engine
+from .fetching import fetched_list
 from .listing import Listing
 from .lists.folder import doubt_classes
 from .lists.reader import read_list
-from .merge_notes import merge_notes, remove_leftovers, remove_notes
+from .merge import merge_notes, remove_leftovers, remove_notes
 from .notes import PARTS, note_path, read_facts, without_note
 from .options import PackOptions, reject_limit
-from .output import Output
+from .output import Output, output_at, require_usable
 from .parts import Part
-from .places import fetched_list, output_at, require_usable
 from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
 from .reopen import manifest_of, reopen, require_as_merged
-from .reports import PackProgress, PackReport, dataset_report
-from .run import Run
+from .run import PackProgress, PackReport, Run, dataset_report
 
 
 @checks_names(options=PackOptions)

@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
-from packtrain._core.errors import DatasetError, UnreadableFile
-from packtrain._core.files import MiB
-from packtrain._core.manifest import Count, Manifest
+from packtrain._core.errors import DatasetError, NotThere, RemoteError, UnreadableFile
+from packtrain._core.files import MiB, checksum_file
+from packtrain._core.manifest import Count, FileInfo, Manifest
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.download import download
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.remote_origin import shard_url
 
 from .confined import Died, Limits, Send, run_confined
-from .problem import Problem, check_file
+from .problem import Problem, check_file, other_bytes
 from .shard_contents import REPORT_RECORDS, ShardContents
 
 _MOST_DEATHS: Final = 5
@@ -188,3 +194,54 @@ def _work(contents: ShardContents, name: str, start: int, decode: bool, whole: b
                 say(_CONTAINER, done, problem)
     except DatasetError as error:
         say(_RECORDS, done, Problem(name, str(error), unreadable=isinstance(error, UnreadableFile)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteShardCheck(ShardCheck):
+    """A task: fetch one shard, check it, and remove it.
+
+    Attributes:
+        url: Address of the dataset. `folder` has everything but its shards.
+    """
+
+    url: Url
+
+
+def check_remote_shard(check: RemoteShardCheck, report: Callable[[CheckProgress], None]) -> ShardFindings:
+    """Checks one shard."""
+    report(CheckProgress(check.number, 0))
+    manifest = Manifest.load(check.folder)
+    info, url = manifest.shards[check.number], shard_url(check.url, manifest, check.number)
+    paths = [check.folder / file.name for file in (info, *info.sidecars)]
+    try:
+        with closing(ObjectStore(patient=True)) as objects:
+            for file, path in zip((info, *info.sidecars), paths, strict=True):
+                try:
+                    _fetch(objects, url if file is info else check.url / file.name, file, path)
+                except RemoteError as error:
+                    lost = f"; its {info.records} records are lost" if isinstance(error, NotThere) else ""
+                    problem = Problem(file.name, f"{error}{lost}", unreadable=not lost)
+                    return ShardFindings(check.number, info.records, (problem,))
+        return check_shard(check, report)
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def check_object(objects: Objects, url: Url, info: FileInfo) -> Iterator[Problem]:
+    """Compares size and checksum of an object with what the manifest says, without keeping it."""
+    try:
+        size = objects.size(url)
+        if size != info.bytes:
+            yield Problem(info.name, f"has {size} bytes, {info.bytes} were written")
+        elif (checksum := objects.checksum(url)) != info.crc32c:
+            yield Problem(info.name, other_bytes(checksum, info.crc32c))
+    except RemoteError as error:
+        yield Problem(info.name, str(error), unreadable=not isinstance(error, NotThere))
+
+
+def _fetch(objects: Objects, url: Url, info: FileInfo, path: Path) -> None:
+    download(objects, url, path)
+    if path.stat().st_size == info.bytes and checksum_file(path) != info.crc32c:
+        # What went wrong on the way is no damage.
+        download(objects, url, path)

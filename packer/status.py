@@ -17,9 +17,8 @@ from packtrain._storage.remote.urls import Url, place_of
 
 from .merge import plan_in
 from .notes import PARTS, NoteFacts, read_facts
-from .output import Output
+from .output import Output, output_at
 from .parts import array_list
-from .places import output_at
 from .plan import Plan
 from .reopen import manifest_of
 from .traces import FAILED, PACKED, PACKING, Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packtrain._core.options import LabelSpec
-from packtrain._packer import fetching, places
+from packtrain._packer import fetching
 from packtrain._packer.fetching import ObjectsAhead
 from packtrain._packer.lists.reader import read_list
 from packtrain._storage.remote.urls import Url
@@ -46,23 +46,23 @@ def test_few_large_objects_wait_in_memory_and_many_small_ones(
 
 
 def test_a_list_that_does_not_fit_on_the_disk_is_an_error_that_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ObjectStore", lambda: Store(1))
+    monkeypatch.setattr(fetching, "ObjectStore", lambda: Store(1))
     name = 300 * "a"
     with (
         pytest.raises(PackError, match=f"cannot write to .*/{name}: File name too long"),
-        places.fetched_list(Url("s3", "bucket", name)),
+        fetching.fetched_list(Url("s3", "bucket", name)),
     ):
         pass
 
 
 def test_a_message_about_a_list_gives_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ObjectStore", lambda: Store(1))
+    monkeypatch.setattr(fetching, "ObjectStore", lambda: Store(1))
     url = Url("s3", "bucket", "train.json")
-    with pytest.raises(ListError, match=f"^{url} is encoded in UTF-16"), places.fetched_list(url) as (path, root):
+    with pytest.raises(ListError, match=f"^{url} is encoded in UTF-16"), fetching.fetched_list(url) as (path, root):
         read_list(path, LabelSpec(), root=root)
 
 
 def test_a_bucket_is_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "ObjectStore", lambda: Store(1))
-    with pytest.raises(ListError, match=r"such as s3://bucket/train\.txt"), places.fetched_list(Url("s3", "bucket")):
+    monkeypatch.setattr(fetching, "ObjectStore", lambda: Store(1))
+    with pytest.raises(ListError, match=r"such as s3://bucket/train\.txt"), fetching.fetched_list(Url("s3", "bucket")):
         pass

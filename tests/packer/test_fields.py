@@ -253,7 +253,7 @@ class TestPlan:
     def test_what_a_sample_has_shown_is_not_looked_for_again(
         self, datasets: dict[str, Path], listing: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("packtrain._packer.settling.sampled", None)
+        monkeypatch.setattr("packtrain._packer.planning.sampled", None)
         options = PackOptions("tar", StoreOptions("verbatim"), columns=COLUMNS, shard_bytes=SHARD_BYTES)
         assert pack(listing, datasets["tar"], options, max_rejects="1").complete_before
 
@@ -330,7 +330,7 @@ def test_a_sample_that_contradicts_itself_is_an_error(tmp_path: Path, name: str)
 def test_an_array_that_the_sample_did_not_show_is_a_reject_that_names_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packtrain._packer.settling._SAMPLED_ROWS", 4)
+    monkeypatch.setattr("packtrain._packer.planning._SAMPLED_ROWS", 4)
     values: list[Any] = [[[1, 2]]] * 30
     values[29] = [[1, 2], [3, 4]]
     made = arrays(tmp_path, values, by_path=False)

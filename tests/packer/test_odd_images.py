@@ -25,7 +25,6 @@ from packtrain._codec.cut import has_table
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._packer import images as storing
-from packtrain._packer import transcoding
 from packtrain._packer.images import store_image
 from packtrain._packer.rejects import read_rejects
 from packtrain._packer.sources import Refused
@@ -252,7 +251,7 @@ class TestRemarks:
         for number in (3, 50):
             whole = encoded(PHOTO)
             at = whole.index(b"\xff\xdb")
-            reasons.add(transcoding.transcoded(whole[:at] + bytes(number) + whole[at:])[1])
+            reasons.add(storing.transcoded(whole[:at] + bytes(number) + whole[at:])[1])
         assert reasons == {"libjpeg: Corrupt JPEG data: N extraneous bytes before marker N"}
 
     @EXTENSION

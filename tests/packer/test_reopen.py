@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.manifest import ShardInfo
 from packtrain._packer.listing import Reject
-from packtrain._packer.merge_notes import merge_notes
+from packtrain._packer.merge import merge_notes
 from packtrain._packer.notes import load_note
 from packtrain._packer.output import LocalOutput
 from packtrain._packer.reopen import reopen

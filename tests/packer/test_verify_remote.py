@@ -15,7 +15,7 @@ from helpers.support import flip, image_set, packed, shard_bytes
 
 from packtrain import Problem, VerifyProgress, index_shards, verify
 from packtrain._core.manifest import Manifest
-from packtrain._packer import remote_check, verifier
+from packtrain._packer import shard_check, verifier
 from packtrain._readers.dataset import summary
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
@@ -38,7 +38,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 @pytest.fixture
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> FolderObjects:
     objects = installed(tmp_path / "store", monkeypatch)
-    for module in (remote_check, verifier, summary):
+    for module in (shard_check, verifier, summary):
         monkeypatch.setattr(module, "ObjectStore", lambda **_: objects)
     return objects
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from packtrain import StageOptions, index_shards, open_dataset, stage, verify
 from packtrain._core.manifest import Link, Manifest
-from packtrain._packer import remote_check, verifier
+from packtrain._packer import shard_check, verifier
 from packtrain._packer.foreign import shard_files
 from packtrain._storage.remote.objects import Found, Head
 from packtrain._storage.remote.urls import Url
@@ -60,7 +60,7 @@ class WritableObjects(FolderObjects):
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
     installed(tmp_path / "store", monkeypatch)
     objects = WritableObjects(tmp_path / "store")
-    for module in ("packtrain._storage.remote.client", remote_check.__name__, verifier.__name__):
+    for module in ("packtrain._storage.remote.client", shard_check.__name__, verifier.__name__):
         monkeypatch.setattr(f"{module}.ObjectStore", lambda **_: objects)
     # Several ranges in the smallest shard.
     monkeypatch.setattr(shard_files, "_REQUEST", 700)

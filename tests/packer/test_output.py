@@ -13,9 +13,9 @@ from helpers.support import image_set, tree
 
 from packtrain import PackOptions, pack
 from packtrain._core.options import StoreOptions
-from packtrain._packer import shared_folder
+from packtrain._packer import output
 from packtrain._packer.engine import run_tasks
-from packtrain._packer.shared_folder import wait_for_notes
+from packtrain._packer.output import wait_for_notes
 from packtrain.errors import PackError, UsageError
 
 OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
@@ -23,8 +23,8 @@ OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "_PLAN_SECONDS", 0.0)
-    monkeypatch.setattr(shared_folder, "_NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_PLAN_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_NOTE_SECONDS", 0.0)
 
 
 def engine(function: Any, tasks: Any, *, workers: int, on_progress: Any, **changes: Any) -> Any:
@@ -69,7 +69,7 @@ def test_shards_that_do_not_appear_here_are_named(tmp_path: Path) -> None:
 
 
 def test_shards_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "_NOTE_SECONDS", 60.0)
+    monkeypatch.setattr(output, "_NOTE_SECONDS", 60.0)
     (tmp_path / "parts").mkdir()
     (tmp_path / "a.tar").touch()
 

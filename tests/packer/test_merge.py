@@ -23,7 +23,7 @@ from packtrain._core.options import LabelSpec
 from packtrain._packer.columns import ShardColumns
 from packtrain._packer.listing import Reject
 from packtrain._packer.lists.image_list import ImageList
-from packtrain._packer.merge_notes import merge_notes
+from packtrain._packer.merge import merge_notes
 from packtrain._packer.notes import (
     ListFacts,
     NoteFacts,
