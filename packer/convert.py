@@ -24,7 +24,7 @@ from .foreign.indexer import index_shards
 from .foreign.sources import find_shards
 from .foreign.unpacking import unpacked_shards
 from .options import PackOptions, reject_limit
-from .output import LocalOutput, require_usable
+from .output import Output, require_usable
 from .run import PackProgress, PackReport
 from .runner import check_run, pack_listing
 
@@ -159,7 +159,7 @@ def _convert(
         )
         # What the source was refused, is not counted once more.
         limit = reject_limit(max_rejects, len(rows)) + len(rows.rejects)
-        return pack_listing(rows, LocalOutput(folder), packing, workers, limit, on_progress=on_progress)
+        return pack_listing(rows, Output(folder), packing, workers, limit, on_progress=on_progress)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from packtrain._storage.remote.download import download
 from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS, ShardNote, note_path
-from .output import LocalOutput, Output
+from .output import Output
 from .publishing import upload_index
 
 _LOCK: Final = "lock"
@@ -56,8 +56,8 @@ class ObjectOutput(Output):
     def __init__(self, url: Url, folder: Path, spools: Path | None = None, *, patient: bool = False) -> None:
         if not url.writable:
             raise UsageError(f"{url} cannot be written to: give a folder, or an address of s3://, gs:// or az://")
+        super().__init__(folder)
         self._url = url
-        self._folder = folder
         self._spools = spools
         self._objects = ObjectStore(patient=patient)
         self._there: dict[str, int] = {}
@@ -65,12 +65,7 @@ class ObjectOutput(Output):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Who sends it to another process has read what lies in the store.
-        return partial(ObjectOutput, patient=True), (self._url, self._folder, self._spools)
-
-    @property
-    @override
-    def folder(self) -> Path:
-        return self._folder
+        return partial(ObjectOutput, patient=True), (self._url, self.folder, self._spools)
 
     @property
     @override
@@ -96,7 +91,7 @@ class ObjectOutput(Output):
             raise OutputConflict(
                 f"{self._url} is not empty ({names}), and has no {PLAN} of packtrain's. Choose an empty folder"
             )
-        wanted = [name for name in self._there if _is_in(name, PARTS) and not (self._folder / name).exists()]
+        wanted = [name for name in self._there if _is_in(name, PARTS) and not (self.folder / name).exists()]
         wanted += [PLAN] if PLAN in self._there else []
         if not all(self._fetch_all(wanted)):
             return False
@@ -111,7 +106,7 @@ class ObjectOutput(Output):
 
     @override
     def offer_plan(self, data: bytes) -> None:
-        make_folder(self._folder)
+        make_folder(self.folder)
         self._objects.write(self._url / PLAN, data, new=True)
         # Another machine may have been faster.
         self._fetch(PLAN)
@@ -128,7 +123,7 @@ class ObjectOutput(Output):
     @override
     def shard_done(self, note: ShardNote) -> None:
         files = (note.info, *note.info.sidecars)
-        address, data = self._url / PARTS / note_path(self._folder, note.info.name).name, note.dump()
+        address, data = self._url / PARTS / note_path(self.folder, note.info.name).name, note.dump()
         # A note of something else must not outlive it.
         with suppress(NotThere):
             if self._objects.read(address, _MOST_BYTES) != data:
@@ -138,9 +133,9 @@ class ObjectOutput(Output):
             self._there[file.name] = file.bytes
         self._objects.write(address, data)
         # Only now: a shard that has a note here is not packed again.
-        note.save(self._folder)
+        super().shard_done(note)
         for file in files:
-            (self._folder / file.name).unlink()
+            (self.folder / file.name).unlink()
 
     @override
     @contextmanager
@@ -156,15 +151,15 @@ class ObjectOutput(Output):
 
     @override
     def unpublish(self) -> None:
-        for path in sorted((self._folder / PARTS).glob("*.npz")):
+        for path in sorted((self.folder / PARTS).glob("*.npz")):
             self._upload(f"{PARTS}/{path.name}")
         self._objects.remove(self._url / MANIFEST)
-        (self._folder / MANIFEST).unlink()
+        (self.folder / MANIFEST).unlink()
         del self._there[MANIFEST]
 
     @override
     def trace(self, name: str, data: bytes | None) -> None:
-        LocalOutput(self._folder).trace(name, data)
+        super().trace(name, data)
         with suppress(RemoteError):
             if data is None:
                 self._objects.remove(self._url / PARTS / name)
@@ -174,7 +169,7 @@ class ObjectOutput(Output):
     @override
     def finish(self) -> None:
         if MANIFEST not in self._there:
-            upload_index(self._objects, self._folder, self._url)
+            upload_index(self._objects, self.folder, self._url)
             self._upload(MANIFEST)
         # Who may write and not remove leaves the notes there: the dataset is finished all the same.
         with suppress(Denied), ThreadPoolExecutor(_THREADS) as pool:
@@ -192,7 +187,7 @@ class ObjectOutput(Output):
             return list(pool.map(self._fetch, names))
 
     def _fetch(self, name: str) -> bool:
-        path = self._folder / name
+        path = self.folder / name
         make_folder(path.parent)
         temporary = temporary_path(path)
         try:
@@ -209,7 +204,7 @@ class ObjectOutput(Output):
 
     def _upload(self, name: str, checksum: int | None = None) -> None:
         """Uploads a file, and compares what then lies there with it."""
-        self._objects.upload(self._url / name, self._folder / name)
+        self._objects.upload(self._url / name, self.folder / name)
         if checksum is not None and (found := self._objects.checksum(self._url / name)) != checksum:
             self._objects.remove(self._url / name)
             raise RemoteError(

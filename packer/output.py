@@ -10,11 +10,10 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from packtrain._core.arguments import path_of
 from packtrain._core.document import MOST_BYTES
@@ -31,20 +30,20 @@ _NOTE_SECONDS: Final = 90.0
 """Network file systems may remember for a minute that a file was not there."""
 
 
-class Output(Protocol):
-    """Where a dataset is written to. It travels to the workers, so it pickles.
+class Output:
+    """A folder that a dataset is written to, and stays in. It travels to the workers, so it pickles.
 
     Attributes:
         folder: Folder of this machine in which shards are packed and notes are merged.
     """
 
-    @property
-    def folder(self) -> Path:
-        """See above."""
+    def __init__(self, folder: Path) -> None:
+        self.folder: Final = folder
 
     @property
     def address(self) -> Path | Url:
         """Where the dataset lies in the end, for messages."""
+        return self.folder
 
     def prepare(self) -> None:
         """Brings plan, manifest and notes into `folder`, if they lie elsewhere. Called before anything is read there.
@@ -58,22 +57,33 @@ class Output(Protocol):
 
     def offer_plan(self, data: bytes) -> None:
         """Writes plan.json unless somebody has been faster. Afterwards, `folder` has the plan that counts."""
+        make_folder(self.folder)
+        # Another packer may have been faster, and may have removed our temporary file.
+        with suppress(FileExistsError, FileNotFoundError):
+            # By a link, which only one of many writers can make, on any file system.
+            write_file(self.folder / PLAN, [data], exclusive=True)
 
     def holds(self, info: ShardInfo) -> bool:
         """True if a finished shard and its sidecars are there, and have the right sizes."""
+        return shard_is_present(self.folder, info)
 
     def shard_done(self, note: ShardNote) -> None:
         """Takes a finished shard and its sidecars, which lie in `folder`, and then keeps its note, there as well.
 
         Called in the process that packed the shard, which counts as done once there is a note.
         """
+        note.save(self.folder)
 
-    def arrive(self, plan_sha256: str) -> AbstractContextManager[Output]:
+    @contextmanager
+    def arrive(self, plan_sha256: str) -> Iterator[Output]:
         """The same output for a machine that may not be the one that made the plan, while it packs a shard.
 
         Raises:
             UsageError: It does not see `folder` as the others do.
         """
+        # It may have been written a moment ago.
+        require_plan(self.folder, plan_sha256)
+        yield self
 
     def gather(self, shards: Sequence[str]) -> None:
         """Brings the notes of shards, which other machines have packed, into `folder`.
@@ -81,67 +91,16 @@ class Output(Protocol):
         Raises:
             PackError: They are not there.
         """
-
-    def unpublish(self) -> None:
-        """Takes the manifest away, so that shards can be packed again. The notes of the others lie in `folder`."""
-
-    def trace(self, name: str, data: bytes | None) -> None:
-        """Leaves ``parts/NAME``, a small file about a shard that is not done; None removes it. Nothing rests on it."""
-
-    def finish(self) -> None:
-        """Takes index, rejects and, last, the manifest, unless they are there; then removes notes and traces."""
-
-
-@dataclass(frozen=True)
-class LocalOutput:
-    """A folder that stays where it is: nothing has to be brought or taken away."""
-
-    folder: Path
-
-    @property
-    def address(self) -> Path:
-        """The folder."""
-        return self.folder
-
-    def prepare(self) -> None:
-        """All is there."""
-
-    def bring_index(self) -> None:
-        """All is there."""
-
-    def offer_plan(self, data: bytes) -> None:
-        """Writes the plan by a link, which only one of many writers can make, on any file system."""
-        make_folder(self.folder)
-        # Another packer may have been faster, and may have removed our temporary file.
-        with suppress(FileExistsError, FileNotFoundError):
-            write_file(self.folder / PLAN, [data], exclusive=True)
-
-    def holds(self, info: ShardInfo) -> bool:
-        """Looks at the files."""
-        return shard_is_present(self.folder, info)
-
-    def shard_done(self, note: ShardNote) -> None:
-        """Writes the note; all else is there."""
-        note.save(self.folder)
-
-    @contextmanager
-    def arrive(self, plan_sha256: str) -> Iterator[Output]:
-        """Waits a moment for a plan that has just been written elsewhere."""
-        require_plan(self.folder, plan_sha256)
-        yield self
-
-    def gather(self, shards: Sequence[str]) -> None:
-        """Waits until this machine, too, sees them."""
         wait_for_notes(self.folder, shards)
 
     def unpublish(self) -> None:
-        """Removes the manifest durably."""
+        """Takes the manifest away, so that shards can be packed again. The notes of the others lie in `folder`."""
         fsync_folder(self.folder)
         (self.folder / MANIFEST).unlink()
         fsync_folder(self.folder)
 
     def trace(self, name: str, data: bytes | None) -> None:
-        """Writes the file where the notes are."""
+        """Leaves ``parts/NAME``, a small file about a shard that is not done; None removes it. Nothing rests on it."""
         path = self.folder / PARTS / name
         # A merge removes the folder while a shard is packed that another process has finished.
         with suppress(FileNotFoundError):
@@ -158,7 +117,7 @@ class LocalOutput:
                     raise
 
     def finish(self) -> None:
-        """All is there."""
+        """Takes index, rejects and, last, the manifest, unless they are there; then removes notes and traces."""
 
 
 @lru_cache(maxsize=8)
@@ -226,7 +185,7 @@ def output_at(place: Path | Url, spool: str | os.PathLike[str] | None = None) ->
     elif spool is not None:
         raise UsageError(f"spool={os.fspath(spool)!r}: {place} is a folder, and nothing is on its way: leave it out")
     else:
-        yield LocalOutput(place)
+        yield Output(place)
 
 
 def require_usable(folder: Path) -> None:

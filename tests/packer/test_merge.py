@@ -32,7 +32,7 @@ from packtrain._packer.notes import (
     make_parts,
     note_path,
 )
-from packtrain._packer.output import LocalOutput
+from packtrain._packer.output import Output
 from packtrain._packer.rejects import read_rejects
 from packtrain.errors import CorruptFile, PackError
 
@@ -55,7 +55,7 @@ def test_every_row_says_what_the_notes_say_of_its_line(
     with scratch() as folder:
         stored = write_shards(folder, plan, images, refused)
         listing = data.draw(st.sampled_from([None, images]))
-        manifest = merge_notes(LocalOutput(folder), plan, listing, at_once=at_once)
+        manifest = merge_notes(Output(folder), plan, listing, at_once=at_once)
         assert Manifest.load(folder) == manifest
         Index.of(folder, manifest).check_content()
         index, rejects = columns(folder), read_rejects(folder, manifest)
@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_finished_dataset_has_no_notes_and_no_column_of_an_earlier_merge(folder: Path) -> None:
     (folder / "index").mkdir()
     (folder / "index" / "old.npy").write_bytes(b"")
-    merge_notes(LocalOutput(folder), plan_of(image_list(6), 2), image_list(6))
+    merge_notes(Output(folder), plan_of(image_list(6), 2), image_list(6))
     assert not (folder / "parts").exists()
     assert not (folder / "index" / "old.npy").exists()
 
@@ -101,7 +101,7 @@ def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None
         match=rf"1 of 3 shards are missing from .*: {plan.shards[1].name} is missing, .* Run the same pack "
         rf"command again.* in parts \(--part\), `packtrain pack --status {folder}` says which are left$",
     ):
-        merge_notes(LocalOutput(folder), plan, image_list(6))
+        merge_notes(Output(folder), plan, image_list(6))
     assert not (folder / "manifest.json").exists()
 
 
@@ -113,12 +113,12 @@ def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None
 def test_a_shard_of_other_lines_than_planned_is_refused(folder: Path, change: Any) -> None:
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 2, LocalOutput(folder).holds)
+    note = load_note(folder, plan, 2, Output(folder).holds)
     assert note is not None
     with_lines(note, change(note.columns.arrays["line"])).save(folder)
     before = tree(folder)
     with pytest.raises(PackError, match=rf"shard {plan.shards[2].name} in .* holds other lines than planned"):
-        merge_notes(LocalOutput(folder), plan, image_list(6))
+        merge_notes(Output(folder), plan, image_list(6))
     assert tree(folder) == before
 
 
@@ -126,7 +126,7 @@ def test_a_shard_of_other_lines_than_planned_is_refused(folder: Path, change: An
 def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_the_list(
     folder: Path, at_once: int | None
 ) -> None:
-    plan, output = plan_of(image_list(6), 2, seed=None), LocalOutput(folder)
+    plan, output = plan_of(image_list(6), 2, seed=None), Output(folder)
     write_shards(folder, plan, image_list(6))
     first, third = (load_note(folder, plan, number, output.holds) for number in (0, 2))
     assert first is not None
@@ -141,7 +141,7 @@ def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_th
 
 @pytest.mark.parametrize("at_once", [1, 4, None])
 def test_shards_that_hold_the_same_line_are_named(folder: Path, at_once: int | None) -> None:
-    plan, output = plan_of(image_list(6), 2, seed=None), LocalOutput(folder)
+    plan, output = plan_of(image_list(6), 2, seed=None), Output(folder)
     write_shards(folder, plan, image_list(6), refused=[1])
     note = load_note(folder, plan, 2, output.holds)
     assert note is not None
@@ -155,10 +155,10 @@ def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     """LMDB, for one, orders records by its keys."""
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 0, LocalOutput(folder).holds)
+    note = load_note(folder, plan, 0, Output(folder).holds)
     assert note is not None
     replace(note, columns=note.columns.rows(np.array([1, 0]))).save(folder)
-    merge_notes(LocalOutput(folder), plan, image_list(6))
+    merge_notes(Output(folder), plan, image_list(6))
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]
 
 
@@ -166,7 +166,7 @@ def test_a_list_of_which_every_line_is_refused_is_no_dataset(tmp_path: Path) -> 
     plan = plan_of(image_list(4), 3)
     write_shards(tmp_path, plan, image_list(4), refused=range(4))
     with pytest.raises(PackError, match="no line of 4 could be packed; the first: line 0: empty file"):
-        merge_notes(LocalOutput(tmp_path), plan, image_list(4))
+        merge_notes(Output(tmp_path), plan, image_list(4))
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -175,7 +175,7 @@ def test_rejects_of_the_list_and_of_the_shards_come_in_line_order(tmp_path: Path
     images = ImageList(text, LabelSpec(), name="set", root=tmp_path)
     plan = plan_of(images, 1)
     write_shards(tmp_path, plan, images, refused=[2, 5])
-    manifest = merge_notes(LocalOutput(tmp_path), plan, images)
+    manifest = merge_notes(Output(tmp_path), plan, images)
     found = read_rejects(tmp_path, manifest)
     assert [(item.line, item.path) for item in found] == [(1, "no-label"), (2, "b"), (3, "caf\udce9 x"), (5, "c")]
     data = (tmp_path / "rejects.jsonl").read_bytes()
@@ -187,7 +187,7 @@ def test_rejects_of_the_list_and_of_the_shards_come_in_line_order(tmp_path: Path
 def test_damaged_or_missing_rejects_are_not_read(tmp_path: Path) -> None:
     plan = plan_of(image_list(4), 3)
     write_shards(tmp_path, plan, image_list(4), refused=[2])
-    manifest = merge_notes(LocalOutput(tmp_path), plan, image_list(4))
+    manifest = merge_notes(Output(tmp_path), plan, image_list(4))
     flip(tmp_path / "rejects.jsonl", 5)
     with pytest.raises(CorruptFile, match=r"rejects\.jsonl is damaged"):
         read_rejects(tmp_path, manifest)
@@ -201,7 +201,7 @@ def test_the_notes_outlive_a_merge_that_fails(folder: Path) -> None:
     note_path(folder, plan.shards[2].name).unlink()
     before = tree(folder)
     with pytest.raises(PackError):
-        merge_notes(LocalOutput(folder), plan, image_list(6))
+        merge_notes(Output(folder), plan, image_list(6))
     assert tree(folder) == before
 
 
@@ -220,7 +220,7 @@ def test_memory_does_not_grow_with_the_records() -> None:
             with_lines(ShardNote(facts, columns), plan.ordinals(number)).save(folder)
         tracemalloc.start()
         try:
-            assert merge_notes(LocalOutput(folder), plan, at_once=4_000).records == 160_000
+            assert merge_notes(Output(folder), plan, at_once=4_000).records == 160_000
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -31,7 +31,7 @@ from packtrain._packer.notes import (
     read_note,
     shard_is_present,
 )
-from packtrain._packer.output import LocalOutput
+from packtrain._packer.output import Output
 from packtrain._packer.plan import Plan
 from packtrain.errors import UnreadableFile
 
@@ -80,8 +80,8 @@ def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list
         (folder / "set-000001.idx").write_bytes(b"")
         facts = NoteFacts(PLAN.sha256, info, tuple(rejects))
         ShardNote(facts, columns).save(folder)
-        note = load_note(folder, PLAN, 1, LocalOutput(folder).holds)
-        assert read_facts(folder, PLAN, 1, LocalOutput(folder).holds) == facts
+        note = load_note(folder, PLAN, 1, Output(folder).holds)
+        assert read_facts(folder, PLAN, 1, Output(folder).holds) == facts
     assert note is not None
     assert note.facts == facts
     offsets, data = note.columns.paths
@@ -125,15 +125,15 @@ def test_a_note_is_an_npz_file_and_its_crc32c(noted: Path) -> None:
 
 def test_a_shard_without_a_note_has_to_be_packed(noted: Path) -> None:
     note_path(noted, PLAN.shards[0].name).unlink()
-    assert load_note(noted, PLAN, 0, LocalOutput(noted).holds) is None
-    assert load_note(noted, PLAN, 1, LocalOutput(noted).holds) is not None
+    assert load_note(noted, PLAN, 0, Output(noted).holds) is None
+    assert load_note(noted, PLAN, 1, Output(noted).holds) is not None
 
 
 def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
     other: Plan = replace(PLAN, shard_bytes=1)
-    assert load_note(noted, other, 0, LocalOutput(noted).holds) is None
+    assert load_note(noted, other, 0, Output(noted).holds) is None
     shutil.copy(note_path(noted, PLAN.shards[0].name), note_path(noted, PLAN.shards[1].name))
-    assert load_note(noted, PLAN, 1, LocalOutput(noted).holds) is None
+    assert load_note(noted, PLAN, 1, Output(noted).holds) is None
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "<f8", None])
@@ -141,19 +141,19 @@ def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
 def test_a_note_whose_columns_are_not_those_of_the_plan_does_not_count(
     noted: Path, name: str, dtype: str | None
 ) -> None:
-    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
+    note = load_note(noted, PLAN, 0, Output(noted).holds)
     assert note is not None
     arrays = dict(note.columns.arrays)
     found = arrays.pop(name)
     if dtype is not None:
         arrays[name] = found.astype("<u8" if found.dtype.str == dtype else dtype)
     replace(note, columns=replace(note.columns, arrays=arrays)).save(noted)
-    assert read_note(noted, PLAN, 0, LocalOutput(noted).holds) == "has a damaged note"
+    assert read_note(noted, PLAN, 0, Output(noted).holds) == "has a damaged note"
 
 
 @pytest.mark.parametrize("change", ["length", "type of the offsets", "type of the texts"])
 def test_a_note_whose_columns_do_not_fit_together_does_not_count(noted: Path, change: str) -> None:
-    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
+    note = load_note(noted, PLAN, 0, Output(noted).holds)
     assert note is not None
     arrays, (offsets, texts) = dict(note.columns.arrays), note.columns.paths
     match change:
@@ -164,13 +164,13 @@ def test_a_note_whose_columns_do_not_fit_together_does_not_count(noted: Path, ch
         case _:
             texts = texts.astype("<u2")
     replace(note, columns=ShardColumns(arrays, (offsets, texts))).save(noted)
-    assert read_note(noted, PLAN, 0, LocalOutput(noted).holds) == "has a damaged note"
+    assert read_note(noted, PLAN, 0, Output(noted).holds) == "has a damaged note"
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".idx"])
 @pytest.mark.parametrize("size", [None, 0, 49, 51])
 def test_a_note_counts_only_while_its_files_have_their_sizes(noted: Path, suffix: str, size: int | None) -> None:
-    note = load_note(noted, PLAN, 0, LocalOutput(noted).holds)
+    note = load_note(noted, PLAN, 0, Output(noted).holds)
     assert note is not None
     assert shard_is_present(noted, note.info)
     path = (noted / PLAN.shards[0].name).with_suffix(suffix)
@@ -178,7 +178,7 @@ def test_a_note_counts_only_while_its_files_have_their_sizes(noted: Path, suffix
     if size is not None:
         path.write_bytes(bytes(size))
     assert not shard_is_present(noted, note.info)
-    assert load_note(noted, PLAN, 0, LocalOutput(noted).holds) is None
+    assert load_note(noted, PLAN, 0, Output(noted).holds) is None
 
 
 def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_no_flipped_byte_and_no_cut_leaves_a_note(memory_path: Path) -> None:
     sound = path.read_bytes()
     for offset in range(0, len(sound), 7):
         flip(path, offset)
-        assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is None, offset
+        assert load_note(memory_path, PLAN, 0, Output(memory_path).holds) is None, offset
         path.write_bytes(sound[:offset])
-        assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is None, offset
+        assert load_note(memory_path, PLAN, 0, Output(memory_path).holds) is None, offset
         path.write_bytes(sound)
-    assert load_note(memory_path, PLAN, 0, LocalOutput(memory_path).holds) is not None
+    assert load_note(memory_path, PLAN, 0, Output(memory_path).holds) is not None
 
 
 @pytest.mark.parametrize("read", [load_note, read_facts])
@@ -208,14 +208,14 @@ def test_a_note_that_cannot_be_read_is_not_taken_for_a_damaged_one(
     monkeypatch.setattr("packtrain._core.opening.open_regular", refuse)
     monkeypatch.setattr("packtrain._packer.notes.open_regular", refuse)
     with pytest.raises(UnreadableFile, match=f"the note {path} cannot be read: {os.strerror(number)}: ."):
-        read(noted, PLAN, 0, LocalOutput(noted).holds)
+        read(noted, PLAN, 0, Output(noted).holds)
 
 
 @pytest.mark.parametrize("read", [load_note, read_facts])
 def test_a_shard_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(
     noted: Path, monkeypatch: pytest.MonkeyPatch, read: Any
 ) -> None:
-    info = read_facts(noted, PLAN, 0, LocalOutput(noted).holds).info  # type: ignore[union-attr]
+    info = read_facts(noted, PLAN, 0, Output(noted).holds).info  # type: ignore[union-attr]
     stat = os.stat
 
     def refuse(path: Any, **options: Any) -> os.stat_result:
@@ -227,4 +227,4 @@ def test_a_shard_that_cannot_be_looked_at_is_not_taken_for_a_missing_one(
     with pytest.raises(PermissionError):
         shard_is_present(noted, info)
     with pytest.raises(PermissionError):
-        read(noted, PLAN, 0, LocalOutput(noted).holds)
+        read(noted, PLAN, 0, Output(noted).holds)

@@ -48,7 +48,7 @@ def test_a_machine_that_does_not_see_the_plan_says_so(tmp_path: Path, there: byt
         (elsewhere / "plan.json").write_bytes(there)
 
     def misled(function: Any, tasks: Any, *, workers: int, on_progress: Any) -> Any:
-        moved = (replace(task, output=replace(task.output, folder=elsewhere)) for task in tasks)
+        moved = (replace(task, output=output.Output(elsewhere)) for task in tasks)
         return run_tasks(function, moved, workers=1, on_progress=on_progress)
 
     with pytest.raises(UsageError, match=f"does not see the folder .*{message}.*under the same path"):

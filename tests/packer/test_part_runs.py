@@ -30,7 +30,7 @@ from packtrain._core.options import StoreOptions
 from packtrain._core.processes import ProcessName
 from packtrain._packer import shard as shard_module
 from packtrain._packer.notes import load_note, note_path
-from packtrain._packer.output import LocalOutput
+from packtrain._packer.output import Output
 from packtrain._packer.plan import Plan
 from packtrain._packer.traces import Trace
 from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
@@ -87,7 +87,7 @@ def check_status(out: Path) -> None:
     assert len(set(names)) == len(names) == status.shards - status.done
     assert status.part == f"auto/{SHARDS}"
     assert bool(status.array) == (bool(names) and not status.complete)
-    noted = [number for number in range(SHARDS) if load_note(out, plan, number, LocalOutput(out).holds) is not None]
+    noted = [number for number in range(SHARDS) if load_note(out, plan, number, Output(out).holds) is not None]
     assert status.complete or status.done == len(noted)
 
 
@@ -398,7 +398,7 @@ class TestMerge:
 
     def test_two_shards_with_the_same_line_are_named(self, listing: Path, tmp_path: Path) -> None:
         pack_part(listing, tmp_path, "1/1")
-        plan, output = Plan.load(tmp_path), LocalOutput(tmp_path)
+        plan, output = Plan.load(tmp_path), Output(tmp_path)
         first, second = (load_note(tmp_path, plan, number, output.holds) for number in (0, 3))
         assert first is not None
         assert second is not None
@@ -690,7 +690,7 @@ def test_the_columns_of_notes_are_those_of_the_index(listing: Path, tmp_path: Pa
     """The merge needs no list: all that comes from it is in the notes."""
     pack_part(listing, tmp_path, "1/1")
     plan = Plan.load(tmp_path)
-    notes = [load_note(tmp_path, plan, number, LocalOutput(tmp_path).holds) for number in range(SHARDS)]
+    notes = [load_note(tmp_path, plan, number, Output(tmp_path).holds) for number in range(SHARDS)]
     paths = {}
     for note in notes:
         assert note is not None

@@ -15,7 +15,7 @@ from packtrain._core.manifest import ShardInfo
 from packtrain._packer.listing import Reject
 from packtrain._packer.merge import merge_notes
 from packtrain._packer.notes import load_note
-from packtrain._packer.output import LocalOutput
+from packtrain._packer.output import Output
 from packtrain._packer.reopen import reopen
 from packtrain.errors import CorruptFile
 
@@ -28,7 +28,7 @@ Facts = tuple[ShardInfo, list[Reject], dict[str, list[int]]]
 
 def noted(folder: Path) -> dict[int, Facts]:
     """What the notes in `folder` say, by the number of their shard."""
-    notes = {number: load_note(folder, PLAN, number, LocalOutput(folder).holds) for number in range(len(PLAN.shards))}
+    notes = {number: load_note(folder, PLAN, number, Output(folder).holds) for number in range(len(PLAN.shards))}
     return {
         number: (
             note.info,
@@ -44,7 +44,7 @@ def finished(folder: Path, refused: set[int]) -> dict[int, Facts]:
     """Merges a dataset in `folder`. Returns what its notes said."""
     write_shards(folder, PLAN, IMAGES, refused)
     before = noted(folder)
-    merge_notes(LocalOutput(folder), PLAN, IMAGES)
+    merge_notes(Output(folder), PLAN, IMAGES)
     return before
 
 
@@ -67,13 +67,13 @@ def test_the_notes_of_sound_shards_come_back(refused: set[int], lost: set[int], 
         for number in lost:
             (folder / PLAN.shards[number].name).unlink()
         again = lost | (rejecting(refused) if retry else set())
-        manifest = reopen(LocalOutput(folder), PLAN, IMAGES, retry)
+        manifest = reopen(Output(folder), PLAN, IMAGES, retry)
         if again:
             assert manifest is None
             assert not (folder / "manifest.json").exists()
             assert noted(folder) == {number: facts for number, facts in before.items() if number not in again}
             write_shards(folder, PLAN, IMAGES, refused)
-            merge_notes(LocalOutput(folder), PLAN, IMAGES)
+            merge_notes(Output(folder), PLAN, IMAGES)
         else:
             assert manifest is not None
             assert not (folder / "parts").exists()
@@ -84,7 +84,7 @@ def test_another_plan_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     finished(tmp_path, set())
     before = tree(tmp_path)
     with pytest.raises(CorruptFile, match="manifest and plan do not belong together"):
-        reopen(LocalOutput(tmp_path), replace(PLAN, shard_bytes=1), IMAGES, False)
+        reopen(Output(tmp_path), replace(PLAN, shard_bytes=1), IMAGES, False)
     assert tree(tmp_path) == before
 
 
@@ -95,7 +95,7 @@ def test_damage_is_found_before_anything_is_written(tmp_path: Path, name: str) -
     flip(tmp_path / name, -2)
     before = tree(tmp_path)
     with pytest.raises(CorruptFile):
-        reopen(LocalOutput(tmp_path), PLAN, IMAGES, False)
+        reopen(Output(tmp_path), PLAN, IMAGES, False)
     assert tree(tmp_path) == before
     assert not (tmp_path / "parts").exists()
 
@@ -106,13 +106,13 @@ def test_a_dataset_without_its_index_is_not_complete(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptFile, match=f"^{path} is missing, or has another size .* remove {tmp_path}/manif"):
-        reopen(LocalOutput(tmp_path), PLAN, IMAGES, False)
+        reopen(Output(tmp_path), PLAN, IMAGES, False)
     path.write_bytes(whole)
-    assert reopen(LocalOutput(tmp_path), PLAN, IMAGES, False) is not None
+    assert reopen(Output(tmp_path), PLAN, IMAGES, False) is not None
 
 
 def test_a_lost_sidecar_costs_its_shard(tmp_path: Path) -> None:
     finished(tmp_path, set())
     (tmp_path / PLAN.shards[1].name).with_suffix(".idx").unlink()
-    assert reopen(LocalOutput(tmp_path), PLAN, IMAGES, False) is None
+    assert reopen(Output(tmp_path), PLAN, IMAGES, False) is None
     assert f"{PLAN.shards[1].name}.npz" not in tree(tmp_path / "parts")

@@ -20,7 +20,7 @@ from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.notes import ListFacts, load_note, note_path
-from packtrain._packer.output import LocalOutput
+from packtrain._packer.output import Output
 from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
 from packtrain._packer.traces import FAILED, PACKED
@@ -37,7 +37,7 @@ def task_in(folder: Path, listing: Path, options: PackOptions) -> ShardTask:
     assert len(plan.shards) == 1
     (folder / "parts").mkdir(parents=True)
     listed = ListFacts(images.duplicates, tuple(images.rejects))
-    return ShardTask(LocalOutput(folder), plan, 0, images.entries(plan.ordinals(0)), images.source, listed)
+    return ShardTask(Output(folder), plan, 0, images.entries(plan.ordinals(0)), images.source, listed)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ class TestNote:
     def test_it_says_where_the_bytes_of_each_file_lie(self, listing: Path, tmp_path: Path, format_name: str) -> None:
         task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim"), seed=5))
         pack_shard(task, nothing)
-        note = load_note(tmp_path, task.plan, 0, LocalOutput(tmp_path).holds)
+        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
         assert note is not None
         shard = (tmp_path / note.info.name).read_bytes()
         assert (note.info.bytes, note.info.crc32c, note.info.records) == (len(shard), crc32c(shard), COUNT - 1)
@@ -85,7 +85,7 @@ class TestNote:
     ) -> None:
         task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("raw", resize="6x4")))
         pack_shard(task, nothing)
-        note = load_note(tmp_path, task.plan, 0, LocalOutput(tmp_path).holds)
+        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
         assert note is not None
         offset = int(note.columns.arrays["offset"][0])
         data = (tmp_path / note.info.name).read_bytes()[offset : offset + int(note.columns.arrays["length"][0])]
@@ -97,7 +97,7 @@ class TestNote:
     def test_a_line_that_cannot_be_packed_is_in_the_note_and_in_the_result(self, listing: Path, tmp_path: Path) -> None:
         task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
         done = pack_shard(task, nothing)
-        note = load_note(tmp_path, task.plan, 0, LocalOutput(tmp_path).holds)
+        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
         assert note is not None
         assert done == ShardProgress(0, COUNT, note.rejects)
         assert [(item.line, item.path) for item in done.rejects] == [(BAD, f"image {BAD}.jpg")]
