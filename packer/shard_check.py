@@ -19,11 +19,11 @@ from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import DatasetError, NotThere, RemoteError, UnreadableFile
 from packtrain._core.files import MiB, checksum_file
 from packtrain._core.manifest import Count, FileInfo, Manifest
+from packtrain._storage.location import shard_place
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.remote_origin import shard_url
 
 from .confined import Died, Limits, Send, run_confined
 from .problem import Problem, check_file, other_bytes
@@ -211,7 +211,7 @@ def check_remote_shard(check: RemoteShardCheck, report: Callable[[CheckProgress]
     """Checks one shard."""
     report(CheckProgress(check.number, 0))
     manifest = Manifest.load(check.folder)
-    info, url = manifest.shards[check.number], shard_url(check.url, manifest, check.number)
+    info, url = manifest.shards[check.number], shard_place(check.url, manifest, check.number)
     paths = [check.folder / file.name for file in (info, *info.sidecars)]
     try:
         with closing(ObjectStore(patient=True)) as objects:

@@ -23,12 +23,12 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FileInfo, M
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
+from packtrain._storage.location import shard_place
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.fetching import fetch_without_shards
 from packtrain._storage.staging.locks import lease_on
-from packtrain._storage.staging.remote_origin import shard_url
 
 from .engine import run_tasks
 from .problem import Problem, check_file
@@ -266,7 +266,7 @@ def _check_file(folder: Path, manifest: Manifest, number: int, file: FileInfo) -
 
 def _check_object(objects: Objects, url: Url, manifest: Manifest, number: int, file: FileInfo) -> Iterator[Problem]:
     """Checks the same in a store."""
-    yield from check_object(objects, shard_url(url, manifest, number) if _is_shard(file) else url / file.name, file)
+    yield from check_object(objects, shard_place(url, manifest, number) if _is_shard(file) else url / file.name, file)
 
 
 def _is_shard(file: FileInfo) -> bool:

@@ -21,10 +21,9 @@ from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, Us
 from packtrain._core.files import file_errors, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
+from packtrain._storage.location import Location, object_store
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
-from packtrain._storage.staging.files import Location
-from packtrain._storage.staging.source import object_store
 
 from ..engine import run_tasks
 from ..options import reject_limit

@@ -13,10 +13,9 @@ from packtrain._core.errors import NotThere, OutputConflict, PackError, UsageErr
 from packtrain._core.files import checksum_file, is_temporary
 from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.paths import is_url
+from packtrain._storage.location import Location, shard_place
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.files import Location
-from packtrain._storage.staging.remote_origin import shard_place
 
 from .shard_files import State, changed, state_of, states, unreadable
 

@@ -19,9 +19,9 @@ from packtrain._core.options import PIXEL_MODES
 from packtrain._core.schema import IMAGE, LABEL, RESERVED, FieldName, check_name
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
+from packtrain._storage.location import Location
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.files import Location
 
 _IMAGES: Final = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from packtrain._core.errors import NotThere, PackError
 from packtrain._core.schema import LABEL
+from packtrain._storage.location import Location
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.files import Location
 
 from . import records
 from .headers import BLOCK, BadArchive, Member, compression, members, shown

@@ -17,10 +17,9 @@ from packtrain._core.errors import NotThere, PackError, RemoteError
 from packtrain._core.files import MiB
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reason
+from packtrain._storage.location import Location, object_store
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.files import Location
-from packtrain._storage.staging.source import object_store
 
 Task = TypeVar("Task")
 Report = TypeVar("Report")

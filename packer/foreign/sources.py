@@ -11,9 +11,9 @@ from typing import Final
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import PackError, UsageError
 from packtrain._core.opening import is_stream, read_named
+from packtrain._storage.location import Location
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, is_address, place_of
-from packtrain._storage.staging.files import Location
 
 from .shard_files import unreadable
 

@@ -17,7 +17,7 @@ from packtrain._core.index import ROW_COLUMNS, Index, text_column
 from packtrain._core.manifest import INDEX, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field, Schema
-from packtrain._storage.staging.files import Location
+from packtrain._storage.location import Location
 
 from ..columns import ShardColumns, missing_columns
 from ..listing import Reject

@@ -7,8 +7,8 @@ import os
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import parse_bytes
+from packtrain._storage.location import location_of
 from packtrain._storage.remote.client import ObjectStore
-from packtrain._storage.staging.files import location_of
 from packtrain._storage.staging.options import StageOptions, options_from
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream

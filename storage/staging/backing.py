@@ -15,15 +15,16 @@ from typing import Self
 
 from packtrain._core.errors import DatasetError, Denied, MissingDependency, NotThere, RemoteError, StagingError
 
+from ..location import Location, object_store
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from .files import Location, SourceFile
 from .folder import Folder
 from .inventory import Entry
 from .locks import lease_on
 from .notes import read_note
+from .origin import SourceFile
 from .progress import OnCopyProgress
-from .source import Source, object_store
+from .source import Source
 from .transfer import check_files
 
 

@@ -20,17 +20,16 @@ from ..remote.urls import Url
 from .backing import Backing
 from .diagnosis import foreign, warnings
 from .eviction import Usage, discard_copy, look_at_sources, make_room
-from .files import SourceFile
 from .folder import Folder
 from .journal import Journal
 from .locks import holders, try_lock
 from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
 from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
-from .origin import Origin
+from .origin import Origin, SourceFile
 from .provenance import can_link, note_on
 from .room import Room, room
 from .root import Root
-from .source import Source, origin_at, overhead_bytes
+from .source import Source, overhead_bytes
 from .transfer import copy_files
 
 _DATA: Final = "data"
@@ -89,7 +88,7 @@ def copy_missing(
         )
     note = note_on(source, done.stamps)
     if entry is None:
-        _link_missing(data, source, origin_at(note.source))
+        _link_missing(data, source, Origin(note.source))
         write_manifest(data, source)
         write_note(data, note)
     with root.ledger():
@@ -105,7 +104,7 @@ def copy_missing(
                 data.rename(file.name, entry, file.name)
             for name in {file.folder for file in files}:
                 (entry.folder(name) if name else entry).sync()
-            _link_missing(entry, source, origin_at(note.source))
+            _link_missing(entry, source, Origin(note.source))
         discard_copy(root, source.key)
     return entry, done.copied
 
@@ -201,8 +200,8 @@ def _link_missing(entry: Folder, source: Source, origin: Origin) -> None:
     """Links every file that is not local to the origin. Readers can open every file at any moment."""
     _remove_temporaries(entry)
     for file in source.files:
-        found, target = entry.link_target(file.name), origin.link_target(file)
-        if target is not None and ((found is not None and found != target) or entry.status(file.name) is None):
+        found, target = entry.link_target(file.name), origin.at(file)
+        if isinstance(target, Path) and ((found is not None and found != target) or entry.status(file.name) is None):
             _make_subfolder(entry, file)
             entry.link(file.name, target)
 

@@ -10,7 +10,7 @@ from typing import Final
 from packtrain._core.mounts import Mount, mount_of, read_mounts
 from packtrain._core.sizes import size
 
-from .files import Location
+from ..location import Location
 from .room import Place, remount
 
 _STRAYS_NAMED: Final = 5

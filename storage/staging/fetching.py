@@ -11,7 +11,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
 from ..remote.download import download_all
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from .remote_origin import RemoteOrigin
+from .origin import Origin
 
 
 def fetch_without_shards(url: Url, objects: Objects, folder: Path) -> Manifest:
@@ -30,7 +30,7 @@ def fetch_without_shards(url: Url, objects: Objects, folder: Path) -> Manifest:
         NoSpace: The disk is full.
         StagingError: The folder cannot be written to.
     """
-    manifest = RemoteOrigin(url, objects).manifest()
+    manifest = Origin(url, objects).manifest()
     with file_errors(folder, StagingError):
         (folder / MANIFEST).write_bytes(manifest.dump())
         (folder / INDEX).mkdir()

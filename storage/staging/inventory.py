@@ -16,13 +16,12 @@ from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
 from packtrain._core.suggestions import did_you_mean
 
+from ..location import Location, location_of
 from ..remote.urls import Url
-from .files import location_of
 from .locks import holders, is_held, lock_path, lock_time
-from .notes import allocated_bytes, read_note, read_reservation
+from .notes import STREAM, STREAMED, allocated_bytes, read_note, read_origin, read_reservation
 from .root import Root
 from .source import key_of
-from .streams import STREAM, STREAMED, read_origin
 
 MIN_PREFIX: Final = 4
 """Characters of an id that must be given at least."""
@@ -55,7 +54,7 @@ class Entry:
     id: str
     key: str
     path: Path
-    source: Path | Url | None
+    source: Location | None
     bytes: int
     reserved: int
     shards: int

@@ -1,4 +1,9 @@
-"""The two small documents of staging: where an entry was copied from, and how many bytes a copier has reserved."""
+"""The small documents of entries, and what files take: where a copy or a cache comes from, what is reserved for it.
+
+Of the bounded caches of remote datasets that lie among the copies, staging knows no more: what is in them is the
+business of `packtrain._storage.streams`. They take space, have a lease and a budget, and can be evicted as a whole at
+any time that nobody uses them, because what they hold comes from an object store.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,20 @@ from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
 from packtrain._core.paths import is_url
 from packtrain._core.typed import is_count
 
+from ..location import Location
 from ..remote.urls import Url
-from .files import Location
 from .folder import Folder
 
 NOTE: Final = "staged.json"
 RESERVATION: Final = "reservation.json"
+ORIGIN: Final = "origin.json"
+"""What a cache has in place of a note: where its dataset comes from, without credentials."""
+STREAM: Final = ".stream"
+"""What the keys of caches end in."""
+STREAMED: Final = "dataset"
+"""The folder in a cache that holds the dataset without its shards."""
+BLOCK: Final = 4096
+"""Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
 _VERSION: Final = 1
 _MOST_BYTES: Final = 64 << 20
 """Documents that are larger are not read: the note of some 500,000 files."""
@@ -69,6 +82,22 @@ def read_reservation(folder: Folder) -> int:
     """Bytes reserved for the copy in `folder`; 0 if there is no sound reservation."""
     count = _read(folder, RESERVATION).get("bytes")
     return count if is_count(count) else 0
+
+
+def write_origin(entry: Folder, url: Url) -> None:
+    """Writes into a cache where its dataset comes from."""
+    _write(entry, ORIGIN, {"url": str(url)})
+
+
+def read_origin(entry: Folder) -> Url | None:
+    """Where the dataset of a cache comes from; None if nothing sound says so."""
+    url = _location(_read(entry, ORIGIN).get("url"))
+    return url if isinstance(url, Url) else None
+
+
+def in_blocks(size: int) -> int:
+    """Bytes that a file of this size takes on a file system."""
+    return -(-size // BLOCK) * BLOCK
 
 
 def allocated_bytes(folder: Folder) -> int:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
-from typing_extensions import override
 
-from packtrain._core.errors import CorruptFile, SourceChanged, StagingError
+from packtrain._core.crc import combine
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import CorruptFile, NotADataset, NotThere, RemoteError, SourceChanged, StagingError
 from packtrain._core.files import file_errors, write_at
-from packtrain._core.manifest import PLAN, Manifest
-from packtrain._core.opening import open_regular, read_regular
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._core.opening import open_regular
 
-from .files import Location, SourceFile
+from ..location import Location, each, linked, object_store, read
+from ..remote.objects import Head, Objects
+from ..remote.urls import Url
 from .kernel import Reader, clone
-from .notes import stamp_of
+from .notes import in_blocks, stamp_of
 
-THREADS: Final = 8
-"""Default number of threads that read a disk. There are more of them than cores, because they wait for disks."""
-MOST_PLAN_BYTES: Final = 1 << 30
+_MOST_PLAN_BYTES: Final = 1 << 30
 """A plan that is larger is not read."""
 _NOT_A_FILE: Final = {
     errno.ENOENT: "it is missing",
@@ -34,6 +36,36 @@ _NOT_A_FILE: Final = {
     errno.EINVAL: "it is not a file",
     errno.ELOOP: "it is not a file",
 }
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a dataset to be staged.
+
+    Attributes:
+        name: Path relative to the dataset's folder.
+        bytes: Size of the file in bytes.
+        crc32c: Checksum of the whole file.
+        shard: Number of the shard that the file is or belongs to; None for files that every reader needs.
+        elsewhere: Where a linked shard lies: an address, or a path, absolute or relative to the dataset's folder. None
+            for all other files, and for those of a copy.
+    """
+
+    name: str
+    bytes: int
+    crc32c: int
+    shard: int | None = None
+    elsewhere: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Name of the subfolder that the file is in; empty for files directly in the dataset's folder."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def allocated(self) -> int:
+        """Bytes the file takes on a file system, in whole blocks."""
+        return in_blocks(self.bytes)
 
 
 class FileStatus(NamedTuple):
@@ -50,8 +82,15 @@ class FileStatus(NamedTuple):
     identity: tuple[int, int] | None
 
 
-class RangeReader(Protocol):
-    """Reads a range of a file, front to back."""
+class OriginFile(Protocol):
+    """A file of an origin, open for reading."""
+
+    @property
+    def stamp(self) -> str:
+        """The stamp that the file had when it was opened, see `FileStatus`."""
+
+    def clone_into(self, descriptor: int) -> bool:
+        """Gives the file `descriptor` the same content by sharing blocks. Returns False if that is not possible."""
 
     def read(self, view: memoryview, offset: int) -> int:
         """Fills `view` from `offset` in the file on. Returns the number of bytes; fewer only at the file's end."""
@@ -73,34 +112,27 @@ class RangeReader(Protocol):
         """
 
 
-class OriginFile(Protocol):
-    """A file of an origin, open for reading."""
+class Origin:
+    """Where a dataset lies that is copied. Threads may share it.
+
+    The shards of a dataset in a folder may be objects, see `linked`. A manifest names all files, so a store need not be
+    able to list them. Each object is looked at once before it is read, which gives its stamp.
+
+    Args:
+        location: Where it lies.
+        objects: What object stores are read by; None: something new of its own, if the dataset needs one.
+    """
+
+    def __init__(self, location: Location, objects: Objects | None = None) -> None:
+        self.location: Final = location
+        self._objects = object_store() if objects is None and isinstance(location, Url) else objects
+        self._heads: dict[SourceFile, Head] = {}
 
     @property
-    def stamp(self) -> str:
-        """The stamp that the file had when it was opened, see `FileStatus`."""
-
-    def clone_into(self, descriptor: int) -> bool:
-        """Gives the file `descriptor` the same content by sharing blocks. Returns False if that is not possible."""
-
-    def range(self, offset: int, length: int) -> AbstractContextManager[RangeReader]:
-        """Opens a range of the file; `offset` is a multiple of the page size."""
-
-
-class Origin(Protocol):
-    """Where a dataset lies that is copied. Threads may share it."""
-
-    @property
-    def location(self) -> Location:
-        """Where the dataset lies, as it is called in messages and in the notes of copies."""
-
-    @property
-    def threads(self) -> int:
-        """How many threads should read from it, unless the user says so."""
-
-    @property
-    def request(self) -> int | None:
-        """Bytes that should be read at a time; None: what suits the processor's cache."""
+    def objects(self) -> Objects:
+        """What object stores are read by."""
+        assert self._objects is not None, "nothing of this dataset lies in a store"
+        return self._objects
 
     def manifest(self) -> Manifest:
         """Reads the manifest.
@@ -111,6 +143,30 @@ class Origin(Protocol):
             CorruptFile: It is damaged.
             RemoteError: The object store does not answer as it should; so it is for all that follows.
         """
+        if isinstance(self.location, Url):
+            try:
+                return self._fetched_manifest(self.location)
+            except CorruptFile:
+                # It may have been damaged on its way.
+                return self._fetched_manifest(self.location)
+        manifest = Manifest.load(self.location)
+        if manifest.in_store and self._objects is None:
+            self._objects = object_store()
+        return manifest
+
+    def _fetched_manifest(self, folder: Url) -> Manifest:
+        try:
+            data = self.objects.read(folder / MANIFEST, MOST_BYTES)
+        except NotThere as error:
+            why = f"there is no dataset at {folder}: {error}"
+            with suppress(RemoteError):
+                self.objects.head(folder / PLAN)
+                why = (
+                    f"{folder} has no {MANIFEST}: packing did not finish, or the upload did not. Run the same pack "
+                    "command again; of a dataset that you upload yourself, the manifest comes last"
+                )
+            raise NotADataset(why, file=MANIFEST) from error
+        return Manifest.parse(data, folder / MANIFEST)
 
     def plan(self) -> bytes:
         """Reads plan.json, whatever it holds.
@@ -118,12 +174,22 @@ class Origin(Protocol):
         Raises:
             CorruptFile: It cannot be read.
         """
+        try:
+            return read(self.location / PLAN, _MOST_PLAN_BYTES, self._objects)
+        except NotThere as error:
+            raise CorruptFile(f"{self.location}: {PLAN} is missing", file=PLAN) from error
+        except OSError as error:
+            raise CorruptFile(f"{self.location}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
 
     def at(self, file: SourceFile) -> Location:
         """Where a file lies."""
+        return linked(self.location, file.name, file.elsewhere)
 
-    def link_target(self, file: SourceFile) -> Path | None:
-        """What a link to the file has to lead to; None if there can be no link."""
+    def any_remote(self, files: Sequence[SourceFile]) -> bool:
+        """True if one of some files is an object."""
+        return isinstance(self.location, Url) or any(
+            isinstance(self.at(file), Url) for file in files if file.elsewhere is not None
+        )
 
     def statuses(self, files: Sequence[SourceFile]) -> Iterator[FileStatus]:
         """What is known of each of some files without reading them.
@@ -132,116 +198,113 @@ class Origin(Protocol):
             OSError: One is missing, or cannot be looked at.
         """
 
-    def open(self, file: SourceFile) -> AbstractContextManager[OriginFile]:
+        def status(place: Location) -> FileStatus:
+            if isinstance(place, Url):
+                head = self.objects.head(place)
+                return FileStatus(head.bytes, head.stamp, None)
+            found = os.stat(place)
+            size = found.st_size if stat.S_ISREG(found.st_mode) else None
+            return FileStatus(size, stamp_of(found), (found.st_dev, found.st_ino))
+
+        return each(status, [self.at(file) for file in files])
+
+    @contextmanager
+    def open(self, file: SourceFile, offset: int = 0, length: int | None = None) -> Iterator[OriginFile]:
         """Opens a file for reading and checks its size.
+
+        Args:
+            file: The file.
+            offset: Where the range begins that will be read, front to back; a multiple of the page size.
+            length: How long it is; None if nothing will be read.
 
         Raises:
             SourceChanged: The file is missing, is not a regular file, or has another size than when it was packed.
-            StagingError: The file cannot be opened. Its ranges raise this, too, if they cannot be read.
+            StagingError: The file cannot be opened. Reading raises this, too.
         """
-
-    def stop(self) -> None:
-        """Ends what threads are waiting for: they raise StagingError or RemoteError. Nothing is read after that."""
-
-    def forget(self, file: SourceFile) -> None:
-        """Makes sure that the file is read anew, not from memory: what was read before was wrong."""
-
-    def changed(self, file: SourceFile, what: str) -> SourceChanged:
-        """The error for a file that is not what was packed; `what` describes the difference."""
-
-
-@dataclass(frozen=True)
-class LocalOrigin(Origin):
-    """A folder of this machine.
-
-    Attributes:
-        folder: Its absolute path.
-    """
-
-    folder: Path
-
-    @property
-    @override
-    def location(self) -> Path:
-        return self.folder
-
-    @property
-    @override
-    def threads(self) -> int:
-        return THREADS
-
-    @property
-    @override
-    def request(self) -> None:
-        return None
-
-    @override
-    def manifest(self) -> Manifest:
-        return Manifest.load(self.folder)
-
-    @override
-    def plan(self) -> bytes:
-        try:
-            return read_regular(self.folder / PLAN, MOST_PLAN_BYTES)
-        except OSError as error:
-            raise CorruptFile(f"{self.folder}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
-
-    @override
-    def at(self, file: SourceFile) -> Path:
-        return file.at(self.folder)
-
-    @override
-    def link_target(self, file: SourceFile) -> Path:
-        return file.at(self.folder)
-
-    @override
-    def statuses(self, files: Sequence[SourceFile]) -> Iterator[FileStatus]:
-        for file in files:
-            found = os.stat(file.at(self.folder))
-            size = found.st_size if stat.S_ISREG(found.st_mode) else None
-            yield FileStatus(size, stamp_of(found), (found.st_dev, found.st_ino))
-
-    @override
-    @contextmanager
-    def open(self, file: SourceFile) -> Iterator[OriginFile]:
-        path = file.at(self.folder)
-        with file_errors(path, StagingError, verb="read"):
+        place = self.at(file)
+        if isinstance(place, Url):
+            head = self._head(file)
+            self._require_size(file, head.bytes)
+            yield _RemoteFile(self, file, place, head.stamp)
+            return
+        with file_errors(place, StagingError, verb="read"):
             try:
-                descriptor = open_regular(path)
+                descriptor = open_regular(place)
             except OSError as error:
                 if (what := _NOT_A_FILE.get(error.errno or 0)) is None:
                     raise
                 raise self.changed(file, what) from None
         try:
             found = os.fstat(descriptor)
-            if found.st_size != file.bytes:
-                raise self.changed(file, f"it has {found.st_size} bytes, but had {file.bytes} when it was packed")
-            yield _LocalFile(path, descriptor, stamp_of(found))
+            self._require_size(file, found.st_size)
+            reader = None if length is None else Reader(descriptor, offset, length)
+            try:
+                yield _LocalFile(place, descriptor, stamp_of(found), reader)
+            finally:
+                if reader is not None:
+                    reader.close()
         finally:
             os.close(descriptor)
 
-    @override
     def stop(self) -> None:
-        # The kernel answers at once, or is not to be stopped.
-        return
+        """Ends what threads are waiting for: they raise RemoteError. No object is read after that."""
+        if self._objects is not None:
+            self._objects.close()
 
-    @override
     def forget(self, file: SourceFile) -> None:
-        # The wrong byte may be in the page cache rather than on the disk.
-        with suppress(OSError):
-            descriptor = open_regular(file.at(self.folder))
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+        """Makes sure that the file is read anew, not from memory: what was read before was wrong."""
+        self._heads.pop(file, None)
+        place = self.at(file)
+        if isinstance(place, Path):
+            # The wrong byte may be in the page cache rather than on the disk.
+            with suppress(OSError):
+                descriptor = open_regular(place)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
 
-    @override
     def changed(self, file: SourceFile, what: str) -> SourceChanged:
+        """The error for a file that is not what was packed; `what` describes the difference."""
+        place = self.at(file)
+        why, then = (
+            ("was replaced or never uploaded whole, or the store sends wrong data", "upload it again")
+            if isinstance(place, Url)
+            else ("was changed, or its disk returns wrong data", "pack it again or stage another copy")
+        )
         return SourceChanged(
-            f"{file.at(self.folder)} is not what was packed: {what}. Either it was changed, or its disk returns wrong "
-            f"data. Run `packtrain verify {self.folder}` for details, then pack it again or stage another copy",
+            f"{place} is not what was packed: {what}. Either it {why}. Run `packtrain verify {self.location}` for "
+            f"details, then {then}",
             file=file.name,
         )
+
+    @contextmanager
+    def watched(self, file: SourceFile) -> Iterator[None]:
+        """Raises SourceChanged in place of RemoteError if an object is another one than it was."""
+        try:
+            yield
+        except RemoteError:
+            before = self._head(file)
+            self._heads.pop(file, None)
+            if self._head(file) != before:
+                raise self.changed(file, "it was replaced while it was read") from None
+            raise
+
+    def _head(self, file: SourceFile) -> Head:
+        found = self._heads.get(file)
+        if found is None:
+            place = self.at(file)
+            assert isinstance(place, Url), "files are not asked for their heads"
+            try:
+                # Another thread may have been faster: the stamp has to be from before the first byte was read.
+                found = self._heads.setdefault(file, self.objects.head(place))
+            except NotThere:
+                raise self.changed(file, "it is missing") from None
+        return found
+
+    def _require_size(self, file: SourceFile, found: int) -> None:
+        if found != file.bytes:
+            raise self.changed(file, f"it has {found} bytes, but had {file.bytes} when it was packed")
 
 
 @dataclass(frozen=True)
@@ -251,33 +314,45 @@ class _LocalFile:
     path: Path
     descriptor: int
     stamp: str
+    reader: Reader | None
 
     def clone_into(self, descriptor: int) -> bool:
         return clone(self.descriptor, descriptor)
 
-    @contextmanager
-    def range(self, offset: int, length: int) -> Iterator[RangeReader]:
-        reader = Reader(self.descriptor, offset, length)
-        try:
-            yield _LocalRange(self.path, reader)
-        finally:
-            reader.close()
-
-
-@dataclass(frozen=True)
-class _LocalRange:
-    """A range of an open file of this machine."""
-
-    path: Path
-    reader: Reader
-
     def read(self, view: memoryview, offset: int) -> int:
+        assert self.reader is not None, "it was opened without a range"
         with file_errors(self.path, StagingError, verb="read"):
             return self.reader.read(view, offset)
 
     def copy(self, target: int, offset: int, view: memoryview, checksum: int) -> tuple[int, int]:
-        count = self.read(view, offset)
-        view = view[:count]
+        view = view[: self.read(view, offset)]
         checksum = crc32c(view, checksum)
         write_at(target, view, offset)
-        return count, checksum
+        return len(view), checksum
+
+
+@dataclass(frozen=True)
+class _RemoteFile:
+    """An object."""
+
+    origin: Origin
+    file: SourceFile
+    url: Url
+    stamp: str
+
+    def clone_into(self, descriptor: int) -> bool:
+        return False
+
+    def read(self, view: memoryview, offset: int) -> int:
+        part = view[: max(0, self.file.bytes - offset)]
+        with self.origin.watched(self.file):
+            self.origin.objects.read_into(self.url, offset, part)
+        return len(part)
+
+    def copy(self, target: int, offset: int, view: memoryview, checksum: int) -> tuple[int, int]:
+        count = max(0, min(len(view), self.file.bytes - offset))
+        # Another process writes it, which may outlive this one by a moment: whoever continues waits for it.
+        fcntl.flock(target, fcntl.LOCK_SH)
+        with self.origin.watched(self.file):
+            found = self.origin.objects.copy_into(self.url, offset, count, target)
+        return count, combine(checksum, found, count)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from packtrain._core.crc import combine
 from packtrain._core.errors import StagingError
 
-from .files import SourceFile
+from .origin import SourceFile
 
 Task = TypeVar("Task")
 

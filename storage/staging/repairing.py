@@ -15,7 +15,7 @@ from .folder import Folder
 from .inventory import find_entry, nothing_there, scan
 from .locks import Lease
 from .options import OnStageProgress, StageOptions, relay
-from .origin import LocalOrigin
+from .origin import Origin
 from .provenance import load_origin
 from .root import Root
 from .transfer import check_files
@@ -88,9 +88,7 @@ def _repair(root: Root, entry: Folder, key: str, options: StageOptions, report: 
     copies = [replace(file, elsewhere=None) for file in local]
     names = [
         file.name
-        for file in check_files(
-            LocalOrigin(entry.path), copies, threads=options.threads, on_progress=relay(report, "check")
-        )
+        for file in check_files(Origin(entry.path), copies, threads=options.threads, on_progress=relay(report, "check"))
     ]
     damaged = [file for file in local if file.name in names]
     if damaged:

@@ -37,9 +37,8 @@ from packtrain._core.mounts import file_system, is_network
 from packtrain._core.paths import local_path
 
 from .folder import Folder, is_own, is_own_file, is_stranger, others_rename
-from .notes import NOTE
+from .notes import NOTE, ORIGIN, STREAM
 from .source import KEY_DIGITS
-from .streams import ORIGIN, STREAM
 
 SHM: Final = Path("/dev/shm")
 LEDGER: Final = "ledger"

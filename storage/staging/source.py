@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
 from crc32c import crc32c
@@ -14,10 +13,10 @@ from crc32c import crc32c
 from packtrain._core.errors import SourceChanged
 from packtrain._core.manifest import INDEX, PLAN, Manifest
 
+from ..location import Location, elsewhere
 from ..remote.objects import Objects
-from ..remote.urls import Url
-from .files import BLOCK, Location, SourceFile
-from .origin import LocalOrigin, Origin
+from .notes import BLOCK
+from .origin import Origin, SourceFile
 
 KEY_DIGITS: Final = 16
 
@@ -54,7 +53,8 @@ class Source:
             SourceChanged: plan.json is not the plan that the dataset was packed with.
             RemoteError: The object store does not answer as it should.
         """
-        origin, manifest = origin_with_manifest(location, objects)
+        origin = Origin(location, objects)
+        manifest = origin.manifest()
         return cls(origin, manifest, key_of(manifest), (_plan(origin, manifest), *_files(manifest)))
 
     @classmethod
@@ -71,34 +71,6 @@ class Source:
     def readable_name(self) -> str:
         """Name of the dataset's folder, for people; the names of its copies begin with it."""
         return readable_name(self.location)
-
-
-def origin_at(location: Location, objects: Objects | None = None) -> Origin:
-    """The origin at a location; `objects` as for `Source.load`."""
-    if isinstance(location, Path):
-        return LocalOrigin(location)
-    from .remote_origin import RemoteOrigin  # slow: not on the way to a copy of what lies on a disk
-
-    return RemoteOrigin(location, object_store() if objects is None else objects)
-
-
-def origin_with_manifest(location: Location, objects: Objects | None = None) -> tuple[Origin, Manifest]:
-    """The origin of a dataset, and its manifest; raises what `Source.load` raises because of that."""
-    origin = origin_at(location, objects)
-    manifest = origin.manifest()
-    if isinstance(location, Path) and manifest.in_store:
-        from .linked_origin import LinkedOrigin  # slow, as above
-
-        base = Url.parse(str(manifest.base))
-        origin = LinkedOrigin(location, base, object_store() if objects is None else objects)
-    return origin, manifest
-
-
-def object_store(*, patient: bool = False) -> Objects:
-    """A connection to object stores; see `packtrain._storage.remote.client.ObjectStore`."""
-    from ..remote.client import ObjectStore
-
-    return ObjectStore(patient=patient)
 
 
 def readable_name(location: Location) -> str:
@@ -148,7 +120,6 @@ def _files(manifest: Manifest) -> Iterator[SourceFile]:
     for column in manifest.columns:
         yield SourceFile(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
     for number, shard in enumerate(manifest.shards):
-        elsewhere = None if shard.link is None or manifest.base is None else Path(manifest.base, shard.link.path)
-        yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere)
+        yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere(manifest, number))
         for info in shard.sidecars:
             yield SourceFile(info.name, info.bytes, info.crc32c, number)

@@ -25,14 +25,19 @@ from packtrain._core.mounts import IN_MEMORY, file_system
 from packtrain._core.opening import open_regular
 from packtrain._core.sizes import size
 
-from .files import SourceFile
 from .folder import Folder
 from .journal import Journal, Known
 from .kernel import allocate, start_writeback
-from .origin import THREADS, Origin, OriginFile, RangeReader
+from .origin import Origin, OriginFile, SourceFile
 from .pieces import Checksums, Piece, ThreadTeam, split
 from .progress import OnCopyProgress, ProgressCounter
 
+_THREADS: Final = 8
+"""Threads that read a disk, by default. There are more of them than cores, because they wait for disks."""
+_REMOTE_THREADS: Final = 16
+"""The same for an object store: a single request is far from what it can send."""
+_REQUEST: Final = 8 << 20
+"""Bytes per request: enough to forget how long it takes until the first one comes."""
 _SLICE: Final = 1 << 30
 """Bytes allocated at a time. This takes less than a second, so an interrupt does not have to wait long."""
 
@@ -89,7 +94,7 @@ def copy_files(
         RemoteError: The object store does not answer as it should.
     """
     started = time.monotonic()
-    copy = _Copy(origin, target, files, journal, _team(origin, threads), on_progress)
+    copy = _Copy(origin, target, files, journal, _team(origin, files, threads), on_progress)
     copy.run()
     return CopyReport(
         bytes=sum(file.bytes for file in files),
@@ -126,13 +131,13 @@ def check_files(
 
     def check(piece: Piece, buffer: memoryview) -> None:
         try:
-            with _open_piece(origin, piece) as (reader, _):
-                checksums[piece] = _checksum(piece, buffer, team, reader.read)
+            with origin.open(piece.file, piece.offset, piece.length) as file:
+                checksums[piece] = _checksum(piece, buffer, team, file.read)
         except (OSError, StagingError, SourceChanged, RemoteError):
             damaged.add(piece.file)
         counter.add(piece.length)
 
-    team = _team(origin, threads)
+    team = _team(origin, files, threads)
     team.run([piece for file in files for piece in split(file)], check, counter.report)
     counter.report()
     return [file for file in files if file in damaged or checksums.of_file(file) != file.crc32c]
@@ -164,7 +169,7 @@ def warm_files(
                 team.raise_if_stopped()
                 counter.add(os.preadv(opened.fileno(), [view], offset))
 
-    team = ThreadTeam(threads or THREADS)
+    team = ThreadTeam(threads or _THREADS)
     team.run([piece for file in files for piece in split(file)], warm, counter.report)
     counter.report()
     return counter.copied
@@ -284,13 +289,13 @@ class _Copy:
     def _copy_piece(self, piece: Piece, buffer: memoryview) -> None:
         checksum = 0
         with (
-            _open_piece(self._origin, piece) as (reader, stamp),
+            self._origin.open(piece.file, piece.offset, piece.length) as file,
             self._errors(piece.file, "write"),
             self._opened(piece.file, os.O_WRONLY) as target,
         ):
             for view, offset in _views(piece, buffer):
                 self._team.raise_if_stopped()
-                count, checksum = reader.copy(target, offset, view, checksum)
+                count, checksum = file.copy(target, offset, view, checksum)
                 if count < len(view):
                     raise self._origin.changed(
                         piece.file, f"it ends after {offset + count} of {piece.file.bytes} bytes"
@@ -298,9 +303,9 @@ class _Copy:
                 self.counter.add(count)
             if self._durable:
                 start_writeback(target, piece.offset, piece.length)
-            self._journal.add(piece, Known(checksum, stamp))
+            self._journal.add(piece, Known(checksum, file.stamp))
         self._checksums[piece] = checksum
-        self._stamps[piece.file].add(stamp)
+        self._stamps[piece.file].add(file.stamp)
 
     def _finish(self, file: SourceFile, buffer: memoryview) -> None:
         if self._checksums.of_file(file) != file.crc32c:
@@ -331,18 +336,10 @@ class _Copy:
         return _errors(self._target.path / file.name, verb)
 
 
-def _team(origin: Origin, threads: int | None) -> ThreadTeam:
-    return ThreadTeam(threads or origin.threads, origin.request, origin.stop)
-
-
-@contextmanager
-def _open_piece(origin: Origin, piece: Piece) -> Iterator[tuple[RangeReader, str]]:
-    """Opens a piece of a file for reading; raises the same errors as `Origin.open`.
-
-    Yields a reader of the piece, and the stamp that the file had before it was read.
-    """
-    with origin.open(piece.file) as file, file.range(piece.offset, piece.length) as reader:
-        yield reader, file.stamp
+def _team(origin: Origin, files: Sequence[SourceFile], threads: int | None) -> ThreadTeam:
+    if origin.any_remote(files):
+        return ThreadTeam(threads or _REMOTE_THREADS, _REQUEST, origin.stop)
+    return ThreadTeam(threads or _THREADS)
 
 
 def _checksum(piece: Piece, buffer: memoryview, team: ThreadTeam, read: Callable[[memoryview, int], int]) -> int:

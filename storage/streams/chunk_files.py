@@ -29,8 +29,8 @@ from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind
 from packtrain._core.processes import boot_id
 
-from ..staging.files import in_blocks
 from ..staging.folder import Folder
+from ..staging.notes import in_blocks
 from .chunks import ChunkTable
 from .entry import BOOT, CHUNKS, WRONG_SUFFIX, Present, chunk_path, is_of_this_boot
 

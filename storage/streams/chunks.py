@@ -31,8 +31,8 @@ from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reading
 
-from ..staging.files import BLOCK
 from ..staging.folder import Folder
+from ..staging.notes import BLOCK
 from .cutting import APART, chunk_starts, space_of
 
 Integers = npt.NDArray[np.int64]

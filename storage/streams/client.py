@@ -23,8 +23,8 @@ from packtrain._core.problems import error_kind
 from ..remote.urls import Url
 from ..staging.folder import Folder
 from ..staging.locks import Lease
+from ..staging.notes import STREAMED, read_origin
 from ..staging.root import Root, entry_key
-from ..staging.streams import STREAMED, read_origin
 from .chunks import ChunkTable
 from .connections import Connections, Line
 from .entry import WHOLE, WRONG, Present, chunk_path

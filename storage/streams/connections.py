@@ -29,7 +29,7 @@ from packtrain._core.locks import Lock, lock_holders
 
 from ..remote.urls import Url
 from ..staging.folder import Folder
-from ..staging.streams import read_origin, write_origin
+from ..staging.notes import read_origin, write_origin
 from .entry import LOCK, START, address, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
 from .starting import START_SECONDS, NotBegun, last_words, start_fetcher

@@ -13,9 +13,9 @@ from packtrain._core.errors import CorruptRecord
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 
+from ..location import shard_place
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from ..staging.remote_origin import shard_url
 from .chunks import ChunkTable, Extent, Piece
 
 _APART: Final = 128 << 10
@@ -79,7 +79,7 @@ class Source:
             CorruptFile: The index is damaged.
         """
         shard = int(self._table.shard[chunk])
-        url = shard_url(self._url, self._manifest, shard)
+        url = shard_place(self._url, self._manifest, shard)
         extents = self._table.extents(chunk)
         pieces = list(self._table.pieces(chunk, self._manifest, self._index))
         wrong: tuple[Wrong, ...] = ()
@@ -125,7 +125,7 @@ class Source:
 
     def corrupt(self, chunk: int, wrong: Wrong) -> CorruptRecord:
         """The error for a record that arrived damaged twice."""
-        url = shard_url(self._url, self._manifest, int(self._table.shard[chunk]))
+        url = shard_place(self._url, self._manifest, int(self._table.shard[chunk]))
         piece, found = wrong
         line, path = int(self._index["line"][piece.row]), self._index.text("path", piece.row)
         field = "" if piece.field == "image" else f"{piece.field} of "

@@ -22,7 +22,7 @@ from packtrain._core.sizes import size
 
 from ..remote.objects import Objects
 from ..staging.folder import Folder
-from ..staging.streams import ORIGIN, STREAMED, read_origin
+from ..staging.notes import ORIGIN, STREAMED, read_origin
 from .ceiling import Ceiling
 from .chunk_files import ChunkFiles
 from .chunks import ChunkTable

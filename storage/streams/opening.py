@@ -17,24 +17,32 @@ from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 from packtrain._core.sizes import size
 
+from ..location import Location, shard_place
 from ..remote.download import download_all
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from ..staging.backing import Backing
 from ..staging.copying import wait_for_build_lock
 from ..staging.eviction import Usage, discard_copy, look_at_sources, make_room
-from ..staging.files import BLOCK, Location, in_blocks
 from ..staging.folder import Folder
 from ..staging.locks import Lease, extend
-from ..staging.notes import RESERVATION, allocated_bytes, read_reservation, write_reservation
+from ..staging.notes import (
+    BLOCK,
+    RESERVATION,
+    STREAM,
+    STREAMED,
+    allocated_bytes,
+    in_blocks,
+    read_reservation,
+    write_origin,
+    write_reservation,
+)
 from ..staging.options import OnStageProgress, StageOptions
 from ..staging.origin import Origin
-from ..staging.remote_origin import shard_url
 from ..staging.room import Room, room
 from ..staging.root import Root
-from ..staging.source import Source, origin_with_manifest, plan_of, readable_name
+from ..staging.source import Source, plan_of, readable_name
 from ..staging.stager import Staged, find_complete
-from ..staging.streams import STREAM, STREAMED, write_origin
 from .chunks import ChunkTable
 from .client import ChunkCache
 from .connections import name_origin
@@ -97,7 +105,8 @@ def open_stream(
         StagingError: The cache cannot be made there.
     """
     _require_options_of_a_cache(options)
-    origin, manifest = origin_with_manifest(location, objects)
+    origin = Origin(location, objects)
+    manifest = origin.manifest()
     url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
     most = _whole(manifest)
     if budget is None:
@@ -220,7 +229,7 @@ def _build(root: Root, key: str, origin: Origin, url: Url, manifest: Manifest, o
     entry = copy.own_folder(_DATA).path
     dataset = entry / STREAMED
     for number in range(len(manifest.shards)):
-        shard_url(url, manifest, number)
+        shard_place(url, manifest, number)
     _furnish(dataset, origin, manifest, objects)
     table = ChunkTable.of(manifest, Index.of(dataset, manifest))
     table.save(entry)

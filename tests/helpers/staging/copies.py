@@ -10,10 +10,9 @@ from typing import Any
 
 from crc32c import crc32c
 
-from packtrain._storage.staging.files import SourceFile
 from packtrain._storage.staging.folder import Folder
 from packtrain._storage.staging.journal import Journal
-from packtrain._storage.staging.origin import LocalOrigin
+from packtrain._storage.staging.origin import Origin, SourceFile
 from packtrain._storage.staging.transfer import CopyReport, copy_files
 
 PIECE = 64 << 10
@@ -46,7 +45,7 @@ def copied(source: Path, target: Path, files: Sequence[SourceFile], journal: Pat
     """Copies files between two folders; the journal is in a third."""
     assert journal.name == "journal"
     with Journal(Folder.open(journal.parent)) as opened:
-        return copy_files(LocalOrigin(source), Folder.open(target), files, opened, **options)
+        return copy_files(Origin(source), Folder.open(target), files, opened, **options)
 
 
 def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:

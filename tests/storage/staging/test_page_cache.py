@@ -20,8 +20,7 @@ from helpers.support import output_of, tool
 
 from packtrain._core.mounts import file_system
 from packtrain._storage.staging import kernel
-from packtrain._storage.staging.files import SourceFile
-from packtrain._storage.staging.origin import LocalOrigin
+from packtrain._storage.staging.origin import Origin, SourceFile
 from packtrain._storage.staging.transfer import check_files, warm_files
 
 MiB = 1 << 20
@@ -123,13 +122,13 @@ def test_what_is_not_cached_is_read_past_the_cache(
     """So there is nothing to drop except the last page of a file."""
     monkeypatch.setattr(kernel.Reader, "close", lambda self: None)
     monkeypatch.setattr(kernel, "RWF_DONTCACHE", 0)
-    check_files(LocalOrigin(tmp_path / "source"), files)
+    check_files(Origin(tmp_path / "source"), files)
     assert all(count <= 1 or count == ALL[-1] for count in pages(tmp_path / "source", files))
 
 
 def test_checking(tmp_path: Path, files: list[SourceFile], way: str) -> None:
     touch(tmp_path / "source" / files[2].name, 0, WARM_PAGES)
-    assert check_files(LocalOrigin(tmp_path / "source"), files) == []
+    assert check_files(Origin(tmp_path / "source"), files) == []
     assert_pages(tmp_path / "source", files, [0, 0, WARM_PAGES, 0, 0])
 
 

@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packtrain._storage.staging import kernel, pieces
-from packtrain._storage.staging.files import SourceFile
-from packtrain._storage.staging.origin import LocalOrigin
+from packtrain._storage.staging.origin import Origin, SourceFile
 from packtrain._storage.staging.progress import CopyProgress
 from packtrain._storage.staging.transfer import check_files, warm_files
 from packtrain.errors import NoSpace, SourceChanged, StagingError
@@ -353,14 +352,14 @@ class TestChecking:
             folder = Path(name)
             files = made(folder, noise())
             expected = [files[number] for number in sorted(damage) if _spoil(folder, files[number], damage[number])]
-            assert check_files(LocalOrigin(folder), files, threads=threads) == expected
+            assert check_files(Origin(folder), files, threads=threads) == expected
 
     def test_unreadable(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> int:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(kernel.Reader, "read", fail)
-        assert check_files(LocalOrigin(copying.source), copying.files) == [file for file in copying.files if file.bytes]
+        assert check_files(Origin(copying.source), copying.files) == [file for file in copying.files if file.bytes]
 
     def test_not_to_be_opened(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         open_file = os.open
@@ -371,7 +370,7 @@ class TestChecking:
             return open_file(path, *arguments, **options)
 
         monkeypatch.setattr(os, "open", refuse)
-        assert check_files(LocalOrigin(copying.source), copying.files) == [copying.files[10]]
+        assert check_files(Origin(copying.source), copying.files) == [copying.files[10]]
 
 
 def _spoil(folder: Path, file: SourceFile, how: str) -> bool:

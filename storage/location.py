@@ -1,0 +1,117 @@
+"""Where data lies: in a folder of this machine, or in an object store. Whoever works with both asks here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar, overload
+
+from packtrain._core.errors import UsageError
+from packtrain._core.manifest import Manifest
+from packtrain._core.opening import read_regular
+
+from .remote.objects import Objects
+from .remote.urls import Url, is_address, place_of
+
+Location = Path | Url
+"""Where a dataset or one of its files lies."""
+Result = TypeVar("Result")
+
+_THREADS: Final = 16
+"""Requests in flight: a single one is far from what a store can send."""
+
+
+def location_of(dataset: str | os.PathLike[str]) -> Location:
+    """Where the dataset lies that a user names: an absolute path without links, or an address.
+
+    Raises:
+        UsageError: It is neither a path nor the address of an object store.
+    """
+    return real(place_of("dataset", dataset))
+
+
+def real(location: Location) -> Location:
+    """The same place by its only name: without links, and from the root."""
+    return location if isinstance(location, Url) else Path(os.path.realpath(location))
+
+
+def absolute(location: Location) -> Location:
+    """The same place for processes with another working folder."""
+    return location if isinstance(location, Url) else Path(os.path.abspath(location))
+
+
+def object_store(*, patient: bool = False) -> Objects:
+    """A connection to object stores; see `packtrain._storage.remote.client.ObjectStore`."""
+    from .remote.client import ObjectStore  # slow: not on the way to a copy of what lies on a disk
+
+    return ObjectStore(patient=patient)
+
+
+def read(location: Location, most: int, objects: Objects | None) -> bytes:
+    """A whole file of at most `most` bytes.
+
+    Raises:
+        OSError: It cannot be read.
+        RemoteError: The same, of an object.
+    """
+    if isinstance(location, Path):
+        return read_regular(location, most)
+    return (objects or object_store()).read(location, most)
+
+
+def each(function: Callable[[Location], Result], locations: Sequence[Location]) -> Iterator[Result]:
+    """What a function says of each place; of objects it is asked in threads, because stores take long to answer."""
+    if all(isinstance(location, Path) for location in locations):
+        yield from map(function, locations)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # slow, as above
+
+    threads = ThreadPoolExecutor(_THREADS)
+    try:
+        yield from threads.map(function, locations)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@overload
+def linked(dataset: Url, name: str, elsewhere: str | None) -> Url: ...
+@overload
+def linked(dataset: Location, name: str, elsewhere: str | None) -> Location: ...
+def linked(dataset: Location, name: str, elsewhere: str | None) -> Location:
+    """Where a file of a dataset lies.
+
+    Args:
+        dataset: Where the dataset lies.
+        name: Name of the file.
+        elsewhere: Where the manifest says that it lies, a path or an address. A staged copy has it all the same.
+
+    Raises:
+        UsageError: It lies where only the machine that indexed it finds it.
+    """
+    if elsewhere is None or (isinstance(dataset, Path) and os.path.lexists(dataset / name)):
+        return dataset / name
+    try:
+        if is_address(elsewhere):
+            return Url.parse(elsewhere)
+        return dataset.resolve(elsewhere) if isinstance(dataset, Url) else dataset / elsewhere
+    except UsageError as error:
+        raise UsageError(
+            f"{dataset}: shard {name} is linked, and {error}: index the shards again where they are now "
+            "(`packtrain index`)"
+        ) from error
+
+
+@overload
+def shard_place(dataset: Url, manifest: Manifest, number: int) -> Url: ...
+@overload
+def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location: ...
+def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location:
+    """Where a shard of the dataset at `dataset` lies; raises what `linked` raises."""
+    return linked(dataset, manifest.shards[number].name, elsewhere(manifest, number))
+
+
+def elsewhere(manifest: Manifest, number: int) -> str | None:
+    """Where the manifest says that a shard lies, if it is linked."""
+    link = manifest.shards[number].link
+    return None if link is None or manifest.base is None else f"{manifest.base}/{link.path}"
