@@ -27,8 +27,8 @@ from packtrain._storage.location import shard_place
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
-from packtrain._storage.staging.fetching import fetch_without_shards
 from packtrain._storage.staging.locks import lease_on
+from packtrain._storage.staging.source import fetch_without_shards
 
 from .engine import run_tasks
 from .problem import Problem, check_file

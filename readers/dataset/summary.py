@@ -19,7 +19,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.schema import Field
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
-from packtrain._storage.staging.fetching import fetch_without_shards
+from packtrain._storage.staging.source import fetch_without_shards
 
 
 @dataclass(frozen=True)

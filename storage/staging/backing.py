@@ -23,7 +23,7 @@ from .inventory import Entry
 from .locks import lease_on
 from .notes import read_note
 from .origin import SourceFile
-from .progress import OnCopyProgress
+from .pieces import OnCopyProgress
 from .source import Source
 from .transfer import check_files
 

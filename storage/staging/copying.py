@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import NoRoom
+from packtrain._core.errors import NoRoom, StagingError
 from packtrain._core.files import is_temporary
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import MANIFEST
@@ -19,15 +19,14 @@ from packtrain._core.sizes import size
 from ..remote.urls import Url
 from .backing import Backing
 from .diagnosis import foreign, warnings
-from .eviction import Usage, discard_copy, look_at_sources, make_room
+from .eviction import discard_copy, make_room, under_ledger
 from .folder import Folder
-from .journal import Journal
+from .inventory import holds_dataset
 from .locks import holders, try_lock
 from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
 from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
 from .origin import Origin, SourceFile
-from .provenance import can_link, note_on
-from .room import Room, room
+from .pieces import Journal
 from .root import Root
 from .source import Source, overhead_bytes
 from .transfer import copy_files
@@ -117,56 +116,26 @@ def _reserve(
     Returns:
         The files that there is room for, and the strays in the root.
     """
-    with Backing() as backing:
-        try:
-            with root.ledger():
-                return _try_to_reserve(root, source, entry, missing, options, backing), root.strays()
-        except NoRoom:
-            # Without the ledger, because a file system that does not answer must not stop other processes.
-            look_at_sources(root, backing)
-        with root.ledger():
-            partial = options.partial and can_link(source)
-            files = _try_to_reserve(root, source, entry, missing, options, backing, partial)
-            return files, root.strays()
-
-
-def _try_to_reserve(
-    root: Root,
-    source: Source,
-    entry: Folder | None,
-    missing: Sequence[SourceFile],
-    options: StageOptions,
-    backing: Backing,
-    partial: bool = False,
-) -> list[SourceFile]:
-    """Reserves room for the missing files, or, with `partial`, for as many as possible. The caller holds the ledger."""
-    found = root.find_copy(source.key)
-    present = 0 if found is None else allocated_bytes(found)
     overhead = 0 if entry else overhead_bytes(source.manifest)
     need = overhead + sum(file.allocated for file in missing)
     what = f"{source.location} takes {size(need)}"
 
-    def measure(usage: Usage, freed: int) -> Room:
-        return room(
-            root.place,
-            budget=options.budget,
-            used=usage.used,
-            promised=usage.promised,
-            reserve=options.reserve,
-            need=need - present,
-            freed=freed,
-        )
+    def attempt(backing: Backing, last: bool) -> tuple[list[SourceFile], list[Path]]:
+        found = root.find_copy(source.key)
+        present = 0 if found is None else allocated_bytes(found)
+        whole = not (last and options.partial and can_link(source))
+        try:
+            room = make_room(root, source.key, need - present, options, backing, all_or_nothing=whole)
+        except NoRoom as error:
+            streamed = isinstance(source.location, Url) or options.partial
+            raise NoRoom(f"{what}, but {error}; or {_STREAM if streamed else 'stage what fits (`partial`)'}") from None
+        files = list(_leading(missing, room.bytes + present - overhead))
+        if entry is None and len(files) < sum(file.shard is None for file in missing):
+            raise NoRoom(f"{what}, but not even its index fits: {room.message}")
+        write_reservation(root.make_copy(source.key), source.location, overhead + sum(file.allocated for file in files))
+        return files, root.strays()
 
-    try:
-        room_now = make_room(root, source.key, need - present, measure, backing, all_or_nothing=not partial)
-    except NoRoom as error:
-        otherwise = _STREAM if isinstance(source.location, Url) or options.partial else "stage what fits (`partial`)"
-        raise NoRoom(f"{what}, but {error}; or {otherwise}") from None
-    files = list(_leading(missing, room_now.bytes + present - overhead))
-    if entry is None and len(files) < sum(file.shard is None for file in missing):
-        raise NoRoom(f"{what}, but not even its index fits: {room_now.message}")
-    write_reservation(root.make_copy(source.key), source.location, overhead + sum(file.allocated for file in files))
-    return files
+    return under_ledger(root, attempt)
 
 
 def _leading(files: Sequence[SourceFile], room: int) -> Iterable[SourceFile]:
@@ -250,3 +219,47 @@ def write_manifest(entry: Folder, source: Source) -> None:
         os.fchmod(descriptor, 0o444)
     finally:
         os.close(descriptor)
+
+
+def note_on(source: Source, stamps: Mapping[str, str]) -> Note:
+    """What an entry that was copied from `source` notes about its origin.
+
+    If `source` is itself a staged copy, its origin is where that copy came from: the copy may be evicted one day.
+
+    Args:
+        source: The dataset that was copied.
+        stamps: Stamps of its files, see `FileStatus`.
+    """
+    noted = read_note(Folder.open(source.location)) if isinstance(source.location, Path) else None
+    if noted is None or noted.source == source.location:
+        return Note(source.location, stamps)
+    # A store is not asked: it is before the copy is evicted.
+    if isinstance(noted.source, Url) or holds_dataset(noted.source, source.key):
+        return noted
+    return Note(source.location, stamps)
+
+
+def can_link(source: Source) -> bool:
+    """True if an entry that holds a part of `source` can link the rest."""
+    return not source.manifest.in_store and not isinstance(note_on(source, {}).source, Url)
+
+
+def load_origin(entry: Folder, key: str) -> Source:
+    """Loads the dataset that an entry was copied from.
+
+    Args:
+        entry: The entry.
+        key: The entry's key.
+
+    Raises:
+        StagingError: The entry names no origin, or its origin now holds another dataset.
+        DatasetError: The origin is missing or damaged.
+        RemoteError: The object store that it lies in does not answer as it should.
+    """
+    note = read_note(entry)
+    if note is None:
+        raise StagingError(f"{entry.path} does not say where it was copied from: evict it and stage the dataset again")
+    source = Source.load(note.source)
+    if source.key != key:
+        raise StagingError(f"{note.source} now holds another dataset, so {entry.path} cannot be repaired from it")
+    return source

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from typing import Self
+from typing import TypeVar
 
 from packtrain._core.arguments import checks_names, unexpected
 from packtrain._core.errors import Leased, NoRoom, StagingError
@@ -21,39 +21,15 @@ from packtrain._core.locks import Lock
 from .backing import Backing
 from .inventory import Entry, find_entry, nothing_there, scan
 from .locks import try_lock
-from .options import OnStageProgress, relay
-from .room import Room
+from .options import OnStageProgress, StageOptions, relay
+from .room import Room, room
 from .root import Root
 
-
-@dataclass(frozen=True)
-class Usage:
-    """Space used in a root.
-
-    Attributes:
-        used: Bytes that all entries and unfinished copies take now.
-        promised: Bytes that copies in progress will take in addition.
-    """
-
-    used: int
-    promised: int
-
-    @classmethod
-    def measure(cls, entries: Sequence[Entry], excluding: str) -> Self:
-        """Adds up the entries; space reserved for the key `excluding` is not counted as promised."""
-        return cls(
-            sum(entry.bytes for entry in entries), sum(entry.reserved for entry in entries if entry.key != excluding)
-        )
+Result = TypeVar("Result")
 
 
 def make_room(
-    root: Root,
-    key: str,
-    need: int,
-    measure: Callable[[Usage, int], Room],
-    backing: Backing,
-    *,
-    all_or_nothing: bool = True,
+    root: Root, key: str, need: int, options: StageOptions, backing: Backing, *, all_or_nothing: bool = True
 ) -> Room:
     """Evicts entries until `need` more bytes fit. The caller holds the ledger and the build lock of `key`.
 
@@ -61,8 +37,7 @@ def make_room(
         root: The root to evict from.
         key: Key of the dataset that needs the room; neither its entry nor its copy is evicted.
         need: Bytes needed.
-        measure: Called with the current usage and a number of bytes; returns the room there would be if entries of that
-            many bytes were evicted.
+        options: What all copies may take together.
         backing: What is known about the entries' sources. Entries whose sources were not looked at stay.
         all_or_nothing: Evict nothing if `need` bytes cannot be freed.
 
@@ -75,19 +50,46 @@ def make_room(
     root.empty_trash()
     while True:
         known = scan(root)
-        room_after_freeing = partial(measure, Usage.measure(known, excluding=key))
-        room = room_after_freeing(0)
-        if room.bytes >= need:
-            return room
+        room_after_freeing = partial(
+            room,
+            root.place,
+            options.budget,
+            sum(entry.bytes for entry in known),
+            sum(entry.reserved for entry in known if entry.key != key),
+            options.reserve,
+            need,
+        )
+        now = room_after_freeing(0)
+        if now.bytes >= need:
+            return now
         victims = _choose_victims(root, known, key, need, room_after_freeing, backing)
         if all_or_nothing and room_after_freeing(sum(entry.bytes for entry, _ in victims)).bytes < need:
             _unlock(victims)
-            raise NoRoom(f"{room.message}{_list_kept(known, key, backing)}")
+            raise NoRoom(f"{now.message}{_list_kept(known, key, backing)}")
         if not victims:
-            return room
+            return now
         for entry, lock in victims:
             with lock:
                 _delete(root, entry)
+
+
+def under_ledger(root: Root, attempt: Callable[[Backing, bool], Result]) -> Result:
+    """Makes an attempt to reserve room, and if there is too little, another after looking at the entries' sources.
+
+    Args:
+        root: The root.
+        attempt: Called while the ledger is held, with what is known about the sources, and whether it is the last.
+
+    Raises:
+        NoRoom: The last attempt raised it.
+    """
+    with Backing() as backing:
+        with suppress(NoRoom), root.ledger():
+            return attempt(backing, False)
+        # Without the ledger, because a file system that does not answer must not stop other processes.
+        look_at_sources(root, backing)
+        with root.ledger():
+            return attempt(backing, True)
 
 
 def look_at_sources(root: Root, backing: Backing) -> None:

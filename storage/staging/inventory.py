@@ -29,7 +29,7 @@ MIN_PREFIX: Final = 4
 State = Literal["complete", "partial", "stream", "copying", "interrupted"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A staged copy, finished or not.
 
@@ -54,16 +54,16 @@ class Entry:
     id: str
     key: str
     path: Path
-    source: Location | None
+    source: Location | None = None
     bytes: int
     reserved: int
-    shards: int
-    local_shards: int
+    shards: int = 0
+    local_shards: int = 0
     state: State
     last_used: float
-    promised_until: float
-    pinned: bool
-    leased: bool
+    promised_until: float = 0
+    pinned: bool = False
+    leased: bool = False
     pids: tuple[int, ...]
 
     @property
@@ -165,16 +165,10 @@ def _read_copy(root: Root, key: str, name: str) -> Entry:
         id=name,
         key=key,
         path=folder.path,
-        source=None,
         bytes=present,
         reserved=max(0, read_reservation(folder) - present) if copying else 0,
-        shards=0,
-        local_shards=0,
         state="copying" if copying else "interrupted",
         last_used=os.fstat(folder.fileno()).st_mtime,
-        promised_until=0,
-        pinned=False,
-        leased=False,
         pids=holders(root, key, "build"),
     )
 

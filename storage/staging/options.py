@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from packtrain._core.arguments import checks_names, flag, number, path_of, whole
 
-from .progress import OnCopyProgress
+from .pieces import OnCopyProgress
 from .root import SHM
 
 _MOST_GRACE: Final = 10 * 366 * 86400

@@ -1,18 +1,22 @@
-"""Files split into pieces, and threads that work through them."""
+"""Files split into pieces, threads that work through them, the journal of what is copied, and progress in bytes."""
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from packtrain._core.crc import combine
 from packtrain._core.errors import StagingError
+from packtrain._core.typed import is_count
 
+from .folder import Folder
 from .origin import SourceFile
 
 Task = TypeVar("Task")
@@ -22,6 +26,10 @@ PIECE: Final = 16 << 20
 BUFFER: Final = 1 << 20
 """Bytes that are read, checksummed and written at a time. They stay in the processor's cache between these steps."""
 _TICK_SECONDS: Final = 0.1
+JOURNAL: Final = "journal"
+_MOST_BYTES: Final = 256 << 20
+"""A journal that is larger is not read: that of 30 TB."""
+_Key = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,127 @@ class Checksums(dict[Piece, int]):
     def of_file(self, file: SourceFile) -> int:
         """crc32c of a whole file; the checksums of all its pieces must be there."""
         return reduce(lambda checksum, piece: combine(checksum, self[piece], piece.length), split(file), 0)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a copied piece.
+
+    Attributes:
+        checksum: crc32c of the piece.
+        stamp: Stamp of the source file from before the piece was read, see `stamp_of`.
+    """
+
+    checksum: int
+    stamp: str
+
+
+class Journal:
+    """Records which pieces were copied, with their checksums: one line each, appended by a single write.
+
+    The journal is not fsynced: a copy that continues from it first verifies the pieces it names. A line that is torn,
+    damaged or about another file is ignored.
+
+    Args:
+        folder: Folder of the copy; the journal in it is created if it is missing.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        folder.create(JOURNAL)
+        self._known = dict(_lines(folder))
+        self._descriptor = folder.open_file(JOURNAL, os.O_WRONLY | os.O_APPEND)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def __getitem__(self, piece: Piece) -> Known | None:
+        """What was noted when the piece was copied; None if the journal does not have it."""
+        return self._known.get(_key(piece))
+
+    def add(self, piece: Piece, known: Known) -> None:
+        """Records a copied piece."""
+        # The leading newline keeps a torn line before this one from damaging it.
+        os.write(self._descriptor, f"\n{json.dumps([*_key(piece), known.checksum, known.stamp])}\n".encode())
+
+
+def _key(piece: Piece) -> _Key:
+    return piece.file.name, piece.file.bytes, piece.offset, piece.length
+
+
+def _lines(folder: Folder) -> Iterator[tuple[_Key, Known]]:
+    try:
+        lines = folder.read(JOURNAL, _MOST_BYTES).splitlines()
+    except OSError:
+        # It only saves work. What cannot be read is copied again.
+        return
+    for line in lines:
+        try:
+            name, *numbers, stamp = json.loads(line)
+            bytes, offset, length, checksum = numbers
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if all(map(is_count, numbers)) and isinstance(name, str) and isinstance(stamp, str):
+            yield (name, bytes, offset, length), Known(checksum, stamp)
+
+
+@dataclass(frozen=True)
+class CopyProgress:
+    """Progress of a copy, a check or a warm-up.
+
+    Attributes:
+        done: Bytes finished so far.
+        total: Bytes to process in all.
+        resumed: Bytes of `done` that were already there from an earlier, interrupted copy.
+    """
+
+    done: int
+    total: int
+    resumed: int = 0
+
+
+OnCopyProgress = Callable[[CopyProgress], None]
+
+
+class ProgressCounter:
+    """Counts bytes from several threads and reports them from one.
+
+    Args:
+        total: Bytes to process in all.
+        on_progress: Called by `report` with the current counts.
+    """
+
+    def __init__(self, total: int, on_progress: OnCopyProgress | None) -> None:
+        self.copied = 0
+        self.resumed = 0
+        self._taken_back = 0
+        self._total = total
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Counts bytes that were read or copied."""
+        with self._lock:
+            self.copied += count
+
+    def add_resumed(self, count: int) -> None:
+        """Counts bytes that an earlier copy left intact."""
+        with self._lock:
+            self.resumed += count
+
+    def take_back(self, count: int) -> None:
+        """Takes back bytes that were counted before and will be copied again."""
+        with self._lock:
+            self._taken_back += count
+
+    def report(self) -> None:
+        """Calls `on_progress`. Only the thread that started the work may call this."""
+        if self._on_progress is not None:
+            with self._lock:
+                progress = CopyProgress(self.copied + self.resumed - self._taken_back, self._total, self.resumed)
+            self._on_progress(progress)
 
 
 class Stopped(Exception):

@@ -10,13 +10,12 @@ from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 
-from .copying import copy_missing, wait_for_build_lock, write_manifest
+from .copying import copy_missing, load_origin, wait_for_build_lock, write_manifest
 from .folder import Folder
 from .inventory import find_entry, nothing_there, scan
 from .locks import Lease
 from .options import OnStageProgress, StageOptions, relay
 from .origin import Origin
-from .provenance import load_origin
 from .root import Root
 from .transfer import check_files
 

@@ -94,14 +94,7 @@ class Place:
 
 
 def room(
-    folder: Path,
-    *,
-    budget: int | None,
-    used: int,
-    promised: int,
-    reserve: int | None,
-    need: int = 0,
-    freed: int = 0,
+    folder: Path, budget: int | None, used: int, promised: int, reserve: int | None, need: int = 0, freed: int = 0
 ) -> Room:
     """How much more can be staged in `folder`.
 

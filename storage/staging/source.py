@@ -6,15 +6,19 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Final, Self
 
 from crc32c import crc32c
 
-from packtrain._core.errors import SourceChanged
-from packtrain._core.manifest import INDEX, PLAN, Manifest
+from packtrain._core.errors import SourceChanged, StagingError
+from packtrain._core.files import file_errors
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
 
 from ..location import Location, elsewhere
 from ..remote.objects import Objects
+from ..remote.urls import Url
 from .notes import BLOCK
 from .origin import Origin, SourceFile
 
@@ -62,6 +66,16 @@ class Source:
         """The same without plan.json, of which nobody knows the size before it is read: enough to find a copy."""
         return cls(origin, manifest, key_of(manifest), tuple(_files(manifest)))
 
+    @cached_property
+    def shared(self) -> list[SourceFile]:
+        """The files that every reader needs."""
+        return [file for file in self.files if file.shard is None]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that these take on a file system."""
+        return sum(file.allocated for file in self.shared)
+
     @property
     def location(self) -> Location:
         """Where the dataset lies, for messages and notes."""
@@ -69,13 +83,8 @@ class Source:
 
     @property
     def readable_name(self) -> str:
-        """Name of the dataset's folder, for people; the names of its copies begin with it."""
-        return readable_name(self.location)
-
-
-def readable_name(location: Location) -> str:
-    """Name of a dataset's folder in characters that any file name may have."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", location.name).strip("-")[:40] or "dataset"
+        """Name of the dataset's folder in characters that any file name may have; those of its copies begin with it."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.location.name).strip("-")[:40] or "dataset"
 
 
 def key_of(manifest: Manifest) -> str:
@@ -123,3 +132,30 @@ def _files(manifest: Manifest) -> Iterator[SourceFile]:
         yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere(manifest, number))
         for info in shard.sidecars:
             yield SourceFile(info.name, info.bytes, info.crc32c, number)
+
+
+def fetch_without_shards(url: Url, objects: Objects, folder: Path) -> Manifest:
+    """Fetches all but the shards of a dataset into an empty folder, as they are: nothing but the manifest is checked.
+
+    What the store does not have is missing there, too.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        NotADataset: There is no manifest.
+        UnsupportedVersion: A newer packtrain wrote it.
+        CorruptFile: It is damaged.
+        RemoteError: The object store does not answer as it should.
+        NoSpace: The disk is full.
+        StagingError: The folder cannot be written to.
+    """
+    from ..remote.download import download_all  # slow: not on the way to a copy of what lies on a disk
+
+    manifest = Origin(url, objects).manifest()
+    with file_errors(folder, StagingError):
+        (folder / MANIFEST).write_bytes(manifest.dump())
+        (folder / INDEX).mkdir()
+    names = [PLAN, REJECTS, *(f"{INDEX}/{column.name}.npy" for column in manifest.columns)]
+    download_all(objects, url, names, folder)
+    return manifest

@@ -15,7 +15,15 @@ from packtrain._core.files import file_errors
 from packtrain._core.mounts import IN_MEMORY, file_system
 
 from ..location import Location, location_of
-from .copying import copy_missing, has_manifest, is_local, missing_files, wait_for_build_lock, write_manifest
+from .copying import (
+    copy_missing,
+    has_manifest,
+    is_local,
+    load_origin,
+    missing_files,
+    wait_for_build_lock,
+    write_manifest,
+)
 from .eviction import discard_copy
 from .folder import Folder
 from .inventory import holds_dataset
@@ -23,7 +31,6 @@ from .locks import Lease, extend, lease_on, try_lock
 from .notes import Note, read_note, write_note
 from .options import OnStageProgress, OnWarning, StageOptions, options_from, relay
 from .origin import SourceFile
-from .provenance import load_origin
 from .root import Root
 from .source import Source
 from .transfer import warm_files

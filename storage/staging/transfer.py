@@ -26,11 +26,9 @@ from packtrain._core.opening import open_regular
 from packtrain._core.sizes import size
 
 from .folder import Folder
-from .journal import Journal, Known
 from .kernel import allocate, start_writeback
 from .origin import Origin, OriginFile, SourceFile
-from .pieces import Checksums, Piece, ThreadTeam, split
-from .progress import OnCopyProgress, ProgressCounter
+from .pieces import Checksums, Journal, Known, OnCopyProgress, Piece, ProgressCounter, ThreadTeam, split
 
 _THREADS: Final = 8
 """Threads that read a disk, by default. There are more of them than cores, because they wait for disks."""

@@ -11,8 +11,8 @@ from typing import Any
 from crc32c import crc32c
 
 from packtrain._storage.staging.folder import Folder
-from packtrain._storage.staging.journal import Journal
 from packtrain._storage.staging.origin import Origin, SourceFile
+from packtrain._storage.staging.pieces import Journal
 from packtrain._storage.staging.transfer import CopyReport, copy_files
 
 PIECE = 64 << 10

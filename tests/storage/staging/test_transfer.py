@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from packtrain._storage.staging import kernel, pieces
 from packtrain._storage.staging.origin import Origin, SourceFile
-from packtrain._storage.staging.progress import CopyProgress
+from packtrain._storage.staging.pieces import CopyProgress
 from packtrain._storage.staging.transfer import check_files, warm_files
 from packtrain.errors import NoSpace, SourceChanged, StagingError
 

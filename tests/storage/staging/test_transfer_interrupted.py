@@ -16,7 +16,7 @@ from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, copied, 
 from helpers.support import soon
 
 from packtrain._storage.staging import kernel, pieces
-from packtrain._storage.staging.progress import CopyProgress
+from packtrain._storage.staging.pieces import CopyProgress
 
 SIZES = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
 PIECES = 1 + 41 + 1 + 90 + 1 + 51
