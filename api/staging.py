@@ -7,8 +7,7 @@ from packtrain._storage.staging.eviction import evict
 from packtrain._storage.staging.inventory import Entry, entries, pin, strays
 from packtrain._storage.staging.locks import Lease, lease_on
 from packtrain._storage.staging.options import StageOptions, StageProgress
-from packtrain._storage.staging.repairing import RepairReport, repair
-from packtrain._storage.staging.stager import Staged, stage
+from packtrain._storage.staging.stager import RepairReport, Staged, repair, stage
 
 __all__ = [
     "Entry",

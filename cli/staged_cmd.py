@@ -128,7 +128,7 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     """Check a copy, and copy damaged files again from the source."""
     from packtrain._storage.staging.inventory import entries, find_entry
-    from packtrain._storage.staging.repairing import repair
+    from packtrain._storage.staging.stager import repair
 
     place = _place(to, [id])
     entry = find_entry(entries(place), id)
@@ -154,8 +154,8 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
 
 
 def _warn_of_strays(place: Path) -> None:
-    from packtrain._storage.staging.diagnosis import foreign
     from packtrain._storage.staging.inventory import strays
+    from packtrain._storage.staging.room import foreign
 
     for warning in foreign(strays(place)):
         warn(warning)

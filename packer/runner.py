@@ -17,6 +17,7 @@ from packtrain._core.files import (
     remove_abandoned,
 )
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._storage.location import absolute
 from packtrain._storage.remote.urls import Url, place_of
 
 from .engine import Engine
@@ -162,8 +163,7 @@ def _seen_from_elsewhere(
     """The same places for processes that have another working folder."""
     if isinstance(options.root, Path):
         options = replace(options, root=options.root.absolute())
-    out, source = (place if isinstance(place, Url) else place.absolute() for place in (out, source))
-    return out, source, options
+    return absolute(out), absolute(source), options
 
 
 def check_run(workers: int, on_progress: Callable[[PackProgress], None] | None) -> None:

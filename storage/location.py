@@ -38,7 +38,7 @@ def real(location: Location) -> Location:
 
 def absolute(location: Location) -> Location:
     """The same place for processes with another working folder."""
-    return location if isinstance(location, Url) else Path(os.path.abspath(location))
+    return location if isinstance(location, Url) else location.absolute()
 
 
 def object_store(*, patient: bool = False) -> Objects:

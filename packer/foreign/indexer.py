@@ -21,7 +21,7 @@ from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, Us
 from packtrain._core.files import file_errors, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
-from packtrain._storage.location import Location, object_store
+from packtrain._storage.location import Location, each, object_store, real
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 
@@ -42,7 +42,7 @@ from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
-from .shard_files import State, WithObjects, mapped, states, unreadable
+from .shard_files import State, WithObjects, states, unreadable
 from .sources import find_places
 from .tables import Before, Rows
 
@@ -251,8 +251,8 @@ class _Run:
         manifest = links.with_times(manifest, compared)
         if manifest != old:
             write_file(folder / MANIFEST, [manifest.dump()])
-        there = {_real(place) for place in known}
-        if new := [place for place in places if _real(place) not in there]:
+        there = {real(place) for place in known}
+        if new := [place for place in places if real(place) not in there]:
             report = self.index(new, folder, plan.rules, Before.load(folder))
         else:
             report = _report(folder, manifest, plan, [])
@@ -299,7 +299,7 @@ class _Run:
         return total
 
     def _check_ends(self, places: Sequence[Location]) -> None:
-        found = mapped(lambda place: check_ends(place, self.objects), places)
+        found = each(lambda place: check_ends(place, self.objects), places)
         problems = [problem for problem in found if problem is not None]
         if len(problems) == 1:
             raise PackError(problems[0])
@@ -307,11 +307,6 @@ class _Run:
             more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
             raise PackError(f"{len(problems)} of {len(places)} shards cannot be indexed:{listed}{more}")
-
-
-def _real(place: Location) -> str:
-    """What is the same for one shard under two names."""
-    return str(place) if isinstance(place, Url) else os.path.realpath(place)
 
 
 def _require_free(out: Location, objects: Objects) -> None:

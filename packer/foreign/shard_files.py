@@ -17,7 +17,7 @@ from packtrain._core.errors import NotThere, PackError, RemoteError
 from packtrain._core.files import MiB
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reason
-from packtrain._storage.location import Location, object_store
+from packtrain._storage.location import Location, each, object_store
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
@@ -91,19 +91,7 @@ def states(places: Sequence[Location], objects: Objects) -> Iterator[State | OSE
         except (OSError, NotThere) as error:
             return error
 
-    yield from mapped(state, places)
-
-
-def mapped(function: Callable[[Location], Result], places: Sequence[Location]) -> Iterator[Result]:
-    """What a function says of each shard; of objects it is asked in threads, because stores take long to answer."""
-    if not any(isinstance(place, Url) for place in places):
-        yield from map(function, places)
-        return
-    threads = ThreadPoolExecutor(_LOOKS)
-    try:
-        yield from threads.map(function, places)
-    finally:
-        threads.shutdown(cancel_futures=True)
+    return each(state, places)
 
 
 def ends(place: Location, objects: Objects, first: int, last: int) -> tuple[int, bytes, bytes]:

@@ -76,12 +76,8 @@ def _answer(connection: Connection, view: memoryview, objects: Objects, request:
         url = Url(*request["url"])
         value: Any = None
         match request["do"]:
-            case "size":
-                value = objects.size(url)
-            case "checksum":
-                value = objects.checksum(url)
-            case "head":
-                value = objects.head(url)
+            case "size" | "checksum" | "head" | "remove" as verb:
+                value = getattr(objects, verb)(url)
             case "read":
                 data = objects.read(url, request["most"])
             case "read_into":
@@ -97,8 +93,6 @@ def _answer(connection: Connection, view: memoryview, objects: Objects, request:
                     value = objects.size(url) == len(content) and objects.read(url, len(content)) == content
             case "upload":
                 objects.upload(url, Path(request["path"]))
-            case "remove":
-                objects.remove(url)
             case "list":
                 found: list[tuple[str, int]] = []
                 for each in objects.list(url):

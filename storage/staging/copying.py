@@ -17,16 +17,15 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.sizes import size
 
 from ..remote.urls import Url
-from .backing import Backing
-from .diagnosis import foreign, warnings
-from .eviction import discard_copy, make_room, under_ledger
+from .eviction import Backing, discard_copy, make_room, under_ledger
 from .folder import Folder
 from .inventory import holds_dataset
 from .locks import holders, try_lock
 from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
-from .options import OnStageProgress, OnWarning, StageOptions, StageProgress, relay
+from .options import OnStageProgress, OnWarning, StageOptions, StageProgress
 from .origin import Origin, SourceFile
 from .pieces import Journal
+from .room import foreign, warnings
 from .root import Root
 from .source import Source, overhead_bytes
 from .transfer import copy_files
@@ -82,9 +81,7 @@ def copy_missing(
     folder = root.make_copy(source.key)
     data = _data_folder(folder, files)
     with Journal(folder) as journal:
-        done = copy_files(
-            source.origin, data, files, journal, threads=options.threads, on_progress=relay(on_progress, "copy")
-        )
+        done = copy_files(source.origin, data, files, journal, threads=options.threads, on_progress=on_progress)
     note = note_on(source, done.stamps)
     if entry is None:
         _link_missing(data, source, Origin(note.source))

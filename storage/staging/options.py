@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from packtrain._core.arguments import checks_names, flag, number, path_of, whole
 
-from .pieces import OnCopyProgress
 from .root import SHM
 
 _MOST_GRACE: Final = 10 * 366 * 86400
@@ -91,8 +90,3 @@ class StageProgress:
 
 OnStageProgress = Callable[[StageProgress], None]
 OnWarning = Callable[[str], None]
-
-
-def relay(on_progress: OnStageProgress, phase: Phase) -> OnCopyProgress:
-    """A callback that passes the progress of a transfer on as progress of a phase of staging."""
-    return lambda progress: on_progress(StageProgress(phase, progress.done, progress.total, progress.resumed))

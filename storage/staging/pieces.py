@@ -17,6 +17,7 @@ from packtrain._core.errors import StagingError
 from packtrain._core.typed import is_count
 
 from .folder import Folder
+from .options import OnStageProgress, Phase, StageProgress
 from .origin import SourceFile
 
 Task = TypeVar("Task")
@@ -124,36 +125,20 @@ def _lines(folder: Folder) -> Iterator[tuple[_Key, Known]]:
             yield (name, bytes, offset, length), Known(checksum, stamp)
 
 
-@dataclass(frozen=True)
-class CopyProgress:
-    """Progress of a copy, a check or a warm-up.
-
-    Attributes:
-        done: Bytes finished so far.
-        total: Bytes to process in all.
-        resumed: Bytes of `done` that were already there from an earlier, interrupted copy.
-    """
-
-    done: int
-    total: int
-    resumed: int = 0
-
-
-OnCopyProgress = Callable[[CopyProgress], None]
-
-
 class ProgressCounter:
     """Counts bytes from several threads and reports them from one.
 
     Args:
+        phase: What the bytes are counted for.
         total: Bytes to process in all.
         on_progress: Called by `report` with the current counts.
     """
 
-    def __init__(self, total: int, on_progress: OnCopyProgress | None) -> None:
+    def __init__(self, phase: Phase, total: int, on_progress: OnStageProgress | None) -> None:
         self.copied = 0
         self.resumed = 0
         self._taken_back = 0
+        self._phase: Phase = phase
         self._total = total
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -177,7 +162,8 @@ class ProgressCounter:
         """Calls `on_progress`. Only the thread that started the work may call this."""
         if self._on_progress is not None:
             with self._lock:
-                progress = CopyProgress(self.copied + self.resumed - self._taken_back, self._total, self.resumed)
+                done = self.copied + self.resumed - self._taken_back
+                progress = StageProgress(self._phase, done, self._total, self.resumed)
             self._on_progress(progress)
 
 

@@ -1,4 +1,4 @@
-"""Stages a dataset: finds the complete copy, or waits for the process that copies it, or makes the copy."""
+"""Stages a dataset: finds the complete copy, or waits for the process that copies it, or makes it; and repairs it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
+from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import IN_MEMORY, file_system
 
 from ..location import Location, location_of
@@ -26,14 +27,14 @@ from .copying import (
 )
 from .eviction import discard_copy
 from .folder import Folder
-from .inventory import holds_dataset
+from .inventory import find_entry, holds_dataset, nothing_there, scan
 from .locks import Lease, extend, lease_on, try_lock
 from .notes import Note, read_note, write_note
-from .options import OnStageProgress, OnWarning, StageOptions, options_from, relay
-from .origin import SourceFile
+from .options import OnStageProgress, OnWarning, StageOptions, options_from
+from .origin import Origin, SourceFile
 from .root import Root
 from .source import Source
-from .transfer import warm_files
+from .transfer import check_files, warm_files
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,19 @@ class Staged:
     shards: int
     local_shards: int
     lease: Lease = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """Result of a repair.
+
+    Attributes:
+        files: Names of the files that were damaged and have been replaced.
+        bytes: Total size of these files in bytes.
+    """
+
+    files: tuple[str, ...]
+    bytes: int
 
 
 @checks_names(to=StageOptions)
@@ -109,8 +123,55 @@ def stage(
     if options.warm and file_system(staged.path) not in IN_MEMORY:
         entry = Folder.open(staged.path)
         files = [file for file in source.files if is_local(entry, file)]
-        warm_files(staged.path, files, threads=options.threads, on_progress=relay(report, "warm"))
+        warm_files(staged.path, files, threads=options.threads, on_progress=report)
     return staged
+
+
+@checks_names()
+def repair(
+    to: str | os.PathLike[str],
+    id: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    on_progress: OnStageProgress | None = None,
+) -> RepairReport:
+    """Checks a staged copy and copies damaged files again.
+
+    Readers keep the files that they have open, and get the repaired files when they open them again.
+
+    Args:
+        to: Folder it was staged to.
+        id: Id of the copy, at least four characters with which no other id or key begins, or its path.
+        threads: Number of threads that check and copy; None: 8 from a disk, 16 from an object store.
+        on_progress: Called several times a second.
+
+    Raises:
+        UsageError: `id` is empty or too short.
+        StagingError: No copy matches `id`, or several do; or the copy does not say where it was copied from, or its
+            source now holds another dataset.
+        DatasetError: The source is missing or damaged.
+        RemoteError: The object store that it lies in does not answer as it should.
+        NoRoom: There is no room for a second copy of a damaged file.
+    """
+    options = StageOptions(to, threads=threads)
+    root = Root.find(to)
+    if root is None:
+        raise nothing_there(to)
+    report = on_progress or (lambda progress: None)
+    with file_errors(root.path, StagingError):
+        with root.ledger():
+            found = find_entry([entry for entry in scan(root) if entry.finished], id)
+        if found.state == "stream":
+            raise StagingError(
+                f"{found.id} is a cache of {found.source}: each of its chunks is checked as it comes, and again as it "
+                f"is read. To fetch everything anew, run `{found.command('evict')}`"
+            )
+        key = found.key
+        with Lease(root, key), wait_for_build_lock(root, key, report):
+            entry = root.find_entry(key)
+            if entry is None:
+                raise StagingError(f"{os.fspath(id)} has been evicted: stage it again")
+            return _repair(root, entry, key, options, report)
 
 
 def find_complete(root: Root, source: Source) -> Staged | None:
@@ -189,3 +250,19 @@ def _describe(entry: Folder, source: Source, missing: Sequence[SourceFile], leas
         local_shards=sum(shard.name not in absent for shard in shards),
         lease=lease,
     )
+
+
+def _repair(root: Root, entry: Folder, key: str, options: StageOptions, report: OnStageProgress) -> RepairReport:
+    source = load_origin(entry, key)
+    # The links of a partial copy are the source's affair.
+    local = [file for file in source.files if entry.link_target(file.name) is None]
+    copies = [replace(file, elsewhere=None) for file in local]
+    names = [file.name for file in check_files(Origin(entry.path), copies, threads=options.threads, on_progress=report)]
+    damaged = [file for file in local if file.name in names]
+    if damaged:
+        copy_missing(root, source, entry, damaged, options, report, lambda warning: None)
+    manifest = source.manifest.dump()
+    if not entry.has_own_file(MANIFEST) or entry.read(MANIFEST, 2 * len(manifest)) != manifest:
+        write_manifest(entry, source)
+        names.append(MANIFEST)
+    return RepairReport(tuple(names), sum(file.bytes for file in damaged))

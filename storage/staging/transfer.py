@@ -27,8 +27,9 @@ from packtrain._core.sizes import size
 
 from .folder import Folder
 from .kernel import allocate, start_writeback
+from .options import OnStageProgress
 from .origin import Origin, OriginFile, SourceFile
-from .pieces import Checksums, Journal, Known, OnCopyProgress, Piece, ProgressCounter, ThreadTeam, split
+from .pieces import Checksums, Journal, Known, Piece, ProgressCounter, ThreadTeam, split
 
 _THREADS: Final = 8
 """Threads that read a disk, by default. There are more of them than cores, because they wait for disks."""
@@ -69,7 +70,7 @@ def copy_files(
     journal: Journal,
     *,
     threads: int | None = None,
-    on_progress: OnCopyProgress | None = None,
+    on_progress: OnStageProgress | None = None,
 ) -> CopyReport:
     """Copies and verifies files and, on a disk, makes them durable.
 
@@ -109,7 +110,7 @@ def check_files(
     files: Sequence[SourceFile],
     *,
     threads: int | None = None,
-    on_progress: OnCopyProgress | None = None,
+    on_progress: OnStageProgress | None = None,
 ) -> list[SourceFile]:
     """Reads files and compares their checksums; leaves the page cache as it was.
 
@@ -125,7 +126,7 @@ def check_files(
     """
     damaged: set[SourceFile] = set()
     checksums = Checksums()
-    counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
+    counter = ProgressCounter("check", sum(file.bytes for file in files), on_progress)
 
     def check(piece: Piece, buffer: memoryview) -> None:
         try:
@@ -142,7 +143,7 @@ def check_files(
 
 
 def warm_files(
-    folder: Path, files: Sequence[SourceFile], *, threads: int | None = None, on_progress: OnCopyProgress | None = None
+    folder: Path, files: Sequence[SourceFile], *, threads: int | None = None, on_progress: OnStageProgress | None = None
 ) -> int:
     """Reads files into the page cache.
 
@@ -158,7 +159,7 @@ def warm_files(
     Raises:
         StagingError: A file cannot be read.
     """
-    counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
+    counter = ProgressCounter("warm", sum(file.bytes for file in files), on_progress)
 
     def warm(piece: Piece, buffer: memoryview) -> None:
         path = folder / piece.file.name
@@ -183,14 +184,14 @@ class _Copy:
         files: Sequence[SourceFile],
         journal: Journal,
         team: ThreadTeam,
-        on_progress: OnCopyProgress | None,
+        on_progress: OnStageProgress | None,
     ) -> None:
         self._origin = origin
         self._target = target
         self._files = files
         self._journal = journal
         self._team = team
-        self.counter = ProgressCounter(sum(file.bytes for file in files), on_progress)
+        self.counter = ProgressCounter("copy", sum(file.bytes for file in files), on_progress)
         self.cloned: set[SourceFile] = set()
         self._created: list[str] = []
         self._checksums = Checksums()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from ..staging.locks import Lease
 from ..staging.notes import STREAMED, read_origin
 from ..staging.root import Root, entry_key
 from .chunks import ChunkTable
-from .connections import Connections, Line
+from .connections import Connections
 from .entry import WHOLE, WRONG, Present, chunk_path
 from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect
@@ -34,6 +35,7 @@ from .starting import BUCKET, digest_of_access
 
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
+_ALL: Final = Fill()
 
 
 class ChunkCache:
@@ -222,7 +224,34 @@ class ChunkCache:
         return None
 
 
-class Job:
+class Filling:
+    """The wish for all chunks. It ends when this is closed, or with its process.
+
+    Args:
+        connections: Those of the cache.
+        request: What is said of the wish.
+    """
+
+    def __init__(self, connections: Connections, request: Fill | Read = _ALL) -> None:
+        self._connections = connections
+        self._line = connections.kept(request)
+
+    def renew(self, request: Fill | Read = _ALL) -> None:
+        """Says it again, to another fetcher if the one that knew it has died."""
+        try:
+            if not self._line.closed:
+                self._line.send(request)
+                return
+        except OSError:
+            self._line.close()
+        self._line = self._connections.kept(request)
+
+    def close(self) -> None:
+        """Ends the wish."""
+        self._line.close()
+
+
+class Job(Filling):
     """A rank of a job, as the fetcher knows it. It is forgotten when this is closed, or when its process ends.
 
     Args:
@@ -232,11 +261,8 @@ class Job:
     """
 
     def __init__(self, connections: Connections, job_id: str, reading: Reading) -> None:
-        self._connections = connections
-        self._id = job_id
-        self._reading = reading
-        self._line: Line | None = None
-        self._say_first()
+        self._said = Read(job_id, reading)
+        super().__init__(connections, self._said)
 
     def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
         """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.
@@ -249,54 +275,9 @@ class Job:
         Raises:
             RemoteError: The fetcher has died, and no other can be started.
         """
-        before = self._reading
-        self._reading = Reading(
-            before.rank, before.world_size, before.batch_size, before.lanes, before.window, keys, consumed, in_flight
-        )
-        if self._line is not None and not self._line.closed:
-            try:
-                self._line.send(self._message())
-                return
-            except OSError:
-                self._line.close()
-        self._say_first()
-
-    def close(self) -> None:
-        """Forgets the rank."""
-        if self._line is not None:
-            self._line.close()
-
-    def _message(self) -> Read:
-        return Read(self._id, self._reading)
-
-    def _say_first(self) -> None:
-        self._line = self._connections.kept(self._message())
-
-
-class Filling:
-    """The wish for all chunks. It ends when this is closed, or with its process.
-
-    Args:
-        connections: Those of the cache.
-    """
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._line = connections.kept(Fill())
-
-    def renew(self) -> None:
-        """Says it again if the fetcher has died."""
-        try:
-            if not self._line.closed:
-                self._line.send(Fill())
-                return
-        except OSError:
-            self._line.close()
-        self._line = self._connections.kept(Fill())
-
-    def close(self) -> None:
-        """Ends the wish."""
-        self._line.close()
+        reading = replace(self._said.reading, keys=keys, consumed=consumed, in_flight=in_flight)
+        self._said = Read(self._said.job, reading)
+        self.renew(self._said)
 
 
 def _hello(url: Url, budget: int, check: bool) -> Hello:

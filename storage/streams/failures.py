@@ -1,11 +1,14 @@
-"""Chunks that could not be had, and when they are fetched again."""
+"""Chunks that could not be had, and when they are fetched again; and what a full file system leaves of a budget."""
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from packtrain._core.errors import CorruptRecord
+from packtrain._core.errors import CorruptRecord, NoRoom
+from packtrain._core.sizes import size
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
@@ -13,6 +16,8 @@ _BELIEVED_SECONDS: Final = 60.0
 """How long a chunk whose records were wrong two times is not fetched again for those who were there by then."""
 _SHARED_SECONDS: Final = 1.0
 """How long a finding also holds for those who come later: the workers of a job start at about the same time."""
+_FULL_SECONDS: Final = 1.0
+"""After so long, a full file system is tried again: where a quota is used up, only trying can tell."""
 
 
 class _Corrupt(NamedTuple):
@@ -72,3 +77,48 @@ class Failures:
         found = self._corrupt.get(chunk)
         known = found is not None and time.monotonic() < found.until and not self.outdated(chunk, since)
         return found.error if found is not None and known else None
+
+
+class Ceiling:
+    """How much the chunks of a cache may take since its file system was found to be full.
+
+    Args:
+        folder: Folder of the cache.
+
+    Attributes:
+        bytes: As much as they took then; None if the file system is not known to be full.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self.bytes: int | None = None
+        self._until = 0.0
+        self._need: int | None = None
+
+    def set(self, used: int, need: int) -> None:
+        """The file system is full: chunks take `used` bytes, and there is no room for `need` more."""
+        self.bytes = used
+        self._until = time.monotonic() + _FULL_SECONDS
+        # A disk that is full has room again when it says so.
+        self._need = need if self.free() < need else None
+
+    def lift(self) -> None:
+        """Forgets it if there may be room again."""
+        if self.bytes is not None and (time.monotonic() >= self._until or self._roomy()):
+            self.bytes = None
+
+    def free(self) -> int:
+        """Bytes that are free on the file system."""
+        state = os.statvfs(self._folder)
+        return state.f_bavail * state.f_frsize
+
+    def error(self, used: int, budget: int) -> NoRoom:
+        """The error if that leaves no room for a chunk; the cache has `used` bytes of its budget."""
+        return NoRoom(
+            f"the file system of {self._folder} is full: {size(self.free())} are free, and the cache has {size(used)} "
+            f"of its budget of {size(budget)}. Make room there, or open the dataset with a smaller budget; the cache "
+            "goes on as soon as there is room"
+        )
+
+    def _roomy(self) -> bool:
+        return self._need is not None and self.free() >= self._need

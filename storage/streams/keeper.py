@@ -23,14 +23,12 @@ from packtrain._core.sizes import size
 from ..remote.objects import Objects
 from ..staging.folder import Folder
 from ..staging.notes import ORIGIN, STREAMED, read_origin
-from .ceiling import Ceiling
 from .chunk_files import ChunkFiles
 from .chunks import ChunkTable
 from .entry import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
-from .failures import Failures
-from .fetching import Source, Wrong
+from .failures import Ceiling, Failures
+from .fetching import Source, Workers, Wrong
 from .policy import IN_FLIGHT, Policy, Reading, least_bytes
-from .workers import Workers
 
 _MORE_IN_FLIGHT: Final = 8
 """Chunks that are fetched in addition if somebody waits for them."""

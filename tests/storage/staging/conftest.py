@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 from packtrain._storage.staging.eviction import evict
 from packtrain._storage.staging.options import StageOptions
-from packtrain._storage.staging.repairing import repair
-from packtrain._storage.staging.stager import stage
+from packtrain._storage.staging.stager import repair, stage
 
 with tempfile.TemporaryDirectory() as folder:
     staged = stage(args["dataset"], StageOptions(to=Path(folder)))

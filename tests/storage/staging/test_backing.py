@@ -14,7 +14,7 @@ from helpers.staging.laws import assert_same, big_dataset, until_pieces_are_note
 from helpers.support import flip, tree
 
 from packtrain import StageOptions, stage
-from packtrain._storage.staging import backing
+from packtrain._storage.staging import eviction
 from packtrain._storage.staging.source import Source
 from packtrain.errors import Leased, NoRoom, StagingError
 from packtrain.staging import entries, evict
@@ -155,7 +155,9 @@ class TestGoes:
     ) -> None:
         """The files have the stamps that they had when they were copied."""
         only = staged(source, place)
-        monkeypatch.setattr(backing, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else [])
+        monkeypatch.setattr(
+            eviction, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else []
+        )
         crowd_out(datasets[0], place)
         assert not only.exists()
 
@@ -189,7 +191,9 @@ class TestGoes:
         until_pieces_are_noted(place)
         child.kill()
         path = staged(source, place)
-        monkeypatch.setattr(backing, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else [])
+        monkeypatch.setattr(
+            eviction, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else []
+        )
         assert [entry.path for entry in evict(place)] == [path]
 
     def test_a_part_that_the_source_has_lost_does_not_count_if_the_copy_never_had_it(

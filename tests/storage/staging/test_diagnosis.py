@@ -12,8 +12,7 @@ import pytest
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount, file_system, mount_of, parse_mounts, read_mounts
-from packtrain._storage.staging.diagnosis import private, swapping, too_small, warnings
-from packtrain._storage.staging.room import Place
+from packtrain._storage.staging.room import Place, private, swapping, too_small, warnings
 
 GiB = 1 << 30
 HOST = """\
@@ -85,7 +84,7 @@ class TestPrivate:
         place.mkdir()
         source.mkdir()
         code = (
-            "import sys; from pathlib import Path; from packtrain._storage.staging.diagnosis import warnings\n"
+            "import sys; from pathlib import Path; from packtrain._storage.staging.room import warnings\n"
             "print(*warnings(Path(sys.argv[1]), Path(sys.argv[2]), 1000), sep='\\n')"
         )
         environment = {**os.environ, "SLURM_JOB_ID": job or ""}

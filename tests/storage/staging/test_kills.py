@@ -33,7 +33,7 @@ from packtrain._storage.staging.eviction import evict
 evict(args["place"])
 """
 REPAIR = """
-from packtrain._storage.staging.repairing import repair
+from packtrain._storage.staging.stager import repair
 
 repair(args["place"], args["entry"], threads=1)
 """

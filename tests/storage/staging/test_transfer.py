@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packtrain._storage.staging import kernel, pieces
+from packtrain._storage.staging.options import StageProgress
 from packtrain._storage.staging.origin import Origin, SourceFile
-from packtrain._storage.staging.pieces import CopyProgress
 from packtrain._storage.staging.transfer import check_files, warm_files
 from packtrain.errors import NoSpace, SourceChanged, StagingError
 
@@ -83,12 +83,12 @@ def test_any_sizes(sizes: Sequence[int], threads: int) -> None:
 
 
 def test_progress(copying: Copying) -> None:
-    seen: list[CopyProgress] = []
+    seen: list[StageProgress] = []
     copying(on_progress=seen.append)
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
-    assert seen[-1] == CopyProgress(sum(SIZES), sum(SIZES), 0)
+    assert seen[-1] == StageProgress("copy", sum(SIZES), sum(SIZES), 0)
     copying(on_progress=seen.append)
-    assert seen[-1] == CopyProgress(sum(SIZES), sum(SIZES), sum(SIZES))
+    assert seen[-1] == StageProgress("copy", sum(SIZES), sum(SIZES), sum(SIZES))
 
 
 def test_a_finished_copy_is_not_copied_again(copying: Copying) -> None:
@@ -203,7 +203,7 @@ def test_a_file_read_wrongly_once_is_read_again(copying: Copying, monkeypatch: p
         return count
 
     monkeypatch.setattr(kernel.Reader, "read", lie)
-    seen: list[CopyProgress] = []
+    seen: list[StageProgress] = []
     assert copying(on_progress=seen.append) == (sum(SIZES) + victim.bytes, 0)
     assert not lies
     assert seen[-1].done == sum(SIZES)
@@ -402,9 +402,9 @@ def _spoil(folder: Path, file: SourceFile, how: str) -> bool:
 
 
 def test_warming_says_how_much(copying: Copying) -> None:
-    seen: list[CopyProgress] = []
+    seen: list[StageProgress] = []
     assert warm_files(copying.source, copying.files, on_progress=seen.append) == sum(SIZES)
-    assert seen[-1] == CopyProgress(sum(SIZES), sum(SIZES), 0)
+    assert seen[-1] == StageProgress("warm", sum(SIZES), sum(SIZES), 0)
     (copying.source / "0.tar").unlink()
     with pytest.raises(StagingError, match=r"cannot read .*0\.tar: No such file"):
         warm_files(copying.source, copying.files)

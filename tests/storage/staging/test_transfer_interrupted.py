@@ -16,7 +16,7 @@ from helpers.staging.copies import BUFFER, PIECE, SMALL, assert_copied, copied, 
 from helpers.support import soon
 
 from packtrain._storage.staging import kernel, pieces
-from packtrain._storage.staging.pieces import CopyProgress
+from packtrain._storage.staging.options import StageProgress
 
 SIZES = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
 PIECES = 1 + 41 + 1 + 90 + 1 + 51
@@ -88,7 +88,7 @@ def test_interrupted_by_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         time.sleep(0.01)
         return read(self, view, offset)
 
-    def interrupt(progress: CopyProgress) -> None:
+    def interrupt(progress: StageProgress) -> None:
         if progress.done > 20 * PIECE:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -132,7 +132,7 @@ def test_an_error_of_the_caller_stops_the_copy(tmp_path: Path) -> None:
     files = made(tmp_path / "source", noise(SIZES))
     (tmp_path / "target").mkdir()
 
-    def fail(progress: CopyProgress) -> None:
+    def fail(progress: StageProgress) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
