@@ -195,7 +195,16 @@ def run(command: click.Command) -> NoReturn:
     except OSError as error:
         # Whatever was not foreseen: a path that is too long, a disk that fails, a file that somebody else removes.
         where = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-        _end(error, f"{', '.join(where) or 'a file'}: {error.strerror or error}", as_json)
+        what = "a file" if _has_folder() else "the working folder has been removed (`cd` to another one)"
+        _end(error, f"{', '.join(where) or what}: {error.strerror or error}", as_json)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _end(error: Exception, message: str, as_json: bool) -> NoReturn:

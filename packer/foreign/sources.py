@@ -165,6 +165,8 @@ def _below(place: Location, objects: Objects | None) -> Iterable[Location]:
     if isinstance(place, Url):
         assert objects is not None, "without it there are no addresses"
         return _in_store(place, objects)
+    if place.is_fifo():
+        raise UsageError(f"{place} is a pipe, not a shard: for a pipe that lists shards, write @ before it: @{place}")
     return _in_folder(place) if os.path.isdir(place) else [place]
 
 

@@ -89,7 +89,7 @@ def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     if head[:1] == b"\x80" and head[1:2] in _PICKLES:
         return "a pickle", _LINES
     if head.count(0) > _MOST_NULS and not head.startswith(_PARQUET) and utf_16(head) is None:
-        return "no text", "give a file with one `path label` per line"
+        return "a binary file", "give a file with one `path label` per line"
     return None
 
 

@@ -172,6 +172,8 @@ def _require_list(source: Path) -> None:
     try:
         mode = source.stat().st_mode
     except FileNotFoundError as error:
+        if source.is_symlink():
+            raise ListError(f"the list {source} is a link to {os.readlink(source)}, which is not there") from error
         raise ListError(
             f"there is no list or image folder {source}. Give a file with one `path label` per line, or a folder with "
             f"one folder of images per class{similar_file(source)}"

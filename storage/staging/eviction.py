@@ -108,7 +108,9 @@ class Backing:
                     return f"{source.origin.at(file)} is the same file as in the copy"
                 if not theirs.stamp or note.stamps.get(file.name) != theirs.stamp:
                     changed.append(file)
-        except (DatasetError, StagingError, NotThere, OSError) as error:
+        except OSError as error:
+            return f"{lost} ({error.filename}: {error.strerror})"
+        except (DatasetError, StagingError, NotThere) as error:
             return f"{lost} ({error})"
         except (RemoteError, MissingDependency) as error:
             return f"its source {entry.source} cannot be looked at ({error})"

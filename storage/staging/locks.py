@@ -20,7 +20,9 @@ from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 
+from .folder import Folder
 from .root import Root, entry_key
+from .streams import STREAM, read_origin
 
 What = Literal["lease", "build", "promise", "pin"]
 
@@ -77,6 +79,12 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         if not root.folder.has_own_folder(path.name):
             place = shlex.quote(str(path.parents[1]))
             raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {place})")
+        if key.endswith(STREAM):
+            address = read_origin(Folder.open(path)) or "ADDRESS"
+            raise StagingError(
+                f"{path} is a cache of {address}, and no copy: open the address, with open_dataset({str(address)!r}, "
+                f"stage={str(path.parents[1])!r})"
+            )
         if root.folder.status(f"{path.name}/{MANIFEST}") is None:
             command = f"packtrain staged repair {shlex.quote(str(path))}"
             raise StagingError(f"somebody has removed {path / MANIFEST}: `{command}` copies it again")

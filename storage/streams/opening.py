@@ -45,7 +45,9 @@ from .starting import BUCKET
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"
-_COPY_FIRST: Final = "or copy the whole dataset first, with `packtrain stage`"
+_COPY_FIRST: Final = (
+    "or copy the whole dataset with `packtrain stage`, which takes it, and open the path that it prints"
+)
 _OPTIONS_OF_A_COPY: Final = {
     "partial": 'and say how much the cache may hold, as in open_dataset(..., budget="200GiB")',
     "warm": _COPY_FIRST,
@@ -184,7 +186,10 @@ def _reserve(
     try:
         under_ledger(root, lambda backing, last: make_room(root, key, need, options, backing))
     except NoRoom as error:
-        raise NoRoom(f"a cache of {size(budget)} for {url} does not fit: {error}; or lower its budget") from None
+        why = str(error).replace("(`budget`)", "(`StageOptions.budget`)")
+        raise NoRoom(
+            f"a cache of {size(budget)} for {url} does not fit: {why}; or lower its own (`open_dataset(budget=)`)"
+        ) from None
 
 
 def _build(root: Root, key: str, source: Source, url: Url) -> Folder:

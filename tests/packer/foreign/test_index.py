@@ -365,6 +365,8 @@ def test_a_list_of_shards_through_a_pipe_starts_in_the_working_folder(
     reading, writing = os.pipe()
     os.write(writing, b"train-000001.tar\n")
     os.close(writing)
+    with pytest.raises(UsageError, match=f"write @ before it: @/dev/fd/{reading}"):
+        find_shards([f"/dev/fd/{reading}"])
     assert find_shards([f"@/dev/fd/{reading}"]) == shards[1:]
     os.close(reading)
 

@@ -73,8 +73,14 @@ OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     ),
     "a.pickle": (lambda _: pickle.dumps([("a.jpg", 0)]), "is a pickle, not a list: write a line with path and label"),
     "a.npy": (lambda _: npy(np.ones(3)), "is an array of numpy's"),
-    "a.bin": (lambda _: bytes(range(256)) * 16, "is no text, not a list"),
+    "a.bin": (lambda _: bytes(range(256)) * 16, "is a binary file, not a list: give a file with one"),
 }
+
+
+def test_a_link_that_leads_nowhere_is_not_suggested_itself(tmp_path: Path) -> None:
+    (tmp_path / "dang").symlink_to("nowhere")
+    with pytest.raises(ListError, match=r"the list \S+/dang is a link to nowhere, which is not there$"):
+        read_list(tmp_path / "dang", LabelSpec())
 
 
 @pytest.mark.parametrize("columns", [None, Columns("path", "label")])

@@ -171,6 +171,18 @@ def test_an_object_that_is_too_short_is_called_so() -> None:
     assert type(found) is RemoteError and "is shorter than it was" in str(found)
 
 
+def test_a_wrong_region_is_called_so() -> None:
+    answer = (
+        "Generic S3 error: Error performing GET https://s3.us-east-1.amazonaws.com/bucket/object in 1ms - Received "
+        "redirect without LOCATION, this normally indicates an incorrectly configured region"
+    )
+    for text in (answer, "Server returned non-2xx status code: 301 Moved: <Code>PermanentRedirect</Code>"):
+        found = refusal(Url("s3", "bucket", "object"), "read", OSError(text))
+        assert type(found) is RemoteError
+        assert "the bucket lies in another region" in str(found) and "AWS_REGION" in str(found)
+        assert ("PermanentRedirect" in str(found)) == ("Code" in text)
+
+
 def test_credentials_of_which_a_part_is_missing_are_called_so() -> None:
     found = refusal(Url("s3", "bucket", "object"), "read", ValueError("Generic S3 error: Missing SecretAccessKey"))
     assert type(found) is Denied and "are not complete" in str(found)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.local_objects import SPEC, LocalObjects
 from helpers.staging.laws import packed_pictures
 from helpers.streaming import URL, MiB, Remote, fetcher_pid, read, taken, write_plain
 from helpers.waiting import wait_until
 
 from packtrain import StageOptions, open_dataset, stage
 from packtrain._storage.streams.client import ChunkCache
-from packtrain.errors import Leased, NoRoom, NotADataset, SourceChanged, StagingError
+from packtrain._storage.streams.opening import open_stream
+from packtrain.errors import Leased, NoRoom, NotADataset, SourceChanged, StagingError, UsageError
 from packtrain.staging import entries, evict, pin, repair, strays
 
 
@@ -143,6 +147,28 @@ class TestOpened:
         write_plain(remote.dataset, [[10] * 3000])
         with pytest.raises(NoRoom, match=r"the index of s3://bucket/set takes .* raise the budget"):
             remote.open(4096)
+
+    @pytest.mark.parametrize("option", [{"warm": True}, {"threads": 2}])
+    def test_what_a_copy_honours_is_asked_of_a_copy(self, option: dict[str, Any], remote: Remote) -> None:
+        write_plain(remote.dataset, [[10]])
+        with pytest.raises(UsageError, match=r"`packtrain stage`, which takes it, and open the path that it prints"):
+            open_stream(URL, StageOptions(remote.place, **option), MiB, LocalObjects())
+
+    def test_two_budgets_have_two_names(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        with pytest.raises(
+            NoRoom, match=r"raise it \(`StageOptions.budget`\).* lower its own \(`open_dataset\(budget=\)`\)"
+        ):
+            open_stream(URL, StageOptions(remote.place, budget=1000), 50 * MiB, LocalObjects(), fetch_with=SPEC)
+
+    def test_it_is_opened_by_its_address(self, remote: Remote) -> None:
+        write_plain(remote.dataset, [[MiB]])
+        cache = remote.open(50 * MiB)
+        said = re.escape(
+            f"a cache of {URL}, and no copy: open the address, with open_dataset('{URL}', stage='{remote.place}')"
+        )
+        with pytest.raises(StagingError, match=said):
+            open_dataset(cache.entry)
 
     def test_a_budget_that_the_file_system_does_not_hold(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[MiB]])
