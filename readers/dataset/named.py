@@ -51,8 +51,9 @@ _COLOURING: Final = frozenset(
         *("ConvertImageDtype", "PILToTensor", "ToPILImage", "ToTensor"),
     }
 )
-# What makes an array of an image moves nothing.
-_CONVERSIONS: Final = (np.asarray, np.array)
+# What makes an array or a tensor of an image moves nothing.
+_CONVERSIONS: Final = (np.asarray, np.array, torch.from_numpy, torch.as_tensor)
+_TORCHVISIONS: Final = frozenset({"to_tensor", "pil_to_tensor", "to_image"})
 _MOVERS: Final = (
     "take one of packtrain's transforms in its place, or derive it from torchvision.transforms.v2.Transform, which "
     "gets images and masks together"
@@ -214,8 +215,8 @@ class NamedSamples:
         for transform, other, mover, known in sorted(found, key=lambda each: not each[-1]):
             if not known:
                 raise UsageError(
-                    f"transform: {mover!r} gets the image, but not {other}: if it moves no pixels, write "
-                    f"packtrain.transforms.ColoursOnly({name_of(mover)}); if it does, {_MOVERS}"
+                    f"transform: {mover!r} gets the image, but not {other}: if it moves no pixels, wrap it: "
+                    f"packtrain.transforms.ColoursOnly(...); if it does, {_MOVERS}"
                 )
             promised = isinstance(transform, ColoursOnly)
             advice = "it is not for ColoursOnly, give it without" if promised else _advice(mover)
@@ -318,11 +319,16 @@ def _moves_alone(transform: Any, *, together: bool) -> Iterator[tuple[Any, bool]
         yield transform, True
         return
     known = package in (V1, V2) and (name in _COLOURING or name in _CONTAINERS)
-    known = (
-        known or isinstance(transform, OnArray | torch.nn.Sequential) or any(transform is each for each in _CONVERSIONS)
-    )
+    known = known or isinstance(transform, OnArray | torch.nn.Sequential) or _converts(transform)
     if ours is None and not known:
         yield transform, False
+
+
+def _converts(transform: Any) -> bool:
+    """True for a function that only makes another type of an image."""
+    if getattr(transform, "__name__", "") in _TORCHVISIONS:
+        return transform.__module__.startswith("torchvision.transforms.")
+    return any(transform is each for each in _CONVERSIONS)
 
 
 def _parts(transform: Any) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
 from .choices import operations_of
+from .colours_only import ColoursOnly
 from .recognition import recognised
 from .recognition.albumentations import OnArray, adapted
 from .tensor_steps import FinishingStep, check_statistics
@@ -177,7 +178,15 @@ def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(transform, type) and issubclass(transform, Transform):
             # Being a class, it can be called, but that would only make a transform out of the image.
             raise UsageError(f"{transform.__name__} is a class of transforms: give {transform.__name__}(...)")
+        elif isinstance(transform, ColoursOnly) and _is_known_to_stay(transform.transform):
+            yield transform.transform
         elif callable(transform):
             yield transform
         else:
             raise UsageError(f"{transform!r} is not a transform: expected a callable or a list of callables")
+
+
+def _is_known_to_stay(transform: Any) -> bool:
+    """True for a transform that is known to move no pixels."""
+    known = recognised(transform)
+    return known is not None and not any(isinstance(each, Transform) and each.geometric for each in known)

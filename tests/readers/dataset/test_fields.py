@@ -36,6 +36,7 @@ from packtrain._readers.transforms.compose import Compose, compose
 from packtrain.errors import CorruptFile, CorruptRecord, LoaderError, UnreadableFile, UsageError
 from packtrain.transforms import (
     CenterCrop,
+    ColorJitter,
     ColoursOnly,
     PILToTensor,
     RandomCrop,
@@ -286,7 +287,9 @@ def test_a_callable_that_nobody_knows_may_not_get_the_image_alone(torchvision: A
         [torch.nn.Sequential(torch.nn.ReLU())],
     ]
     for steps in unknown:
-        wanted = r"gets the image, but not seg: if it moves no pixels, write packtrain.transforms.ColoursOnly\(\w+\)"
+        wanted = (
+            r"gets the image, but not seg: if it moves no pixels, wrap it: packtrain.transforms.ColoursOnly\(\.{3}\)"
+        )
         with pytest.raises(UsageError, match=wanted):
             open_dataset(one, steps, fields=("image", "seg"))
         with pytest.raises(UsageError, match=r"gets the image, but not other: .*transforms.v2.Transform, which gets"):
@@ -308,6 +311,7 @@ def test_a_transform_of_timm_behind_a_callable_is_known_to_move(timm: Any, one: 
 
 def test_what_changes_colours_only_leaves_masks_where_they_are(torchvision: Any, one: Path) -> None:
     from torchvision import transforms as first
+    from torchvision.transforms import v2
 
     fields = ("image", "seg")
     plain = open_dataset(one, fields=fields)[1]
@@ -316,6 +320,9 @@ def test_what_changes_colours_only_leaves_masks_where_they_are(torchvision: Any,
         [ColoursOnly(unchanged), *colours],
         [first.RandomApply([ColoursOnly(unchanged), *colours[:2]])],
         [np.asarray],
+        [first.functional.to_tensor],
+        [first.functional.pil_to_tensor],
+        [v2.functional.to_image],
         [ColoursOnly(np.asarray), ColoursOnly(lambda pixels: pixels.transpose(2, 0, 1))],
         [ColoursOnly(lambda image: torch.tensor([image.width]))],
     ):
@@ -323,6 +330,26 @@ def test_what_changes_colours_only_leaves_masks_where_they_are(torchvision: Any,
     assert Compose([ColoursOnly(unchanged)]).foreign[0](3) == 3
     with pytest.raises(UsageError, match=r"transform=\[.*\]: expected a callable on an image; wrap each"):
         ColoursOnly([unchanged])  # type: ignore[arg-type]
+
+
+def test_what_only_makes_another_type_needs_no_promise(one: Path) -> None:
+    fields = ("image", "seg")
+    plain = open_dataset(one, fields=fields)[1]
+    for conversion in (torch.from_numpy, torch.as_tensor):
+        assert torch.equal(open_dataset(one, [np.array, conversion], fields=fields)[1].seg, plain.seg)
+
+    def to_tensor(image: Any) -> Any:
+        return image
+
+    with pytest.raises(UsageError, match=r"to_tensor.* gets the image, but not seg: .* wrap it"):
+        open_dataset(one, to_tensor, fields=fields)
+
+
+def test_a_transform_that_is_known_is_the_same_in_a_promise(one: Path) -> None:
+    jitter = ColorJitter(0.4)
+    assert Compose([ColoursOnly(jitter)]).fused == (jitter,)
+    with pytest.raises(UsageError, match=r"ColorJitter is a class: give an object of it, ColoursOnly\(ColorJitter"):
+        ColoursOnly(ColorJitter)
 
 
 def test_a_promise_to_change_colours_only_is_kept(torchvision: Any, one: Path) -> None:
