@@ -14,7 +14,7 @@ from packtrain._core.arguments import choice, flag, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import PAIR
-from packtrain._readers.dataset.combined import NAMES, require_same_classes
+from packtrain._readers.dataset.combined import NAMES, require_same_classes, require_same_label_types
 from packtrain._readers.dataset.image_dataset import ImageDataset, instead_of, open_dataset, samples_of
 from packtrain._readers.loader.loader import Loader
 from packtrain._readers.loader.ranks import Ranks
@@ -158,6 +158,7 @@ def require_same_labels(train: ImageDataset, val: ImageDataset) -> None:
     both = one, two
     if any(len(each) and each.locate(0)[0].target_transform is not None for each in both):
         return
+    require_same_label_types(both)
     require_same_classes(store for each in both for store in each.stores)
     for named, bare in (both, both[::-1]):
         if named.classes is None or bare.classes is not None or bare.schema.labels != LabelSpec() or not len(bare):

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from packtrain._core.arguments import items, unexpected
 from packtrain._core.errors import UsageError
-from packtrain._core.schema import Schema
+from packtrain._core.schema import LABEL, PAIR, Schema
 
 from ..transforms.batched import Destination
 from ..transforms.compose import Compose
@@ -176,6 +176,8 @@ class ConcatSamples(Samples):
         require_same_classes(stores)
         _require_names_for_all(stores)
         _check_same_fields(parts)
+        if LABEL in (parts[0].fields or PAIR):
+            require_same_label_types(parts)
         self._parts = tuple(parts)
         self._ends = list(accumulate(len(part) for part in parts))
 
@@ -357,6 +359,24 @@ def require_same_classes(stores: Iterable[Store]) -> None:
                     f"{known[longest]} and {name} number their classes differently: label {label} is {one!r} in "
                     f"{known[longest]}, but {other!r} in {name}: pack both with {NAMES}"
                 )
+
+
+def require_same_label_types(parts: Sequence[Samples]) -> None:
+    """Makes sure that all labels are of one type and length, unless a `target_transform` makes others of them.
+
+    Raises:
+        UsageError: They are not.
+    """
+    if any(len(part) and part.locate(0)[0].target_transform is not None for part in parts):
+        return
+    first, *others = (store for part in parts for store in part.stores)
+    for other in others:
+        one, two = first.schema.labels, other.schema.labels
+        if one != two:
+            raise UsageError(
+                f"{first.name} has labels of type {one}, but {other.name} of type {two}: pack both with the same "
+                "labels, or open each with a `target_transform` that makes them alike"
+            )
 
 
 def _require_names_for_all(stores: Sequence[Store]) -> None:

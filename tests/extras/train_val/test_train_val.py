@@ -23,7 +23,7 @@ from helpers.ranks import in_ranks
 from helpers.support import encoded, flip, image_set, packed, picture, with_classes
 from helpers.waiting import wait_until
 
-from packtrain import Loader, StoreOptions, TrainVal, concat, open_dataset
+from packtrain import LabelSpec, Loader, StoreOptions, TrainVal, concat, open_dataset
 from packtrain._extras.train_val.torch_loader import TorchLoader
 from packtrain.errors import CorruptRecord, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
@@ -453,6 +453,13 @@ def test_a_label_must_mean_the_same_class_in_both(tmp_path: Path) -> None:
         made(tmp_path / train, val=tmp_path / shorter).close()
     other.target_transform = [1, 2, 3].__getitem__
     made(tmp_path / "a", val=other).close()
+
+
+def test_labels_are_of_one_type(tmp_path: Path) -> None:
+    with_classes(tmp_path / "a", "abc", named=False)
+    packed(image_set(tmp_path / "images", 3), tmp_path / "b", "tar", labels=LabelSpec.parse("float"))
+    with pytest.raises(UsageError, match=r"/a has labels of type int, but .*/b of type float"):
+        made(tmp_path / "a", val=tmp_path / "b")
 
 
 def test_labels_without_names_are_taken_as_they_are(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.support import encoded, packed, picture, sources, with_classes
+from helpers.support import encoded, image_set, packed, picture, sources, with_classes
 
 from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import LabelSpec
@@ -134,6 +134,23 @@ class TestMistakes:
         both = concat([opened(tmp_path / name, names) for name, names in (("a", "ab"), ("b", "abc"))])
         assert both.classes == ("a", "b", "c")
         assert [(both.classes or ())[label] for label in both.targets] == ["a", "b", "a", "b", "c"]
+
+    @pytest.mark.parametrize("labels", ["float", "int*2", "none"])
+    def test_concat_of_labels_of_different_types(self, tmp_path: Path, labels: str) -> None:
+        listing = image_set(tmp_path / "images", 3)
+        paths = [line.rpartition(" ")[0] for line in listing.read_text().splitlines()]
+        spec = LabelSpec.parse(labels)
+        listing.write_text("".join(f"{path}{' 1' * spec.fields}\n" for path in paths))
+        packed(listing, tmp_path / "other", "tar", labels=spec)
+        one, other = opened(tmp_path / "a", "ab", named=False), open_dataset(tmp_path / "other")
+        with pytest.raises(UsageError, match=rf"/a has labels of type int, but .*/other of type {re.escape(labels)}: "):
+            concat([one, other])
+        assert len(concat([other, other])) == 2 * len(other)
+        assert len(concat([open_dataset(each.store.path, fields=("image",)) for each in (one, other)])) == 2 + len(
+            other
+        )
+        other.target_transform = one.target_transform = lambda label: 0
+        assert concat([one, other])[2][1] == 0
 
     def test_concat_of_datasets_of_which_only_one_has_names(self, tmp_path: Path) -> None:
         named, bare = opened(tmp_path / "a", "ab"), opened(tmp_path / "b", "ab", named=False)
