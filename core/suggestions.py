@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+_SIMILAR: Final = 0.65
+"""How similar a known name must be, from 0 to 1: `folder` is not meant for `decoder`."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -12,5 +16,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("tra", ["tar", "hdf5", "lmdb"])
     "; did you mean 'tar'?"
     """
-    similar = difflib.get_close_matches(name, list(known), n=1)
+    similar = difflib.get_close_matches(name, list(known), n=1, cutoff=_SIMILAR)
     return f"; did you mean {similar[0]!r}?" if similar else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from packtrain._core.suggestions import did_you_mean
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("core", "codec", "remote", "staging", "streams", "readers", "packer", "filler", "cli")
+ROOMS = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli")
 ENDS = ("did_you_mean", "similar_file")
 """What ends in a question mark."""
 
@@ -17,6 +17,7 @@ ENDS = ("did_you_mean", "similar_file")
 def test_one_of_the_known_names_is_meant_if_it_is_similar() -> None:
     assert did_you_mean("tra", ["tar", "hdf5"]) == "; did you mean 'tar'?"
     assert did_you_mean("zip", ["tar", "hdf5"]) == ""
+    assert did_you_mean("folder", ["decoder"]) == did_you_mean("normalize", ["world_size"]) == ""
 
 
 def misplaced(tree: ast.AST) -> Iterator[int]:
