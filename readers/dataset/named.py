@@ -327,7 +327,7 @@ def _moves_alone(transform: Any, *, together: bool) -> Iterator[tuple[Any, bool]
 def _converts(transform: Any) -> bool:
     """True for a function that only makes another type of an image."""
     if getattr(transform, "__name__", "") in _TORCHVISIONS:
-        return transform.__module__.startswith("torchvision.transforms.")
+        return str(transform.__module__).startswith("torchvision.transforms.")
     return any(transform is each for each in _CONVERSIONS)
 
 
