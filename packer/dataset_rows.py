@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -78,11 +77,6 @@ class DatasetRows:
         """Returns the lines, int64 [n], of these rows [n]."""
         numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
         return numbers
-
-    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields the path of each of these lines. They must ascend, and each must be that of a row."""
-        for row in np.searchsorted(self._numbers, lines).tolist():
-            yield os.fsencode(self._index.text("path", row))
 
     def resolve(self, path: str) -> str:
         """Returns the path as it is: the file is not needed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -195,9 +195,6 @@ class Listing(Protocol):
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
-
-    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields the path of each of these lines, see `ListedSample`. They must ascend, and each must be an entry."""
 
     def resolve(self, path: str) -> str:
         """Returns the path under which the file that the list calls `path` is found."""

@@ -95,18 +95,6 @@ class KeptLines:
             found[2, mine] = starts + piece.sizes[inner]
         return found[0], found[1], found[2]
 
-    def ordinals(self, numbers: Integers) -> Integers:
-        """The ordinals of lines with these numbers, which must have been kept; both int64 [n]."""
-        which = np.searchsorted([piece.first for piece in self._pieces], numbers, side="right") - 1
-        found = np.empty(len(numbers), np.int64)
-        for number in np.unique(which).tolist():
-            piece, mine = self._pieces[number], which == number
-            inner = numbers[mine] - piece.first
-            if piece.numbers is not None:
-                inner = np.searchsorted(piece.numbers, numbers[mine])
-            found[mine] = self._counts[number] + inner
-        return found
-
 
 class _Piece(NamedTuple):
     base: int

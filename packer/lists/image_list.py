@@ -208,16 +208,6 @@ class ImageList:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
         return self._lines.at(ordinals)[0]
 
-    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields the paths on these lines as the list gives them. The lines must ascend, and each must be an entry."""
-        for first in range(0, len(lines), _AT_ONCE):
-            ordinals = self._lines.ordinals(lines[first : first + _AT_ONCE])
-            _, starts, ends = self._lines.at(ordinals)
-            base = int(starts[0])
-            text = self._text[base : int(ends[-1])]
-            for start, end in zip((starts - base).tolist(), (ends - base).tolist(), strict=True):
-                yield self._parser.parse(text[start:end])[0]
-
     @property
     def source(self) -> Files:
         """The files that it names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,11 +168,6 @@ class Table:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
         numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
         return numbers
-
-    def paths(self, lines: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields the path of each of these lines, see `ListedSample`. They must ascend, and each must be an entry."""
-        for place in self._places[np.searchsorted(self._numbers, lines)].tolist():
-            yield os.fsencode(self._reader.find_path(self._rows.values(place)))
 
     @property
     def source(self) -> Files:

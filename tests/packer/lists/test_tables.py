@@ -416,17 +416,15 @@ def test_without_an_image_the_first_path_of_a_row_is_its_path() -> None:
     columns = Columns(fields=(CAPTION, other, mask))
     listing = table(b"caption,view,seg\nx,,m\ny,v,m\nz,,\n", columns)
     assert [entry.path for entry in entries(listing)] == ["m", "v", ""]
-    assert list(listing.paths(np.array([0, 2]))) == [b"m", b""]
 
 
-def test_entries_of_any_order_and_paths_of_lines() -> None:
+def test_entries_of_any_order() -> None:
     rows = [f'p{number},"{number}\n{number}"\n' for number in range(10)]
     listing = table(("path,caption\n" + "".join(rows)).encode(), Columns("path", fields=(CAPTION,)))
     found = listing.entries(np.array([7, 0, 7]))
     assert [(entry.line, entry.path, entry.cells[0]) for entry in found] == [
         (2 * number, f"p{number}", Cell(b"%d\n%d" % (number, number), False)) for number in (7, 0, 7)
     ]
-    assert list(listing.paths(np.array([2, 18]))) == [b"p1", b"p9"]
     assert listing.resolve("p1") == "/data/p1"
 
 
