@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,20 +45,16 @@ class CopyReport:
     """Result of a copy.
 
     Attributes:
-        bytes: Total size of all files in bytes.
-        copied: Bytes copied by this call; more than `bytes` if a file had to be copied twice.
+        copied: Bytes copied by this call; more than the files have if a file had to be copied twice.
         resumed: Bytes that were already there from an earlier, interrupted copy.
         method: ``"reflink"`` or ``"read/write"``.
-        seconds: Duration of the copy in seconds.
         stamps: Stamps of the source files, by name, see `FileStatus`: each file that still has its stamp has been found
             to be what was packed. A file that was changed between two pieces has none.
     """
 
-    bytes: int
     copied: int
     resumed: int
     method: str
-    seconds: float
     stamps: Mapping[str, str]
 
 
@@ -92,15 +87,12 @@ def copy_files(
         StagingError: The source cannot be read, or the target cannot be written.
         RemoteError: The object store does not answer as it should.
     """
-    started = time.monotonic()
     copy = _Copy(origin, target, files, journal, _team(origin, files, threads), on_progress)
     copy.run()
     return CopyReport(
-        bytes=sum(file.bytes for file in files),
         copied=copy.counter.copied,
         resumed=copy.counter.resumed,
         method="reflink" if copy.cloned else "read/write",
-        seconds=time.monotonic() - started,
         stamps=copy.stamps(),
     )
 

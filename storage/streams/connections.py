@@ -30,7 +30,7 @@ from packtrain._core.locks import Lock, lock_holders
 from ..remote.urls import Url
 from ..staging.folder import Folder
 from ..staging.notes import read_origin, write_origin
-from .entry import LOCK, START, address, peer
+from .entry import LOCK, START, address_in, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
 from .starting import START_SECONDS, NotBegun, last_words, start_fetcher
 
@@ -240,9 +240,9 @@ class Line:
         # Not settimeout: a socket with a time limit does not wait at all if too many others wait to be accepted.
         limit = _TIMEVAL.pack(int(_SILENT_SECONDS), int(_SILENT_SECONDS % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        folder = Folder.open(self._entry)
         try:
-            with address(self._entry) as where:
-                self._socket.connect(where)
+            self._socket.connect(address_in(folder))
         except BlockingIOError:
             raise self._silence(lock_holders((self._entry / LOCK).stat()), _SILENT_SECONDS) from None
         if peer(self._socket)[1] != os.geteuid():

@@ -25,8 +25,7 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -125,15 +124,8 @@ class Present:
         raise StagingError(f"somebody has removed {self._path.parent} or {PRESENT} in it: open the dataset again")
 
 
-@contextmanager
-def address(entry: Path) -> Iterator[str]:
-    """The address of the fetcher's socket, see `address_in`."""
-    folder = Folder.open(entry)
-    yield address_in(folder)
-
-
 def address_in(entry: Folder) -> str:
-    """The address of the fetcher's socket, however long the path of the entry is: a socket's may have 107 bytes."""
+    """The address of the fetcher's socket as long as `entry` is open, whose path may be longer than 107 bytes."""
     return f"/proc/self/fd/{entry.fileno()}/{SOCKET}"
 
 

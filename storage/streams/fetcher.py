@@ -3,7 +3,7 @@
 There is one for each cache on a machine: it holds ``fetcher.lock``. It is started detached by whoever needs it and
 finds none (`starting`), serves all processes of its user over ``fetcher.sock`` (`server`), and ends some seconds after
 the last of them has left. All that it knows about them it has from them (`protocol`), so it can be killed at any time:
-whoever notices starts another, and all say again what they want. What it does with the chunks is in `keeper`.
+whoever notices starts another, and all say again what they want. What it does with the chunks is in `manager`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..staging.folder import Folder
 from ..staging.locks import Lease
 from ..staging.root import Root, entry_key
 from .entry import LOCK, SOCKET, address_in
-from .keeper import Keeper, log
+from .manager import CacheManager, log
 from .server import Server
 
 
@@ -51,7 +51,7 @@ def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
         with Lease(root, key):
             module, _, name = objects.partition(":")
             store: Objects = getattr(import_module(module), name)()
-            keeper = Keeper(entry, store)
+            manager = CacheManager(entry, store)
             # The entry's own folder, whatever has its path by now: only what lies in that is this fetcher's.
             folder = Folder.open(entry)
             folder.remove(SOCKET)
@@ -62,7 +62,7 @@ def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
                 own = folder.status(SOCKET)
 
                 def check() -> None:
-                    keeper.check()
+                    manager.check()
                     if not is_same(folder.status(LOCK), os.fstat(lock.fileno())):
                         raise StagingError(f"somebody has removed {entry / LOCK}, so there may be another fetcher")
                     if not is_same(folder.status(SOCKET), own):
@@ -71,7 +71,7 @@ def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
                 listener.listen(128)
                 ready()
                 try:
-                    Server(keeper).run(listener, check)
+                    Server(manager).run(listener, check)
                 except BaseException as error:
                     # Not by way of the lock's end: threads may be fetching, and the next fetcher must not meet them.
                     try:
@@ -80,7 +80,7 @@ def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
                         os._exit(1)
                 # It is this one's: that has just been checked.
                 folder.remove(SOCKET)
-                keeper.close()
+                manager.close()
 
 
 def is_same(status: os.stat_result | None, other: os.stat_result | None) -> bool:

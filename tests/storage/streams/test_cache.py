@@ -32,10 +32,11 @@ from helpers.waiting import wait_until
 from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._storage.staging.folder import Folder
 from packtrain._storage.staging.options import StageOptions
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.entry import CHUNKS, LOCK, address
+from packtrain._storage.streams.entry import CHUNKS, LOCK, address_in
 from packtrain._storage.streams.opening import open_stream
 from packtrain._storage.streams.starting import digest_of_access, start_fetcher
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
@@ -414,8 +415,9 @@ class TestKills:
             Lock(cache.entry / LOCK),
             socket.socket(socket.AF_UNIX) as hanging,
             socket.socket(socket.AF_UNIX) as first,
-            address(cache.entry) as where,
         ):
+            folder = Folder.open(cache.entry)
+            where = address_in(folder)
             hanging.bind(where)
             hanging.listen(0)
             first.connect(where)
@@ -549,6 +551,8 @@ class TestMachine:
         write_plain(remote.dataset, [[1000] * 100])
         cache = remote.open(4 * MiB)
         read(cache, 0)
+        folder = Folder.open(cache.entry)
+        where = address_in(folder)
         for line in (
             b"nothing",
             b"[]",
@@ -566,12 +570,12 @@ class TestMachine:
             b"[" * 100_000,
             b"\xff\xfe",
         ):
-            with socket.socket(socket.AF_UNIX) as stranger, address(cache.entry) as where:
+            with socket.socket(socket.AF_UNIX) as stranger:
                 stranger.connect(where)
                 stranger.settimeout(30)
                 stranger.sendall(line + b"\n")
                 assert "error" in json.loads(stranger.recv(1 << 16).splitlines()[0]), line
-        with socket.socket(socket.AF_UNIX) as stranger, address(cache.entry) as where:
+        with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(where)
             stranger.settimeout(30)
             with suppress(BrokenPipeError, ConnectionResetError):

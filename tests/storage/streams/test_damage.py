@@ -24,7 +24,7 @@ from packtrain._storage.streams import client, cutting
 from packtrain._storage.streams.chunk_files import ChunkFiles
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET
-from packtrain._storage.streams.keeper import Keeper
+from packtrain._storage.streams.manager import CacheManager
 from packtrain._storage.streams.starting import start_fetcher
 from packtrain.errors import StagingError
 
@@ -89,7 +89,7 @@ class TestTables:
         for name in ["table-position.npy", "table.json", PRESENT]:
             truncated(cache.entry / name)
         flipped(cache.entry / "table-start.npy")
-        Keeper(cache.entry, LocalObjects()).close()
+        CacheManager(cache.entry, LocalObjects()).close()
         assert {name: (cache.entry / name).read_bytes() for name in FOLLOWS} == sound
 
     def test_a_byte_that_says_too_much(self, remote: Remote, cache: ChunkCache) -> None:
@@ -160,58 +160,58 @@ class TestChunks:
         shutil.rmtree(cache.entry / CHUNKS)
         if replace is not None:
             replace(cache.entry / CHUNKS)
-        keeper = Keeper(cache.entry, LocalObjects())
-        keeper.allow(4 * MiB)
+        manager = CacheManager(cache.entry, LocalObjects())
+        manager.allow(4 * MiB)
         for chunk in range(3):
             if chunk == 2:
                 shutil.rmtree(cache.entry / CHUNKS)
-            fetch(keeper, chunk)
+            fetch(manager, chunk)
             assert (cache.entry / CHUNKS / f"{chunk:08d}").read_bytes() == remote.expected(cache, chunk)
-        fetch(keeper, 0)
+        fetch(manager, 0)
         assert (cache.entry / CHUNKS / "00000000").read_bytes() == remote.expected(cache, 0), "it is missed"
-        keeper.close()
+        manager.close()
 
 
-def fetch(keeper: Keeper, chunk: int) -> None:
+def fetch(manager: CacheManager, chunk: int) -> None:
     """Has a chunk fetched, as a client would."""
-    assert not keeper.ask(chunk)
-    keeper.decide()
-    wait_until(lambda: any(outcome[:2] == (chunk, None) for outcome in keeper.results()), "it is fetched")
+    assert not manager.ask(chunk)
+    manager.decide()
+    wait_until(lambda: any(outcome[:2] == (chunk, None) for outcome in manager.results()), "it is fetched")
 
 
 class TestPowerCuts:
     """A chunk is shown before it is on the medium, and counts after a power cut only if it was."""
 
     @pytest.fixture
-    def keeper(self, cache: ChunkCache) -> Iterator[Keeper]:
-        """A keeper without a fetcher."""
-        keeper = Keeper(cache.entry, LocalObjects())
-        keeper.allow(4 * MiB)
-        yield keeper
-        keeper.close()
+    def manager(self, cache: ChunkCache) -> Iterator[CacheManager]:
+        """A manager without a fetcher."""
+        manager = CacheManager(cache.entry, LocalObjects())
+        manager.allow(4 * MiB)
+        yield manager
+        manager.close()
 
     @staticmethod
     def power_cut(cache: ChunkCache) -> None:
         (cache.entry / "boot").write_text("another")
 
     def test_what_was_synced_counts_and_the_rest_is_fetched_again(
-        self, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, cache: ChunkCache, manager: CacheManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fetch(keeper, 0)
-        fetch(keeper, 1)
-        keeper.close()
-        lost = Keeper(cache.entry, LocalObjects())
+        fetch(manager, 0)
+        fetch(manager, 1)
+        manager.close()
+        lost = CacheManager(cache.entry, LocalObjects())
         lost.allow(4 * MiB)
         monkeypatch.setattr(ChunkFiles, "sync", lambda *_: None)
         fetch(lost, 2)
         lost.close()
-        same = Keeper(cache.entry, LocalObjects())
+        same = CacheManager(cache.entry, LocalObjects())
         assert same.figures()["present"] == 3, "a fetcher that dies loses nothing"
         same.close()
         os.truncate(cache.entry / CHUNKS / "00000002", 0)
         os.truncate(cache.entry / CHUNKS / "00000002", int(cache.table.bytes[2]))
         self.power_cut(cache)
-        after = Keeper(cache.entry, LocalObjects())
+        after = CacheManager(cache.entry, LocalObjects())
         assert [after.ask(chunk) for chunk in range(3)] == [True, True, False]
         assert bytes(cache.present) == b"\1\1\0\0\0"
         after.close()
@@ -229,36 +229,36 @@ class TestPowerCuts:
         assert read(remote.open(4 * MiB), 0) == whole
 
     def test_the_next_fetcher_syncs_what_the_last_one_did_not(
-        self, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, cache: ChunkCache, manager: CacheManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(ChunkFiles, "sync", lambda *_: None)
-            fetch(keeper, 0)
-            keeper.close()
-        Keeper(cache.entry, LocalObjects()).close()
+            fetch(manager, 0)
+            manager.close()
+        CacheManager(cache.entry, LocalObjects()).close()
         self.power_cut(cache)
-        after = Keeper(cache.entry, LocalObjects())
+        after = CacheManager(cache.entry, LocalObjects())
         assert after.ask(0)
         after.close()
 
     def test_a_chunk_that_the_disk_does_not_take_is_given_up(
-        self, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, cache: ChunkCache, manager: CacheManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fails(descriptor: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fails)
-            fetch(keeper, 0)
-            wait_until(lambda: not keeper.fetching, "it has been tried")
-        keeper.results()
+            fetch(manager, 0)
+            wait_until(lambda: not manager.fetching, "it has been tried")
+        manager.results()
         assert not cache.present[0]
-        fetch(keeper, 0)
+        fetch(manager, 0)
         assert cache.present[0]
 
     @pytest.mark.parametrize("code", [errno.EIO, errno.EDQUOT])
     def test_a_disk_that_takes_nothing_is_left_alone_for_a_while(
-        self, code: int, remote: Remote, cache: ChunkCache, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, code: int, remote: Remote, cache: ChunkCache, manager: CacheManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What nobody waits for is fetched again after pauses, each longer than the one before."""
 
@@ -266,14 +266,14 @@ class TestPowerCuts:
             raise OSError(code, os.strerror(code))
 
         def settled() -> bool:
-            keeper.results()
-            keeper.let_go()
-            keeper.decide()
-            return not keeper.fetching
+            manager.results()
+            manager.let_go()
+            manager.decide()
+            return not manager.fetching
 
         now = [1000.0]
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
-        keeper.fill(True)
+        manager.fill(True)
         counts = []
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fails)
@@ -290,17 +290,17 @@ class TestPowerCuts:
         assert all(cache.present)
 
     def test_it_is_not_idle_before_everything_is_on_the_medium(
-        self, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+        self, manager: CacheManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A fetcher that ended now would hold its lock, and answer nobody, until it is."""
         slow = threading.Event()
         monkeypatch.setattr(ChunkFiles, "sync", lambda *_: slow.wait(60))
         try:
-            fetch(keeper, 0)
-            assert keeper.fetching
+            fetch(manager, 0)
+            assert manager.fetching
         finally:
             slow.set()
-        wait_until(lambda: not keeper.fetching, "it is on the medium")
+        wait_until(lambda: not manager.fetching, "it is on the medium")
 
     def test_one_that_came_back_while_it_was_opened(
         self, remote: Remote, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch

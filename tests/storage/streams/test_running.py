@@ -18,9 +18,9 @@ from helpers.local_objects import STORE, LocalObjects
 from helpers.streaming import MiB, Remote, assert_whole, consume, fetcher_pid, kill_fetcher, read, taken, write_plain
 from helpers.waiting import wait_until
 
-from packtrain._storage.streams import cutting, keeper
+from packtrain._storage.streams import cutting, manager
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.keeper import Keeper
+from packtrain._storage.streams.manager import CacheManager
 from packtrain._storage.streams.policy import Reading
 from packtrain.errors import CorruptRecord, NoRoom, RemoteError, UsageError
 
@@ -119,13 +119,13 @@ class TestBudget:
         assert taken(other.entry) <= small
 
     def test_nothing_goes_for_a_job_that_is_refused(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(keeper, "_GATHER_SECONDS", 0.0)
+        monkeypatch.setattr(manager, "_GATHER_SECONDS", 0.0)
         small, large = budget_for(remote, 5), budget_for(remote, 50)
         cache = remote.open(large)
         for chunk in range(40):
             read(cache, chunk)
         kill_fetcher(cache)
-        found = Keeper(cache.entry, LocalObjects())
+        found = CacheManager(cache.entry, LocalObjects())
 
         def present() -> int:
             found.let_go()

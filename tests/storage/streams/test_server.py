@@ -14,12 +14,12 @@ from packtrain._storage.streams.server import Server, _Client
 
 
 def test_a_client_that_reads_no_answers_is_left() -> None:
-    keeper: Any = SimpleNamespace(url=Url.parse("s3://bucket/set"))
+    manager: Any = SimpleNamespace(url=Url.parse("s3://bucket/set"))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     client = _Client(ours)
     for _ in range(6):
-        Server(keeper)._say(client, {"answer": "x" * (1 << 20)})
+        Server(manager)._say(client, {"answer": "x" * (1 << 20)})
     with theirs:
         received = 0
         while data := theirs.recv(1 << 20):
@@ -29,7 +29,7 @@ def test_a_client_that_reads_no_answers_is_left() -> None:
 
 
 class Readers:
-    """Stands for a `Keeper` that has room for one rank."""
+    """Stands for a `CacheManager` that has room for one rank."""
 
     url = Url.parse("s3://bucket/set")
 
@@ -49,8 +49,8 @@ class Readers:
 
 
 def test_a_rank_that_comes_again_is_not_counted_twice() -> None:
-    keeper: Any = Readers()
-    server = Server(keeper)
+    manager: Any = Readers()
+    server = Server(manager)
     clients, theirs = [], []
     for _ in range(2):
         ours, other = socket.socketpair()
@@ -68,7 +68,7 @@ def test_a_rank_that_comes_again_is_not_counted_twice() -> None:
     theirs[0].close()
     theirs[1].sendall(message)
     server._attend(second, selectors.EVENT_READ)
-    assert keeper.known == [second]
+    assert manager.known == [second]
     theirs[1].close()
     server._attend(second, selectors.EVENT_READ)
-    assert not keeper.known
+    assert not manager.known

@@ -16,7 +16,7 @@ from packtrain._storage.staging.inventory import entries
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.entry import CHUNKS
-from packtrain._storage.streams.keeper import Keeper
+from packtrain._storage.streams.manager import CacheManager
 
 # Code for a separate process: one fetcher's whole life, without its socket.
 FETCH = """
@@ -24,20 +24,20 @@ import json
 import os
 from pathlib import Path
 from helpers.local_objects import STORE, LocalObjects
-from packtrain._storage.streams.keeper import Keeper
+from packtrain._storage.streams.manager import CacheManager
 
 os.environ[STORE] = args["store"]
-keeper = Keeper(Path(args["entry"]), LocalObjects())
-workers = keeper._workers
+manager = CacheManager(Path(args["entry"]), LocalObjects())
+workers = manager._workers
 workers.sync = workers.sync_now
 problems = []
 for chunk in range(4):
-    keeper._policy.begin(chunk)
+    manager._policy.begin(chunk)
     workers.fetch_now(chunk)
     problems += [type(result.problem).__name__ for result in workers._results if result.problem is not None]
-    keeper.results()
+    manager.results()
     if chunk == 2:
-        keeper._evict(0)
+        manager._evict(0)
 print(json.dumps(problems))
 """
 OPEN = """
@@ -86,7 +86,7 @@ def emptied(cache: ChunkCache) -> None:
 def assert_sound(remote: Remote, cache: ChunkCache) -> None:
     """What is visible is whole; the next fetcher tidies up; and then the bytes say what is there."""
     assert_whole(remote, cache)
-    Keeper(cache.entry, LocalObjects()).close()
+    CacheManager(cache.entry, LocalObjects()).close()
     names = {path.name for path in (cache.entry / CHUNKS).iterdir()}
     assert names == {f"{chunk:08d}" for chunk in range(len(cache.table)) if cache.present[chunk]}
 

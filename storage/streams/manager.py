@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What `Keeper.decide` has to tell those who wait.
+    """What `CacheManager.decide` has to tell those who wait.
 
     Attributes:
         outcomes: Chunks that cannot be had.
@@ -69,7 +69,7 @@ class Decision(NamedTuple):
     gone: bool
 
 
-class Keeper:
+class CacheManager:
     """Looks after the chunks of one cache.
 
     Args:
@@ -103,7 +103,7 @@ class Keeper:
         for chunk in found:
             self._policy.arrived(chunk)
         self._budget = 0
-        self._spare()
+        self._hold_all()
         self._overhead: Final = overhead_of(entry, len(self._table))
         self._workers: Final = Workers(self._source, self._files, IN_FLIGHT + _MORE_IN_FLIGHT)
         self.woken: Final = self._workers.woken
@@ -162,14 +162,14 @@ class Keeper:
     def allow(self, budget: int) -> None:
         """The cache may take so many bytes. If it takes more, chunks go once somebody uses it, but not at once."""
         if budget < self._budget:
-            self._spare()
+            self._hold_all()
         self._budget = budget
         self._set_budget()
 
-    def _spare(self) -> None:
+    def _hold_all(self) -> None:
         """Keeps what is there for now: others may come with a larger budget, and whoever comes now may be refused."""
-        self._spared = self._policy.used
-        self._spared_until = time.monotonic() + _GATHER_SECONDS
+        self._held = self._policy.used
+        self._held_until = time.monotonic() + _GATHER_SECONDS
         self._used = False
 
     def hold(self, chunk: int) -> None:
@@ -375,8 +375,8 @@ class Keeper:
         most = max(0, self._budget - self._overhead)
         if self._ceiling.bytes is not None:
             most = min(most, self._ceiling.bytes)
-        if not self._used or time.monotonic() < self._spared_until:
-            most = max(most, self._spared)
+        if not self._used or time.monotonic() < self._held_until:
+            most = max(most, self._held)
         self._policy.budget = most - self._files.gone_bytes()
 
     def _headroom(self) -> int:
