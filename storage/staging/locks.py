@@ -22,7 +22,7 @@ from packtrain._core.paths import local_path
 
 from .folder import Folder
 from .root import Root, entry_key
-from .streams import STREAM, read_origin
+from .notes import STREAM, read_origin
 
 What = Literal["lease", "build", "promise", "pin"]
 
