@@ -32,7 +32,7 @@ _IDENTITY: Final = re.compile(
     r"://(?:169\.254\.|metadata\b|sts\.|login\.microsoftonline\.|oauth2\.)|[?&]Action=AssumeRole"
 )
 _INCOMPLETE: Final = re.compile(r"S3 error: Missing (?:SecretAccessKey|AccessKeyId)")
-_OTHER_REGION: Final = ("PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed")
+_OTHER_REGION: Final = "PermanentRedirect"
 _EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken")
 _EXPIRED_SIGNATURE: Final = "Signature not valid in the specified time frame"
 _SECRET: Final = re.compile(r"(?:AWS|AZURE|GOOGLE)_\w*(?:KEY|SECRET|TOKEN|SAS|PASSWORD|ACCOUNT)\w*")
@@ -131,7 +131,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     if _INCOMPLETE.search(text):
         return Denied(f"{url}: the credentials in the environment are not complete. Give all of them{help_}")
     begin = f"{url} cannot be {_PAST[verb]}: "
-    if code in _OTHER_REGION or (url.scheme == "s3" and "Received redirect without LOCATION" in text):
+    if code == _OTHER_REGION or (url.scheme == "s3" and "Received redirect without LOCATION" in text):
         return RemoteError(
             f"{begin}the bucket lies in another region{coded}. Set AWS_REGION to that of the bucket (`aws s3api "
             f"get-bucket-location --bucket {url.bucket}` says which it is), and AWS_ENDPOINT_URL to an endpoint of it"
