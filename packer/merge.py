@@ -66,14 +66,8 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
         CorruptFile: The plan, or the manifest of a finished dataset, is damaged.
         UnreadableFile: The note of a shard cannot be read.
     """
-    with output_at(place_of("out", out)) as output:
-        return merge_output(output, max_rejects)
-
-
-def merge_output(output: Output, max_rejects: str | int) -> PackReport:
-    """Merges what lies in an output; see `merge`."""
-    folder = output.folder
-    with file_errors(folder):
+    with output_at(place_of("out", out)) as output, file_errors(output.folder):
+        folder = output.folder
         output.prepare()
         plan = plan_in(output)
         limit = reject_limit(max_rejects, plan.lines)
