@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = [
     ".".join((f"packtrain._{folder}", *path.relative_to(ROOT / folder).with_suffix("").parts)).removesuffix(".__init__")
-    for folder in ("core", "codec", "remote", "staging", "streams", "readers", "packer", "filler", "cli")
+    for folder in ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if ">>> " in path.read_text()
 ]
