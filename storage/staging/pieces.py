@@ -143,20 +143,12 @@ class ProgressCounter:
         self._on_progress = on_progress
         self._lock = threading.Lock()
 
-    def add(self, count: int) -> None:
-        """Counts bytes that were read or copied."""
+    def add(self, copied: int = 0, *, resumed: int = 0, taken_back: int = 0) -> None:
+        """Counts bytes that were read or copied, that an earlier copy left intact, or that will be copied again."""
         with self._lock:
-            self.copied += count
-
-    def add_resumed(self, count: int) -> None:
-        """Counts bytes that an earlier copy left intact."""
-        with self._lock:
-            self.resumed += count
-
-    def take_back(self, count: int) -> None:
-        """Takes back bytes that were counted before and will be copied again."""
-        with self._lock:
-            self._taken_back += count
+            self.copied += copied
+            self.resumed += resumed
+            self._taken_back += taken_back
 
     def report(self) -> None:
         """Calls `on_progress`. Only the thread that started the work may call this."""

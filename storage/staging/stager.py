@@ -15,7 +15,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import IN_MEMORY, file_system
 
-from ..location import Location, location_of
+from ..location import location_of
 from .copying import (
     copy_missing,
     has_manifest,
@@ -197,9 +197,9 @@ def _build(
         missing: Sequence[SourceFile] = source.files if entry is None else missing_files(entry, source)
         copied = 0
         if missing:
-            if entry is not None:
-                # The dataset may have moved since the partial entry was made.
-                source = _copyable(entry, source)
+            if entry is not None and source.location == entry.path:
+                # The dataset is the entry itself, which cannot complete itself.
+                source = load_origin(entry, source.key)
             entry, copied = copy_missing(root, source, entry, missing, options, on_progress, on_warning)
             missing = missing_files(entry, source)
         elif root.find_copy(source.key) is not None:
@@ -224,19 +224,12 @@ def _tidy(root: Root, source: Source, entry: Folder) -> None:
     note = read_note(entry)
     if note is None:
         write_note(entry, Note(source.location))
-    elif source.location != note.source and _is_gone(note.source, source.key):
-        # If the dataset was only renamed, its files still have their stamps.
+    elif (
+        source.location != note.source and isinstance(note.source, Path) and not holds_dataset(note.source, source.key)
+    ):
+        # If the dataset was only renamed, its files still have their stamps. A store is not asked here: whoever only
+        # wants a copy that is there must not wait for it.
         write_note(entry, Note(source.location, note.stamps))
-
-
-def _is_gone(location: Location, key: str) -> bool:
-    # A store is not asked here: whoever only wants a copy that is there must not wait for it.
-    return isinstance(location, Path) and not holds_dataset(location, key)
-
-
-def _copyable(entry: Folder, source: Source) -> Source:
-    """`source`; or, if `source` is the entry itself, the dataset that the entry was copied from."""
-    return load_origin(entry, source.key) if source.location == entry.path else source
 
 
 def _describe(entry: Folder, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:

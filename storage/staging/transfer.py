@@ -264,7 +264,7 @@ class _Copy:
         elif known is not None and self._checksum_of_copy(piece, buffer) == known.checksum:
             self._checksums[piece] = known.checksum
             self._stamps[piece.file].add(known.stamp)
-            self.counter.add_resumed(piece.length)
+            self.counter.add(resumed=piece.length)
         else:
             self._copy_piece(piece, buffer)
         with self._lock:
@@ -310,7 +310,7 @@ class _Copy:
 
     def _copy_again(self, file: SourceFile, buffer: memoryview) -> None:
         self._origin.forget(file)
-        self.counter.take_back(file.bytes)
+        self.counter.add(taken_back=file.bytes)
         for piece in split(file):
             self._copy_piece(piece, buffer)
 
