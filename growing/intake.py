@@ -193,7 +193,7 @@ class Intake:
         self._failures += 1
         self._figures.failures += 1
         if not self._accepted and isinstance(error, UsageError | MissingDependency):
-            raise FillError(f"the source failed: {_told(error)}") from error
+            raise error
         what = f"the source failed at {_ago(0)}, {_told(error)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error

@@ -21,8 +21,8 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 
 from .folder import Folder
-from .root import Root, entry_key
 from .notes import STREAM, read_origin
+from .root import Root, entry_key
 
 What = Literal["lease", "build", "promise", "pin"]
 

@@ -162,7 +162,7 @@ def test_what_the_user_has_to_mend_ends_it_at_once(error: Exception, clock: Time
         raise error
         yield
 
-    with pytest.raises(FillError, match=rf"the source failed: {type(error).__name__}: {error} \({__file__}:\d+\)"):
+    with pytest.raises(type(error), match=str(error)):
         list(taken(source))
     assert not clock.slept
 
