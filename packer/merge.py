@@ -24,8 +24,9 @@ from packtrain._storage.remote.urls import Url, place_of
 from .columns import Ints
 from .listing import Listing, Reject
 from .notes import PARTS, ListFacts, ShardNote, read_note
+from .object_output import output_at
 from .options import reject_limit
-from .output import Output, output_at
+from .output import Output
 from .plan import Plan
 from .publishing import collecting, write_dataset
 from .rejects import RejectGuard

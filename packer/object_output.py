@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from packtrain._core.arguments import path_of
 from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError, UsageError
 from packtrain._core.files import file_errors, make_folder, temporary_path
 from packtrain._core.locks import Lock
@@ -266,3 +267,23 @@ def _remove_abandoned(base: Path, prefix: str) -> None:
             if not spool.is_symlink() and spool.stat().st_uid == os.geteuid():
                 with closing(Lock(spool / _LOCK, wait=False)):
                     shutil.rmtree(spool)
+
+
+@contextmanager
+def output_at(place: Path | Url, spool: str | os.PathLike[str] | None = None) -> Iterator[Output]:
+    """Gives the output for a folder, or for an address in an object store.
+
+    Args:
+        place: Where the dataset is to lie.
+        spool: Folder of this machine for what is on its way to an object store.
+
+    Raises:
+        UsageError: Nothing can be written there, or `spool` means nothing.
+    """
+    if isinstance(place, Url):
+        with spooled(place, None if spool is None else path_of("spool", spool)) as output:
+            yield output
+    elif spool is not None:
+        raise UsageError(f"spool={os.fspath(spool)!r}: {place} is a folder, and nothing is on its way: leave it out")
+    else:
+        yield Output(place)

@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.arguments import path_of
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import OutputConflict, PackError, UsageError
 from packtrain._core.files import fsync_folder, is_temporary, make_folder, temporary_path, write_file
@@ -164,28 +163,6 @@ def wait_for_notes(folder: Path, shards: Sequence[str]) -> None:
                 )
             time.sleep(0.5)
             os.listdir(note_path(folder, name).parent)
-
-
-@contextmanager
-def output_at(place: Path | Url, spool: str | os.PathLike[str] | None = None) -> Iterator[Output]:
-    """Gives the output for a folder, or for an address in an object store.
-
-    Args:
-        place: Where the dataset is to lie.
-        spool: Folder of this machine for what is on its way to an object store.
-
-    Raises:
-        UsageError: Nothing can be written there, or `spool` means nothing.
-    """
-    if isinstance(place, Url):
-        from .object_output import spooled
-
-        with spooled(place, None if spool is None else path_of("spool", spool)) as output:
-            yield output
-    elif spool is not None:
-        raise UsageError(f"spool={os.fspath(spool)!r}: {place} is a folder, and nothing is on its way: leave it out")
-    else:
-        yield Output(place)
 
 
 def require_usable(folder: Path) -> None:

@@ -27,8 +27,9 @@ from .lists.folder import doubt_classes
 from .lists.reader import read_list
 from .merge import merge_notes, remove_leftovers, remove_notes
 from .notes import PARTS, note_path, read_facts, without_note
+from .object_output import output_at
 from .options import PackOptions, reject_limit
-from .output import Output, output_at, require_usable
+from .output import Output, require_usable
 from .parts import Part
 from .plan import Plan
 from .planning import outline_plan, plan_shards

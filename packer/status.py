@@ -17,7 +17,8 @@ from packtrain._storage.remote.urls import Url, place_of
 
 from .merge import plan_in
 from .notes import PARTS, NoteFacts, read_facts
-from .output import Output, output_at
+from .object_output import output_at
+from .output import Output
 from .parts import array_list
 from .plan import Plan
 from .reopen import manifest_of

@@ -40,8 +40,8 @@ MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "readers/monitoring": {"dataset"},
     "readers/dataset": {"transforms"},
     "readers/transforms": set[str](),
-    "storage/streams": {"remote", "staging"},
-    "storage/staging": {"remote"},
+    "storage/streams": {"location", "remote", "staging"},
+    "storage/staging": {"location", "remote"},
     "storage/remote": set[str](),
 }
 ROOMS = tuple(MAY_IMPORT)
