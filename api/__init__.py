@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
     from packtrain._extras.train_val.train_val import TrainVal as TrainVal
-    from packtrain._extras.tuning import TuneOptions as TuneOptions
-    from packtrain._extras.tuning import TuneResult as TuneResult
-    from packtrain._extras.tuning import tune as tune
+    from packtrain._extras.tune import TuneOptions as TuneOptions
+    from packtrain._extras.tune import TuneResult as TuneResult
+    from packtrain._extras.tune import tune as tune
     from packtrain._extras.watch import watch as watch
     from packtrain._growing.cache import GrowingCache as GrowingCache
     from packtrain._growing.sources.records import RandomRecords as RandomRecords
@@ -107,7 +107,7 @@ _HOMES = {
         "Weighted",
     ),
     "_extras.watch": ("watch",),
-    "_extras.tuning": ("TuneOptions", "TuneResult", "tune"),
+    "_extras.tune": ("TuneOptions", "TuneResult", "tune"),
     "_storage.staging.options": ("StageOptions", "StageProgress"),
     "_storage.staging.stager": ("Staged", "stage"),
 }

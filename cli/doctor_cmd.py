@@ -11,9 +11,9 @@ from packtrain._core.sizes import size
 from .output import print_json, say
 
 if TYPE_CHECKING:
-    from packtrain._extras.tuning.doctor import DoctorReport
-    from packtrain._extras.tuning.gpu import TrialFacts
-    from packtrain._extras.tuning.machine import DecoderFacts, MachineFacts
+    from packtrain._extras.doctor import DoctorReport
+    from packtrain._extras.gpu import TrialFacts
+    from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +23,7 @@ def command(as_json: bool) -> int:
 
     Exit code 1 means that something is broken: there is no Pillow, or Pillow and pillow-simd overwrote each other.
     """
-    from packtrain._extras.tuning.doctor import examine
+    from packtrain._extras.doctor import examine
 
     report = examine()
     if as_json:
@@ -71,7 +71,7 @@ def _trial(found: TrialFacts) -> str:
 
 
 def _speeds(facts: MachineFacts) -> list[str]:
-    from packtrain._extras.tuning.decoder_speed import SIZE, TARGET
+    from packtrain._extras.decoder_speed import SIZE, TARGET
 
     lines = [
         f"Microseconds on one core to decode a JPEG of {SIZE[0]} x {SIZE[1]}; to cut a random crop out of it when it",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ from .output import print_json, say
 from .paths import PATH
 
 if TYPE_CHECKING:
-    from packtrain._extras.tuning import Setting, SettingResult, Trial, TuneOptions, TuneResult, TuneTarget
+    from packtrain._extras.tune import SettingResult, Trial, TuneOptions, TuneResult
 
 _INTERRUPTED: Final = 130
 
@@ -56,11 +56,11 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure how fast DATASET can be read here with different decoders, numbers of workers and prefetch factors.
+    """Measure how fast DATASET can be read here with different numbers of workers and prefetch factors.
 
     Prints the best setting as a line of Python. Ctrl-C stops early and prints what was found so far.
     """
-    from packtrain._extras.tuning import TuneOptions, conclude, tune
+    from packtrain._extras.tune import TuneOptions, conclude, tune
 
     if plot is not None:
         from .tune_chart import require_drawable
@@ -70,38 +70,32 @@ def command(
     sys.path.insert(0, "")
     options = TuneOptions(transform, batch_size, consumer_ms, seconds, max_workers)
     trials: list[Trial] = []
-    targets: list[TuneTarget] = []
-    interrupted = False
     with _progress(options, quiet=as_json) as show:
 
-        def on_trial(trial: Trial, passed: float, target: TuneTarget) -> None:
+        def on_trial(trial: Trial, passed: float) -> None:
             trials.append(trial)
-            targets[:] = [target]
             show(trial, passed)
 
         try:
-            result: TuneResult | None = tune(dataset, options, on_trial=on_trial)
+            result, code = tune(dataset, options, on_trial=on_trial), 0
         except KeyboardInterrupt:
-            interrupted = True
-            result = conclude(targets[0], options, trials) if targets else None
-    if interrupted:
-        say("stopped; what was found so far:" if result else "stopped before anything was found", err=True)
-    if result is not None:
-        _print(result, plot, as_json)
-    return _INTERRUPTED if interrupted else 0
-
-
-def _print(result: TuneResult, plot: Path | None, as_json: bool) -> None:
+            code = _INTERRUPTED
+    if code:
+        say("stopped; what was found so far:" if trials else "stopped before anything was found", err=True)
+        if not trials:
+            return code
+        result = conclude(str(dataset), options, trials)
     if plot is not None:
         from .tune_chart import draw
 
         draw(result, plot)
     if as_json:
         print_json(result)
-        return
-    _show(result)
-    if plot is not None:
-        say(f"\nchart: {plot}")
+    else:
+        _show(result)
+        if plot is not None:
+            say(f"\nchart: {plot}")
+    return code
 
 
 @contextmanager
@@ -116,50 +110,34 @@ def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial,
     with tqdm(desc="tune", total=options.seconds, bar_format=style, dynamic_ncols=True) as bar:
 
         def show(trial: Trial, passed: float) -> None:
-            decoder, workers, prefetch = trial.setting
-            bar.set_postfix_str(f"{decoder}, {workers} x {prefetch}: {trial.rate:,.0f} images/s", refresh=False)
+            workers, prefetch = trial.setting
+            bar.set_postfix_str(f"{workers} x {prefetch}: {trial.rate:,.0f} images/s", refresh=False)
             bar.update(min(passed, options.seconds) - bar.n)
 
         yield show
 
 
 def _show(result: TuneResult) -> None:
-    target, options = result.target, result.options
+    options = result.options
     step = f", a step of {options.consumer_ms:g} ms" if options.consumer_ms else ""
-    lines = [
-        f"{target.path}: {target.records:,} records, {target.store}",
-        f"{options.transform}, batches of {options.batch_size}{step}; {target.cores} core(s), "
-        f"{len(result.trials)} measurements",
-        "",
-        *_table(result.results, result, waits=bool(options.consumer_ms)),
-    ]
-    if result.results_without_step:
-        lines += ["", "without the step:", *_table(result.results_without_step, result, waits=False, marked=False)]
-    say("\n".join([*lines, ""]))
-    say(f"{result.imports.rstrip()}\nloader = {result.line}", colour="green")
+    say(
+        f"{result.path}: {options.transform}, batches of {options.batch_size}{step}; {len(result.trials)} measurements"
+        f"\n\n  {'workers':>7}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'memory':>12}{'waiting':>9}"
+    )
+    for row in result.results:
+        say(_line(row, result))
+    say(f"\n{result.imports}\nloader = {result.line}", colour="green")
     say("\n".join(["", *result.findings]))
 
 
-def _table(rows: Sequence[SettingResult], result: TuneResult, *, waits: bool, marked: bool = True) -> list[str]:
-    head = f"  {'decoder':<11}{'workers':>8}{'prefetch':>10}{'images/s':>10}{'spread':>9}{'trials':>8}{'memory':>12}"
-    lines = [head + (f"{'waiting':>9}" if waits else "")]
-    for row in rows:
-        best = marked and row.setting == result.best.setting
-        line = f"{'*' if best else ' '} {_cells(row)}" + (f"{row.wait_share:>9.1%}" if waits else "")
-        lines.append(line + (_note(row.setting, result) if marked else ""))
-    return lines
-
-
-def _cells(row: SettingResult) -> str:
-    decoder, workers, prefetch = row.setting
-    rates = row.rates
+def _line(row: SettingResult, result: TuneResult) -> str:
+    (workers, prefetch), rates = row.setting, row.rates
     spread = f"{(max(rates) - min(rates)) / 2 / row.rate:.1%}" if len(rates) > 1 else "-"
     ahead = prefetch if workers else "-"
-    return f"{decoder:<11}{workers:>8}{ahead:>10}{row.rate:>10,.0f}{spread:>9}{len(rates):>8}{size(row.memory):>12}"
-
-
-def _note(setting: Setting, result: TuneResult) -> str:
-    default = result.default is not None and setting == result.default.setting
-    if setting == result.best.setting:
-        return "  best, and the default" if default else "  best"
-    return "  default" if default else ""
+    note = ", and the " * (row == result.best == result.default) or "  "
+    return (
+        f"{'*' if row == result.best else ' '} {workers:>7}{ahead:>10}{row.rate:>10,.0f}{spread:>9}{len(rates):>8}"
+        f"{size(row.memory):>12}{row.wait_share:>9.1%}"
+        + "  best" * (row == result.best)
+        + f"{note}default" * (row == result.default)
+    )

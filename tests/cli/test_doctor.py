@@ -18,11 +18,11 @@ from helpers.support import with_modules
 from packtrain._codec import native
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.pillow import pillow_version
-from packtrain._extras.tuning import doctor, machine
-from packtrain._extras.tuning.decoder_speed import DecoderSpeed
-from packtrain._extras.tuning.doctor import Advice, advise
-from packtrain._extras.tuning.gpu import TrialFacts
-from packtrain._extras.tuning.machine import DecoderFacts, MachineFacts
+from packtrain._extras import doctor, machine
+from packtrain._extras.decoder_speed import DecoderSpeed
+from packtrain._extras.doctor import Advice, advise
+from packtrain._extras.gpu import TrialFacts
+from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 from .conftest import Run
 

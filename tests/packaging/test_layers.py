@@ -34,7 +34,6 @@ MAY_IMPORT = {  # rooms and the rooms below them; what is not listed here is nob
 MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "extras/train_val": {"dali"},
     "extras/dali": set[str](),
-    "extras/tuning": {"watch"},
     "growing/sources": {"forms", "intake"},
     "readers/loader": {"dataset", "monitoring", "transforms"},
     "readers/monitoring": {"dataset"},
@@ -87,7 +86,7 @@ TORCH_ALLOWED = {
     "readers/loader/resampling.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
-    "extras/tuning/gpu.py",
+    "extras/gpu.py",
     "readers/transforms/pipeline.py",
     "readers/transforms/base.py",
     "readers/transforms/policies.py",

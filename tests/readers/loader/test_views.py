@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helpers.support import START_METHODS, packed, shard_bytes
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._core.options import StoreOptions
-from packtrain._extras.tuning.bench import SimulatedTraining
+from packtrain._extras.tune import paced
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain.errors import LoaderError
@@ -192,8 +193,10 @@ def test_no_views_at_all_are_an_error() -> None:
 
 
 def test_tuning_counts_samples_and_the_bytes_of_all_views(folder: Path) -> None:
-    consumer = SimulatedTraining(1, 0.0)
+    ticks = iter(range(1000))
     with loader_of(open_dataset(folder, TWO_AND_THREE)) as loader:
-        batches = iter(loader)
-        assert consumer._take(batches) == 5
-    assert consumer.batch_bytes == 5 * 3 * (2 * 22 * 24 + 3 * 9 * 9) + 5 * 8
+        batches = itertools.cycle([next(iter(loader))])
+        pace = paced(batches, 1, 0.0, 0.0, lambda: float(next(ticks)), lambda pause: None)
+    # Four batches of five, and a clock that ticks when it is looked at.
+    assert pace.rate == 4 * 5 / (2 * 4)
+    assert pace.batch_bytes == 5 * 3 * (2 * 22 * 24 + 3 * 9 * 9) + 5 * 8

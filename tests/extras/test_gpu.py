@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.support import image_set, packed
 
 from packtrain._codec.pillow import open_image
 from packtrain._core.errors import LoaderError, MissingDependency
-from packtrain._core.options import StoreOptions
-from packtrain._extras.tuning import bench, gpu
-from packtrain._extras.tuning.bench import Bench
-from packtrain._extras.tuning.gpu import TrialFacts, find_dali, find_gpu, has_gpu
-from packtrain._extras.tuning.options import TuneOptions
+from packtrain._extras import gpu
+from packtrain._extras.gpu import TrialFacts, find_dali, find_gpu, has_gpu
 from packtrain._readers.loader import cuda_decoder
 
 
@@ -94,38 +90,3 @@ def test_dali_is_tried_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gpu, "_version", lambda name: "2.4.0" if name.endswith("120") else None)
     monkeypatch.setattr(gpu, "_dali_pixels", lambda picture: pixels(picture).numpy())
     assert find_dali() == TrialFacts("DALI 2.4.0", 0, None)
-
-
-class TestTune:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        return packed(image_set(tmp_path / "images"), tmp_path / "out", "tar", store=StoreOptions("crop-ready"))
-
-    @pytest.fixture(autouse=True)
-    def a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bench, "has_gpu", lambda: True)
-        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts("fake.codec 1.2", 3, None))
-
-    def test_the_gpu_is_tried_last(self, folder: Path) -> None:
-        assert Bench(folder, TuneOptions("rrc20")).target.decoders[-1] == "cuda"
-
-    @pytest.mark.parametrize("name", [None, "fake.codec 1.2"])
-    def test_not_where_it_does_not_decode(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
-    ) -> None:
-        monkeypatch.setattr(bench, "find_gpu", lambda: TrialFacts(name, None, "libnvjpeg.so.12 is missing"))
-        target = Bench(folder, TuneOptions("rrc20")).target
-        assert "cuda" not in target.decoders and target.excluded["cuda"] == "libnvjpeg.so.12 is missing"
-
-    def test_not_with_a_transform_of_pixels(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        (tmp_path / "my_blur_of_gpu.py").write_text("def blur(image):\n    return image.resize((8, 8))\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        target = Bench(folder, TuneOptions("my_blur_of_gpu:blur")).target
-        assert "cuda" not in target.decoders and target.excluded["cuda"]
-
-    def test_not_of_raw_images(self, tmp_path: Path) -> None:
-        store = StoreOptions("raw", resize="24x24")
-        raw = packed(image_set(tmp_path / "images"), tmp_path / "raw", "tar", store=store)
-        assert Bench(raw, TuneOptions("none", 4)).target.decoders == ("auto",)

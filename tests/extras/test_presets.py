@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packtrain._extras.tuning.presets import preset
+from packtrain._extras.presets import preset
 from packtrain.errors import UsageError
 from packtrain.transforms import CenterCrop, RandomResizedCrop, Resize
 
