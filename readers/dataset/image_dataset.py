@@ -21,9 +21,10 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
 from packtrain._core.schema import IMAGE, PAIR, Schema
 
-from .combined import ConcatSamples, SubsetSamples
+from .combined import combined
+from .packed import PackedSamples
 from .rows import owned
-from .samples import PackedSamples, Samples, TransformLike
+from .samples import Samples, TransformLike
 from .shards import IO
 from .store import Label, RecordStore
 
@@ -182,7 +183,7 @@ class ImageDataset(Dataset[Any]):
             IndexError: A row is outside this dataset.
             UsageError: `rows` are not whole numbers.
         """
-        return ImageDataset(SubsetSamples(self._samples, rows))
+        return ImageDataset(self._samples.chosen(rows))
 
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
@@ -297,7 +298,7 @@ def concat(datasets: Sequence[ImageDataset]) -> ImageDataset:
     known = [part for part in map(samples_of, given) if part is not None]
     if len(known) < len(given):
         raise unexpected("datasets", given, expected + next(filter(None, map(instead_of, given)), ""))
-    return ImageDataset(ConcatSamples(known))
+    return ImageDataset(combined(known))
 
 
 @checks_names()

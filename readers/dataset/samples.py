@@ -1,104 +1,161 @@
-"""What a loader needs from a dataset: samples by row, made with given random numbers, and where their records lie."""
+"""The samples of a dataset, by row: chosen rows of packed datasets that stand one after the other."""
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Self
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
-from packtrain._codec.decoders import Decoder
-from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
-from packtrain._core.arguments import function
-from packtrain._core.errors import DatasetError, UsageError
-from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
+from packtrain._core.arguments import items, unexpected
+from packtrain._core.errors import UsageError
+from packtrain._core.schema import Schema
 
-from ..transforms.base import Transform
-from ..transforms.batched import Destination, plan_batch
+from ..transforms.batched import Destination
 from ..transforms.compose import Compose
 from ..transforms.executors import Into
 from ..transforms.finisher import Finisher
-from ..transforms.pipeline import Pipeline
 from ..transforms.several_crops import composed
 from ..transforms.sharing import finishers_of
 from ..transforms.views import Views
-from .images import StoredImages
-from .named import NamedSamples, checked_fields, checked_name
-from .records import FieldRecords
-from .store import RecordStore, Store
+from .records import counted
+from .store import Store
+
+if TYPE_CHECKING:
+    from .packed import PackedSamples
 
 TransformLike = Callable[[Any], Any]
 """Any callable on an image or a label: packtrain's transforms, torchvision's, or a function."""
 
 
-class Samples(ABC):
-    """The samples of a dataset, by row. Every `ImageDataset` is built on one of these."""
+class Samples:
+    """Chosen rows of parts that stand one after the other. Every `ImageDataset` is built on one of these.
 
-    @abstractmethod
+    Args:
+        parts: Packed datasets, or rows of others. Several that are the same stay one object, with one array of rows.
+        rows: Rows of the parts together, int64 [any]; None: all of them, of which no list is made. An array: the
+            reference counts of a list would be written to, and so the list copied, in every forked worker.
+    """
+
+    def __init__(self, parts: Sequence[Samples], rows: npt.NDArray[np.int64] | None = None) -> None:
+        self._parts = tuple(parts)
+        self._rows = rows
+        self._starts = [0, *accumulate(map(len, self._parts))]
+        self._length = self._starts[-1] if rows is None else len(rows)
+        self._packed = tuple(dict.fromkeys(packed for part in self._parts for packed in part.packed))
+
+    @property
+    def packed(self) -> tuple[PackedSamples, ...]:
+        """The packed datasets, each once."""
+        return self._packed
+
     def __len__(self) -> int:
-        """Number of rows."""
+        return self._length
 
-    @abstractmethod
     def locate(self, row: int) -> tuple[PackedSamples, int]:
         """The packed dataset that holds `row`, and the row's number there."""
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        if self._rows is not None:
+            row = self._rows.item(row)
+        number = bisect_right(self._starts, row) - 1
+        return self._parts[number].locate(row - self._starts[number])
+
+    def chosen(self, rows: Iterable[int]) -> Samples:
+        """Some of these rows, in the given order.
+
+        Args:
+            rows: Row numbers, negative ones counted from the end, or booleans [rows] that are True for those to take.
+
+        Raises:
+            IndexError: A row is outside.
+            UsageError: `rows` are not whole numbers.
+        """
+        expected = f"whole numbers, or a boolean for each of the {len(self)} rows"
+        try:
+            numbers = np.asarray(rows if hasattr(rows, "__array__") else items("rows", rows, expected))
+        except ValueError:
+            raise unexpected("rows", rows, expected) from None
+        if numbers.dtype == bool:
+            if numbers.shape != (len(self),):
+                raise IndexError(f"a mask of shape {numbers.shape} for a dataset of {len(self)} rows")
+            numbers = np.flatnonzero(numbers)
+        elif numbers.size and (numbers.ndim != 1 or numbers.dtype.kind not in "iu"):
+            raise unexpected("rows", rows, expected)
+        numbers = numbers.astype(np.int64)
+        if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of a dataset of {len(self)} rows")
+        numbers[numbers < 0] += len(self)
+        return Samples((self,), numbers)
 
     @property
-    @abstractmethod
     def classes(self) -> tuple[str, ...] | None:
         """Class names by label, or None."""
+        # A part may lack the last classes.
+        return max((packed.store.schema.classes for packed in self.packed), key=lambda names: len(names or ()))
 
     @property
-    @abstractmethod
     def schema(self) -> Schema:
-        """What is stored for each sample."""
+        """The fields and labels that are stored; those of the first part."""
+        return self.packed[0].store.schema
 
     @property
-    @abstractmethod
     def fields(self) -> tuple[str, ...] | None:
         """Names of the fields that a sample consists of; None for (image, label), a plain tuple."""
+        return self.packed[0].names
 
     @property
-    @abstractmethod
     def draws(self) -> int:
         """Number of random numbers that `make` takes: that of the transform that needs the most."""
+        return max((compose.draws for compose in self.composes), default=0)
 
     @property
-    @abstractmethod
     def foreign(self) -> bool:
         """True if callables that are not packtrain's take part, which may draw random numbers themselves."""
+        targets = any(packed.target_transform is not None for packed in self.packed)
+        return targets or any(compose.foreign for compose in self.composes)
 
     @property
-    @abstractmethod
     def composes(self) -> tuple[Compose | Views, ...]:
         """The transforms of all parts."""
+        return tuple(dict.fromkeys(packed.compose for packed in self.packed if packed.compose is not None))
 
     @property
-    @abstractmethod
     def finishers(self) -> tuple[Finisher, ...] | None:
         """The steps on tensors that the transforms of all images end with, for each view; empty if there are none.
 
         None if some samples end with others.
         """
+        first, *others = {finishers_of(packed.compose) for packed in self.packed}
+        return None if others else first
 
     @property
-    @abstractmethod
     def stores(self) -> tuple[Store, ...]:
         """The stores that records are read from, each once."""
+        return tuple(dict.fromkeys(packed.store for packed in self.packed))
 
-    @abstractmethod
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows whose records lie at these places of the physical order; both int64 [any]."""
+        # A row that was chosen several times has several places.
+        return (
+            self._in_each(lambda part, inner: part.rows_at(inner), places)
+            if self._rows is None
+            else self._by_place[places]
+        )
 
-    @abstractmethod
     def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The places of these rows, the inverse of `rows_at`; takes time and memory proportional to all rows."""
+        if self._rows is None:
+            return self._in_each(lambda part, inner: part.places_of(inner), rows)
+        places = np.empty(len(self), np.int64)
+        places[self._by_place] = np.arange(len(self))
+        return places[rows]
 
-    @abstractmethod
     def chunk_bounds(self) -> npt.NDArray[np.int64]:
         """The places at which chunks begin, and the number of places: int64 [chunks + 1].
 
@@ -108,9 +165,13 @@ class Samples(ABC):
             UsageError: There are none.
             CorruptFile: The index is damaged.
         """
+        pieces = [part.chunk_bounds()[:-1] + start for part, start in zip(self._parts, self._starts, strict=False)]
+        bounds = np.concatenate([*pieces, self._starts[-1:]])
+        if self._rows is None:
+            return bounds
+        return np.unique(np.searchsorted(np.sort(self._inner_places()), bounds))
 
     @property
-    @abstractmethod
     def labels(self) -> npt.NDArray[Any]:
         """All labels without `target_transform`, in row order: [rows] or [rows, K].
 
@@ -118,37 +179,49 @@ class Samples(ABC):
             UsageError: There are none, or they are of different shapes.
             CorruptFile: The index is damaged.
         """
+        found = [part.labels for part in self._parts]
+        if len({labels.shape[1:] for labels in found}) > 1:
+            raise UsageError("the datasets have labels of different lengths, which do not fit in one array")
+        if self._rows is None:
+            return np.concatenate(found)
+        return (found[0] if len(found) == 1 else np.concatenate(found))[self._rows]
 
     @property
-    @abstractmethod
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
         """The transform of the images: one of packtrain's as it was given, otherwise a `Compose`.
 
         Raises:
             UsageError: There are several.
         """
+        first, *others = (packed.given for packed in self.packed)
+        if not all(_same(first, other) for other in others):
+            raise UsageError("the datasets were put together with different transforms, and each keeps its own")
+        return first
 
-    @abstractmethod
-    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
+    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Samples:
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
+        if transform is not None and len(self.packed) > 1:
+            transform = composed(transform)
+        return self._changed(lambda part: part.with_transform(transform))
 
-    @abstractmethod
-    def undecoded(self) -> Self:
+    def undecoded(self) -> Samples:
         """The same samples with their images left to be decoded by somebody else: `Undecoded` in place of pixels.
 
         Raises:
             UsageError: There is no image, it is stored raw, or the transform does more than crop, resize and flip.
         """
+        return self._changed(lambda part: part.undecoded())
 
-    @abstractmethod
     def expect(self, rows: npt.NDArray[np.int64]) -> None:
         """Says which rows are read soon, where their records have to be fetched from far away. Does not wait for them.
 
         Args:
             rows: int64 [any]. Those that there are not are left out.
         """
+        rows = rows[(rows >= 0) & (rows < len(self))]
+        for part, _, inner in self._split(rows if self._rows is None else self._rows[rows]):
+            part.expect(inner)
 
-    @abstractmethod
     def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
         """Makes the samples of a batch at once, with the results of `make`, if that only takes copying raw records.
 
@@ -159,6 +232,61 @@ class Samples(ABC):
         Returns:
             True if they were made. If False, call `make` for each row: it makes the sample or raises the error.
         """
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+            return False
+        return all(
+            part.copy_rows(inner, into._replace(at=into.at[mine]))
+            for part, mine, inner in self._split(rows if self._rows is None else self._rows[rows])
+        )
+
+    @cached_property
+    def _firsts(self) -> npt.NDArray[np.int64]:
+        """For each part, the first that is the same.
+
+        A dataset that occurs several times, to make an epoch longer, copies all of its rows in one call.
+        """
+        seen: dict[Samples, int] = {}
+        return np.array([seen.setdefault(part, number) for number, part in enumerate(self._parts)])
+
+    def _split(
+        self, rows: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[Samples, npt.NDArray[np.int64] | slice, npt.NDArray[np.int64]]]:
+        """Each part that has some of these rows of all parts: the part, where in `rows` they stand, and its rows."""
+        if len(self._parts) == 1:
+            yield self._parts[0], slice(None), rows
+            return
+        starts = np.array(self._starts)
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        inner, firsts = rows - starts[numbers], self._firsts[numbers]
+        in_order = np.argsort(firsts, kind="stable")
+        for mine in np.split(in_order, np.flatnonzero(np.diff(firsts[in_order])) + 1) if len(rows) else ():
+            yield self._parts[firsts[mine[0]]], mine, inner[mine]
+
+    def _in_each(
+        self,
+        function: Callable[[Samples, npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+        numbers: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Rows or places of all parts, by a function from those of a part to those of the same part."""
+        found = np.empty_like(numbers)
+        for part, mine, inner in self._split(numbers):
+            # Whatever stands before a part is what a row of it has more than there.
+            found[mine] = numbers[mine] - inner + function(part, inner)
+        return found
+
+    @cached_property
+    def _by_place(self) -> npt.NDArray[np.int64]:
+        return np.argsort(self._inner_places(), kind="stable")
+
+    def _inner_places(self) -> npt.NDArray[np.int64]:
+        """The places of the chosen rows among those of all parts."""
+        assert self._rows is not None
+        return self._in_each(lambda part, inner: part.places_of(inner), self._rows)
+
+    def _changed(self, change: Callable[[Samples], Samples]) -> Samples:
+        """These rows of other parts, of which those are the same that were before."""
+        changed = {part: change(part) for part in dict.fromkeys(self._parts)}
+        return Samples([changed[part] for part in self._parts], self._rows)
 
     def make(
         self,
@@ -218,214 +346,8 @@ class Samples(ABC):
         return sum(records.will_need(row) for records in packed.records)
 
 
-class PackedSamples(Samples):
-    """The samples of a dataset on disk. They never change, so that whoever uses them keeps what it was made for.
-
-    Attributes:
-        store: The records.
-        decoder: Decodes images.
-        records: The records of the fields that samples consist of.
-        compose: The transform, or None.
-        images: Makes the images of samples that are (image, label); else None.
-        named: Makes samples of named fields; None if they are (image, label).
-        target_transform: Called with each label, or None.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        transform: TransformLike | Sequence[TransformLike] | None = None,
-        target_transform: TransformLike | None = None,
-        *,
-        decoder: str = "auto",
-        scaled: bool = False,
-        fields: Iterable[str] | None = None,
-    ) -> None:
-        self.target_transform = function("target_transform", target_transform)
-        self.store = store
-        self.decoder: Final[Decoder] = find_decoder(decoder)
-        try:
-            self._fields = checked_fields(fields, self.store.schema)
-        except UsageError as error:
-            raise UsageError(f"{self.store.name}: {error}") from None
-        self._scaled = scaled
-        self._undecoded = False
-        self._set_transform(transform)
-
-    def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
-        self.compose: Compose | Views | None = None if transform is None else composed(transform)
-        # Neither a list nor somebody else's transform says what becomes of it.
-        self._transform = transform if isinstance(transform, Transform) else self.compose
-        self._prepare()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The others are bound to shards that are open here.
-        return {name: value for name, value in vars(self).items() if name not in ("records", "images", "named")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Makes what makes the samples."""
-        stored = (IMAGE,) if self._fields is None else self._fields
-        self.records = tuple(self.store.field(name) for name in stored if name not in (LABEL, CROP))
-        self.images: StoredImages | None = None
-        self.named: NamedSamples | None = None
-        if self._fields is None:
-            self.images = StoredImages(
-                self.store.field(IMAGE), self.decoder, self.compose, scaled=self._scaled, undecoded=self._undecoded
-            )
-        else:
-            self.named = NamedSamples(
-                self.store,
-                self._fields,
-                self.compose,
-                self.decoder,
-                scaled=self._scaled,
-                target_transform=self.target_transform,
-                undecoded=self._undecoded,
-            )
-
-    @property
-    @override
-    def transform(self) -> TransformLike | Sequence[TransformLike] | None:
-        return self._transform
-
-    @property
-    @override
-    def labels(self) -> npt.NDArray[Any]:
-        if self.store.schema.labels.kind == "none":
-            raise UsageError(f"{self.store.name} has no labels")
-        return self.store.all_labels()
-
-    @override
-    def __len__(self) -> int:
-        return len(self.store)
-
-    @override
-    def locate(self, row: int) -> tuple[PackedSamples, int]:
-        return self, row
-
-    @property
-    @override
-    def classes(self) -> tuple[str, ...] | None:
-        return self.store.schema.classes
-
-    @property
-    @override
-    def schema(self) -> Schema:
-        return self.store.schema
-
-    @property
-    @override
-    def fields(self) -> tuple[str, ...] | None:
-        return self._fields
-
-    @property
-    @override
-    def draws(self) -> int:
-        return 0 if self.compose is None else self.compose.draws
-
-    @property
-    @override
-    def foreign(self) -> bool:
-        return self.target_transform is not None or bool(self.compose and self.compose.foreign)
-
-    @property
-    @override
-    def composes(self) -> tuple[Compose | Views, ...]:
-        return () if self.compose is None else (self.compose,)
-
-    @property
-    @override
-    def finishers(self) -> tuple[Finisher, ...] | None:
-        return finishers_of(self.compose)
-
-    @property
-    @override
-    def stores(self) -> tuple[Store, ...]:
-        return (self.store,)
-
-    @override
-    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self.store.rows_at(places)
-
-    @override
-    def places_of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self.store.places()[rows]
-
-    @override
-    def chunk_bounds(self) -> npt.NDArray[np.int64]:
-        return self.store.chunk_bounds()
-
-    @override
-    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
-        other = copy.copy(self)
-        other._set_transform(transform)
-        return other
-
-    @override
-    def undecoded(self) -> Self:
-        if self._fields is not None and IMAGE not in self._fields:
-            raise UsageError(f"{self.store.name}: fields: there is no image to decode among {', '.join(self._fields)}")
-        other = copy.copy(self)
-        other._undecoded = True
-        try:
-            other._prepare()
-        except UsageError as error:
-            raise UsageError(f"{self.store.name}: {error}") from None
-        return other
-
-    @override
-    def expect(self, rows: npt.NDArray[np.int64]) -> None:
-        if self.store.chunks is not None:
-            self.store.expect(rows, [records.field.name for records in self.records])
-
-    def with_target_transform(self, target_transform: TransformLike | None) -> Self:
-        """The same with another `target_transform`."""
-        other = copy.copy(self)
-        other.target_transform = function("target_transform", target_transform)
-        other._prepare()
-        return other
-
-    def with_store(self, store: Store) -> Self:
-        """The same over the records of another state of the dataset."""
-        other = copy.copy(self)
-        other.store = store
-        other._prepare()
-        return other
-
-    @override
-    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
-        store, images = self.store, self.images
-        if images is None or not isinstance(images.pipeline, Pipeline) or self.target_transform is not None:
-            return False
-        records = images.records
-        options = records.field.store
-        if not (isinstance(store, RecordStore) and isinstance(records, FieldRecords)):
-            return False
-        if options is None or options.store != "raw" or into.images.shape[3] != options.channels:
-            return False
-        try:
-            store.check_rows(rows)
-        except (IndexError, DatasetError):
-            return False
-        index, size, random = records.columns, into.images.shape[1:3], into.random[into.at]
-        widths, heights = index["width"][rows], index["height"][rows]
-        if min(widths.min(initial=1), heights.min(initial=1)) < 1:
-            return False
-        plan = plan_batch(images.pipeline.compose, size, widths, heights, random)
-        if plan is None or not records.copy_crops(rows, plan, into.images, into.at, into.rows[into.at], into.current):
-            return False
-        into.labels[into.at] = store.labels(rows)
-        return True
-
-    def value(self, row: int, name: str) -> Any:
-        """A field of `row` without the transforms; raises what `ImageDataset.value` raises."""
-        if name == LABEL:
-            return self.store.label(row)
-        records = self.store.field(checked_name(name, self.store.schema.names))
-        if records.field.kind == "image":
-            return StoredImages(records, self.decoder, None, scaled=False).decode(row)
-        return records.value(row)
+def _same(one: object, other: object) -> bool:
+    """True for one transform, and for two lists of the same ones."""
+    if not (isinstance(one, Compose) and isinstance(other, Compose)):
+        return one is other
+    return len(one.given) == len(other.given) and all(a is b for a, b in zip(one.given, other.given, strict=True))

@@ -148,7 +148,7 @@ class Fields(Samples):
         finisher = Finisher(steps, 1)
         self.finishers = (finisher,) if finisher else ()
         self.draws = 1 + finisher.draws
-        self._rows, self._names, self._damaged, self._change = rows, names, damaged, change
+        self._count, self._names, self._damaged, self._change = rows, names, damaged, change
         self._stores: Any = [Opened(schema)]
         self.foreign = change is not nothing
 
@@ -173,7 +173,7 @@ class Fields(Samples):
         pass
 
     def __len__(self) -> int:
-        return self._rows
+        return self._count
 
     def make(self, row: int, random: Any = None, into: Any = None, on_stage: Any = None, *, finish: bool = True) -> Any:
         if row in self._damaged:

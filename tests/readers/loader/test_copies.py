@@ -20,9 +20,9 @@ from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, s
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._readers.dataset.combined import SubsetSamples
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._readers.dataset.samples import PackedSamples
+from packtrain._readers.dataset.packed import PackedSamples
+from packtrain._readers.dataset.samples import Samples
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.transforms.batched import Destination
@@ -169,7 +169,7 @@ def test_a_part_that_occurs_again_is_copied_with_itself_whatever_transform_came_
 def test_parts_are_not_searched_for_one_another(raw: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """That would take time that grows with their square."""
     compared: list[object] = []
-    monkeypatch.setattr(SubsetSamples, "__eq__", lambda *both: compared.append(both), raising=False)
+    monkeypatch.setattr(Samples, "__eq__", lambda *both: compared.append(both), raising=False)
     many = concat([open_dataset(raw(), CROP).subset([number]) for number in range(COUNT)])
     assert many._samples.copy_rows(np.arange(COUNT), room_for(COUNT))
     assert len(compared) < COUNT
