@@ -1,4 +1,4 @@
-"""Processes by names that hold on many machines, so that what one has left can be told from what one still uses."""
+"""Processes: how they ended, and names that hold on many machines, so that what one has left is known for its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -60,6 +61,24 @@ class ProcessName:
             # It is there, but belongs to somebody else, of whose processes the kernel may tell nothing.
             return False
         return start != self.start or state in "ZX"
+
+
+def how_ended(code: int) -> str:
+    """How a process ended with an exit code as `subprocess` has it, for messages.
+
+    >>> how_ended(3), how_ended(-9), how_ended(-40)
+    ('ended with exit code 3', 'was killed by SIGKILL', 'was killed by signal 40')
+    """
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {signal_name(-code)}"
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal; its number where it has no name, as most real-time signals.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    return next((known.name for known in signal.Signals if known == number), f"signal {number}")
 
 
 def boot_id() -> str:

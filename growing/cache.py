@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from packtrain._core.arguments import checks_names, flag, number, path_of
 from packtrain._core.errors import FillError, UsageError
 from packtrain._core.generations import generation_numbers
+from packtrain._core.launching import Launched
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, LABEL, Schema
 
 from .forms import Sample
 from .options import FillOptions
-from .process import FillerProcess, start
+from .process import start
 from .status import FillStatus, read_status
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class GrowingCache:
                 format=format,
             )
         self._made_ns = time.time_ns()
-        self._filler: FillerProcess | None = None
+        self._filler: Launched | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that is sent this reads the same cache; the filler stays with the one that started it.
@@ -195,7 +196,8 @@ class GrowingCache:
         pid = self._filler.pid
         if status.process == pid and status.state != "killed":
             return status
-        return replace(status, state="killed", why=how, process=pid)
+        hint = "; the kernel does so when memory runs out, see `dmesg`" if how.endswith("SIGKILL") else ""
+        return replace(status, state="killed", why=f"its process {how}{hint}", process=pid)
 
     def close(self) -> None:
         """Ends the filler that this object has started, unless it is to outlive this process. May be called twice."""

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import spawn
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core import errors
 from packtrain._core.arguments import function
 from packtrain._core.errors import FillError, OutputConflict, PacktrainError, UsageError
+from packtrain._core.errors_as_json import error_from_json, error_to_json
 from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
-from packtrain._core.interrupts import postponed_ctrl_c
-from packtrain._core.lifeline import Lifeline, depend_on
+from packtrain._core.launching import Answer, Launched, NotBegun, launch
 from packtrain._core.printable import printable
 from packtrain._core.problems import reason
-from packtrain._core.signals import signal_name
 
 from .figures import FillFigures
 from .filler import fill
@@ -42,7 +37,8 @@ _MOST_LOG: Final = 32 << 10
 _NICE: Final = 5
 _GRACE: Final = 5.0
 """Seconds for which a filler may finish what it is writing."""
-_MAIN: Final = "__main__"
+_MAIN: Final = "packtrain._growing.process:main"
+_PROGRAM: Final = "__main__"
 _UNGUARDED: Final = (
     "this program fills a cache as soon as it is imported, which the filler does because the source is defined in it. "
     'Put what the program does under `if __name__ == "__main__":`, or the source into a module of its own'
@@ -209,47 +205,7 @@ class _Job:
     log: bool
 
 
-class FillerProcess:
-    """A filler in a process of its own. A process that was forked from its parent has nothing to do with it."""
-
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
-        self._owner = os.getpid()
-        self._process = process
-        self._lifeline = lifeline
-
-    @property
-    def pid(self) -> int:
-        """Id of the process."""
-        return self._process.pid
-
-    def ended(self, seconds: float = 0.0) -> str | None:
-        """How the process ended; None if it runs, after so many seconds."""
-        if self._owner != os.getpid():
-            return None
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        if code >= 0:
-            return f"its process ended with exit code {code}"
-        hint = "; the kernel does so when memory runs out, see `dmesg`" if code == -signal.SIGKILL else ""
-        return f"its process was killed by {signal_name(-code)}{hint}"
-
-    def close(self) -> None:
-        """Ends the process: at its next look, or at once if there is none within five seconds."""
-        if self._owner != os.getpid():
-            return
-        try:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE)
-        finally:
-            self._lifeline.close()
-            self._process.kill()
-            self._process.wait()
-
-
-def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bool) -> FillerProcess | None:
+def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bool) -> Launched | None:
     """Starts a filler in a new interpreter, which inherits nothing, and waits until it has begun.
 
     Args:
@@ -272,77 +228,32 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         make_own_folder(root)
     if is_filled(root):
         raise _another(root)
-    lifeline = Lifeline()
-    ours, theirs = os.pipe()
     try:
-        ends = [theirs] if outlive else [theirs, lifeline.child.fileno()]
-        with postponed_ctrl_c():
-            process = subprocess.Popen(
-                [spawn.get_executable(), "-c", _program(ends, outlive=outlive)],
-                stdin=subprocess.PIPE,
-                pass_fds=ends,
-                start_new_session=outlive,
-            )
-        started = FillerProcess(process, lifeline)
-    except BaseException:
-        os.close(ours)
-        lifeline.close()
-        raise
-    finally:
-        os.close(theirs)
-        lifeline.child.close()
-    try:
-        with os.fdopen(ours, "rb") as answers:
-            _send(process, bytes(ForkingPickler.dumps(job)))
-            _check(answers.read(), root, started)
-    except BaseException:
-        started.close()
-        raise
-    if not outlive:
-        return started
-    # Only the process in between, which has ended.
-    process.wait()
-    lifeline.close()
-    return None
+        launched, answer = launch(_MAIN, job, detached=outlive, grace=_GRACE)
+    except NotBegun as error:
+        raise FillError(f"the filler of {root} did not begin: {error}") from None
+    if answer:
+        if launched is not None:
+            launched.close()
+        raise error_from_json(answer)
+    return launched
 
 
-def _program(ends: list[int], *, outlive: bool) -> str:
-    """What the new interpreter runs. It has to find packtrain where this one did."""
-    # The process in between ends at once, so that nobody has to wait for the filler.
-    detach = "os.fork() and os._exit(0); " if outlive else ""
-    path = [os.path.abspath(each) for each in sys.path]
-    serving = f"from packtrain._growing.process import serve; serve({', '.join(map(str, ends))})"
-    return f"import os, sys; {detach}sys.path[:] = {path!r}; {serving}"
+def _job(root: Path, source: Source | str, options: FillOptions, *, log: bool) -> bytes:
+    """What is sent to a filler's process, see `_Job`."""
+    sent, main = (source, {}) if isinstance(source, str) else _sent(source)
+    return bytes(ForkingPickler.dumps(_Job(root, sent, options, main, log)))
 
 
-def _send(process: subprocess.Popen[bytes], job: bytes) -> None:
-    assert process.stdin is not None
-    # A process that has ended says why, or its exit code does.
-    with suppress(BrokenPipeError), process.stdin:
-        process.stdin.write(job)
-
-
-def _check(answer: bytes, root: Path, process: FillerProcess) -> None:
-    """Raises what kept a filler from beginning."""
-    if not answer:
-        process._process.wait()
-        raise FillError(f"the filler of {root} did not begin: {process.ended()}")
-    said = json.loads(answer)
-    if said:
-        kind = getattr(errors, said["kind"], FillError)
-        raise kind(said["message"])
-
-
-def _job(root: Path, source: Source | str, options: FillOptions, *, log: bool) -> _Job:
-    if isinstance(source, str):
-        return _Job(root, source, options, {}, log)
+def _sent(source: Source) -> tuple[bytes, dict[str, str]]:
+    """A source as multiprocessing sends it, and what makes the main program importable if it lies there."""
     advice = 'Define it at the top level of a module, or give its name: "MODULE:FUNCTION"'
     function("source", source)
     try:
         sent = bytes(ForkingPickler.dumps(source))
     except Exception as error:
         raise UsageError(f"source cannot be sent to the filler ({_described(error)}). {advice}") from error
-    main = _main() if _MAIN.encode() in sent else {}
+    main = _main() if _PROGRAM.encode() in sent else {}
     if main is None:
         raise UsageError(
             "source is defined in a notebook or an interactive session, from which the filler cannot import it. Write "
@@ -350,70 +261,33 @@ def _job(root: Path, source: Source | str, options: FillOptions, *, log: bool) -
         )
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(_UNGUARDED)
-    return _Job(root, sent, options, main, log)
+    return sent, main
 
 
 def _main() -> dict[str, str] | None:
     """How another process can import the main program of this one; None if it cannot."""
-    main = sys.modules[_MAIN]
+    main = sys.modules[_PROGRAM]
     if main.__spec__ is not None:
         return {"init_main_from_name": main.__spec__.name}
     path = getattr(main, "__file__", None)
     return {"init_main_from_path": os.path.abspath(path)} if path and os.path.exists(path) else None
 
 
-def serve(answers: int, lifeline: int | None = None) -> None:
-    """The main function of a filler's process.
-
-    Args:
-        answers: Descriptor of the pipe that says how it began.
-        lifeline: Descriptor of the child's end of a lifeline, if this process is to end with another one.
-    """
-    # Ctrl-C reaches the whole foreground group; whether filling is to end, the parent says.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    answer = _Answer(answers)
-    if lifeline is not None:
-        os.set_inheritable(lifeline, False)
-        end = Connection(lifeline, writable=False)
-        depend_on(end)
+def main(channel: int, job: bytes) -> None:
+    """Is a filler's process, and says over `channel` how it began."""
+    answer = Answer(channel)
     # The kernel derives the priority of reading and writing from it.
     os.nice(_NICE)
     try:
-        job: _Job = ForkingPickler.loads(sys.stdin.buffer.read())
-        root = job.root
-        log = _Log(root) if job.log else None
-        run(root, _received(job), job.options, log.bound if log else None, partial(_begin, answer, log))
+        received: _Job = ForkingPickler.loads(job)
+        root = received.root
+        log = _Log(root) if received.log else None
+        run(root, _received(received), received.options, log.bound if log else None, partial(_begin, answer, log))
     except (Exception, SystemExit) as error:
-        if not answer.failed(error):
-            warnings.warn(printable(f"filling {root} has failed: {_described(error)}"), RuntimeWarning, stacklevel=1)
+        said = _described(error)
+        if not answer.give(**error_to_json(error if isinstance(error, PacktrainError) else FillError(said))):
+            warnings.warn(printable(f"filling {root} has failed: {said}"), RuntimeWarning, stacklevel=1)
         sys.exit(1)
-
-
-class _Answer:
-    """Says how a filler began, once."""
-
-    def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)
-        self._descriptor = descriptor
-
-    def begun(self) -> None:
-        """It has begun."""
-        self._say({})
-
-    def failed(self, error: BaseException) -> bool:
-        """It cannot begin. False if it had begun."""
-        kind = type(error).__name__ if isinstance(error, PacktrainError) else FillError.__name__
-        return self._say({"kind": kind, "message": _described(error)})
-
-    def _say(self, what: dict[str, str]) -> bool:
-        if self._descriptor < 0:
-            return False
-        with suppress(BrokenPipeError):
-            os.write(self._descriptor, json.dumps(what).encode())
-        os.close(self._descriptor)
-        self._descriptor = -1
-        return True
 
 
 def _received(job: _Job) -> Source | str:
@@ -464,10 +338,10 @@ class _Log:
             os.write(1, kept)
 
 
-def _begin(answer: _Answer, log: _Log | None) -> None:
+def _begin(answer: Answer, log: _Log | None) -> None:
     if log is not None:
         log.open()
-    answer.begun()
+    answer.give()
 
 
 def _described(error: BaseException) -> str:

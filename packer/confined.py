@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from packtrain._core.errors import ShardFailed
 from packtrain._core.problems import reason
-from packtrain._core.signals import signal_name
+from packtrain._core.processes import how_ended, signal_name
 from packtrain._core.sizes import size
 from packtrain._core.typed import parse
 
@@ -116,7 +116,7 @@ def _cause(code: int, limits: Limits) -> str:
         return f"needed more than {limits.seconds:,} s of processor time"
     if code == -signal.SIGBUS:
         return "crashed with SIGBUS: the disk failed, the file became shorter meanwhile, or it is made to do harm"
-    return f"crashed with {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return f"crashed with {signal_name(-code)}" if code < 0 else how_ended(code)
 
 
 def _work(work: Callable[[Send], None], descriptor: int, limits: Limits) -> NoReturn:

@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from packtrain._core.errors import PacktrainError, ShardFailed
 from packtrain._core.interrupts import postponed_ctrl_c
-from packtrain._core.lifeline import Lifeline, depend_on
-from packtrain._core.signals import signal_name
+from packtrain._core.launching import Lifeline, depend_on
+from packtrain._core.processes import how_ended
 
 Task = TypeVar("Task")
 Report = TypeVar("Report")
@@ -27,6 +27,11 @@ Result = TypeVar("Result")
 
 ATTEMPTS: Final = 2
 """How often a task is tried."""
+_HINTS: Final = {
+    # What a spawned process ends with if the script that it imports starts workers, too.
+    1: '; does the calling script have `if __name__ == "__main__":`?',
+    -signal.SIGKILL: "; out of memory?",
+}
 
 
 class Engine(Protocol):
@@ -182,12 +187,7 @@ class _Worker:
         code = self._process.exitcode or 0
         self.pipe.close()
         self._start()
-        if code >= 0:
-            # What a spawned process ends with if the script that it imports starts workers, too.
-            hint = '; does the calling script have `if __name__ == "__main__":`?' if code == 1 else ""
-            return f"its worker ended with exit code {code}{hint}"
-        hint = "; out of memory?" if code == -signal.SIGKILL else ""
-        return f"its worker was killed by {signal_name(-code)}{hint}"
+        return f"its worker {how_ended(code)}{_HINTS.get(code, '')}"
 
     def stop(self) -> None:
         """Ends the process, whatever it is doing."""

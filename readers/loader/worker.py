@@ -19,7 +19,7 @@ import torch
 
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import PacktrainError
-from packtrain._core.lifeline import depend_on
+from packtrain._core.launching import depend_on
 
 from ..monitoring.timing import Observer, StageTimer
 from .arena import Announced, Arena, Board

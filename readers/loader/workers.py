@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.interrupts import postponed_ctrl_c
-from packtrain._core.lifeline import Lifeline
-from packtrain._core.signals import signal_name
+from packtrain._core.launching import Lifeline
+from packtrain._core.processes import how_ended
 
 from .arena import Board, Layout, Recipe
 from .batches import BatchMaker, Made, Probe
@@ -289,12 +289,11 @@ class Workers:
     def _death(self, number: int) -> LoaderError:
         process = self._started[number].process
         process.join(_PATIENCE)
-        code = process.exitcode
-        how, hint = f"ended with exit status {code}", "what it wrote to stderr may say why"
+        code = process.exitcode or 0
+        hint = "what it wrote to stderr may say why"
         if self._spawned:
             hint += _SCRIPT if getattr(sys.modules["__main__"], "__file__", None) else _NOTEBOOK
-        if code is not None and code < 0:
-            how, hint = f"was killed by {signal_name(-code)}", _HINTS.get(-code, hint)
+        how, hint = how_ended(code), _HINTS.get(-code, hint)
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
 
     def _where(self, number: int) -> str:

@@ -7,7 +7,6 @@ import mmap
 import os
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +21,13 @@ from typing_extensions import override
 
 from packtrain._core.errors import PacktrainError, RemoteError
 from packtrain._core.errors_as_json import error_from_json
-from packtrain._core.interrupts import postponed_ctrl_c
+from packtrain._core.launching import Launched
 
 from .objects import Found, Head, Objects, not_installed
 from .service import BLOCK
 from .urls import Url
 
-# Not multiprocessing, which would import the user's main program in the new process.
-_PROGRAM: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from packtrain._storage.remote.service import serve; serve(int(sys.argv[1]), patient=sys.argv[3:] == ['patient'])"
-)
+_MAIN: Final = "packtrain._storage.remote.service:main"
 _clients: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
 
 
@@ -142,7 +137,7 @@ class ObjectStore(Objects):
                 # Ctrl-C, for example: what is still to come answers this request, not the next one.
                 self._local.line = None
                 raise
-        raise RemoteError(f"{url}: the process that reads and writes object stores ended twice, the last time by {how}")
+        raise RemoteError(f"{url}: the process that reads and writes object stores ended twice; the last one {how}")
 
     def _line(self) -> _Line:
         line: _Line | None = getattr(self._local, "line", None)
@@ -177,17 +172,12 @@ class _Service:
     def __init__(self, patient: bool) -> None:
         if find_spec("obstore") is None:
             raise not_installed()
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)]
-        command += ["patient"] if patient else []
-        # Ctrl-C is for the client. Until the service can say so itself, it must not get it.
-        with theirs, postponed_ctrl_c():
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
-        self._control = ours
+        self._control, theirs = socket.socketpair()
+        self._end = weakref.finalize(self, self._control.close)
+        job = json.dumps({"patient": patient}).encode()
+        with theirs:
+            self._process = Launched(_MAIN, theirs.fileno(), job, stdout=subprocess.DEVNULL)
         self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
-        self._end = weakref.finalize(self, _end, ours, self._process)
 
     def connect(self) -> _Line:
         line = _Line(self, self._control)
@@ -196,32 +186,21 @@ class _Service:
 
     def close(self) -> None:
         """Ends the process."""
+        self._process.close()
         self._end()
 
     def bury(self) -> str:
         """Ends the process, which does not answer any more, and returns how it ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+        self._process.ended(1)
         self.close()
         # Another thread may have been first to close it, and may still wait for the process.
-        code = self._process.wait()
-        return f"signal {-code}" if code < 0 else f"exit status {code}"
+        return self._process.ended(None) or ""
 
     def forget(self) -> None:
-        """Closes the descriptors in a forked process, without ending what is its parent's."""
-        self._control.close()
+        """Closes the descriptors in a forked process."""
+        self._end()
         for line in self._lines:
             line.connection.close()
-        self._end.detach()
-        # It is not a child of this process, which therefore cannot wait for it.
-        self._process.returncode = 0
-
-
-def _end(control: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    control.close()
-    with suppress(OSError):
-        process.kill()
-        process.wait()
 
 
 class _Line:

@@ -12,7 +12,6 @@ import errno
 import json
 import mmap
 import os
-import signal
 import socket
 import threading
 from collections.abc import Mapping
@@ -32,20 +31,17 @@ LISTED: Final = 1000
 """Objects in one message of a listing."""
 
 
-def serve(control: int, objects: Objects | None = None, *, patient: bool = False) -> None:
+def main(control: int, job: bytes) -> None:
     """Serves until the client closes its end of `control`, a socket over which it sends connections.
 
     Args:
         control: Descriptor of the socket. Each message on it comes with two more: a connection and its shared memory.
-        objects: Whom to ask; None: a `Bucket`.
-        patient: See `Bucket`.
+        job: Arguments of `Bucket`.
     """
-    # Ctrl-C reaches the whole foreground group; it is for the client to decide what happens then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if objects is None:
-        from .bucket import Bucket
+    # Only here, since the client imports this module, too.
+    from .bucket import Bucket
 
-        objects = Bucket(patient=patient)
+    objects = Bucket(**json.loads(job))
     with socket.socket(fileno=control) as accepted:
         while True:
             _, descriptors, _, _ = socket.recv_fds(accepted, 1, 2)

@@ -25,6 +25,7 @@ from typing import Any, Final
 from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError, StagingError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.files import file_errors
+from packtrain._core.launching import NotBegun
 from packtrain._core.locks import Lock, lock_holders
 
 from ..remote.urls import Url
@@ -32,7 +33,7 @@ from ..staging.folder import Folder
 from ..staging.notes import read_origin, write_origin
 from .entry import LOCK, START, address_in, peer
 from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
-from .starting import START_SECONDS, NotBegun, last_words, start_fetcher
+from .starting import START_SECONDS, last_words, start_fetcher
 
 _LOOK_SECONDS: Final = 0.2
 """How often who waits is asked to let go of what has gone."""

@@ -15,12 +15,12 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from packtrain._core.errors import StagingError
 from packtrain._core.errors_as_json import error_to_json
+from packtrain._core.launching import Answer
 from packtrain._core.locks import Lock
 
 from ..remote.objects import Objects
@@ -32,7 +32,7 @@ from .manager import CacheManager, log
 from .server import Server
 
 
-def serve(entry: Path, objects: str, ready: Callable[[], None]) -> None:
+def serve(entry: Path, objects: str, ready: Callable[[], object]) -> None:
     """Fetches for the cache in the folder `entry`, until nobody needs it any more.
 
     Args:
@@ -88,27 +88,18 @@ def is_same(status: os.stat_result | None, other: os.stat_result | None) -> bool
     return status is not None and other is not None and os.path.samestat(status, other)
 
 
-def main(channel: int) -> None:
-    """Is the fetcher of the cache that standard input names. Says over `channel` when it is, or why it cannot be."""
-    job = json.load(sys.stdin)
+def main(channel: int, job: bytes) -> None:
+    """Is the fetcher of the cache that the job names. Says over `channel` when it is, or why it cannot be."""
+    os.chdir("/")
     # Each process of a job has a connection or two.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    answered = False
-
-    def answer(**what: object) -> None:
-        nonlocal answered
-        if not answered:
-            answered = True
-            with suppress(BrokenPipeError):
-                os.write(channel, json.dumps(what).encode())
-            os.close(channel)
-
+    answer, named = Answer(channel), json.loads(job)
     try:
-        serve(Path(job["entry"]), job["objects"], lambda: answer(ok=True))
+        serve(Path(named["entry"]), named["objects"], lambda: answer.give(ok=True))
     except BlockingIOError:
-        answer(busy=True)
+        answer.give(busy=True)
     except Exception as error:
         log(f"{type(error).__name__}: {error}")
-        answer(**error_to_json(error))
+        answer.give(**error_to_json(error))
         sys.exit(1)

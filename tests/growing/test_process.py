@@ -18,9 +18,9 @@ from helpers.fillers import BUDGET, SHARD, cleared, ready, trainer, wait_until_u
 
 from packtrain._core.errors import FillError, OutputConflict, UsageError
 from packtrain._core.generations import LOG, generation_numbers
-from packtrain._growing import process
+from packtrain._core.launching import Launched
 from packtrain._growing.options import FillOptions
-from packtrain._growing.process import FillerProcess, run, start
+from packtrain._growing.process import run, start
 from packtrain._growing.status import is_filled, read_status
 
 OPTIONS = FillOptions(BUDGET, shard_size=SHARD)
@@ -34,7 +34,7 @@ def root(memory_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def filler(root: Path) -> Iterator[FillerProcess]:
+def filler(root: Path) -> Iterator[Launched]:
     started = start(root, fillers.steady, OPTIONS, outlive=False)
     assert started is not None
     yield started
@@ -50,7 +50,7 @@ def test_a_filler_in_this_process_fills_until_its_source_ends(root: Path) -> Non
 
 
 class TestBegin:
-    def test_it_fills_when_start_returns(self, root: Path, filler: FillerProcess) -> None:
+    def test_it_fills_when_start_returns(self, root: Path, filler: Launched) -> None:
         assert is_filled(root)
         assert filler.pid != os.getpid()
         assert read_status(root).process in (0, filler.pid)
@@ -74,10 +74,10 @@ class TestBegin:
         assert started is not None
         started.close()
 
-    def test_it_gives_way_to_training(self, filler: FillerProcess) -> None:
+    def test_it_gives_way_to_training(self, filler: Launched) -> None:
         assert os.getpriority(os.PRIO_PROCESS, filler.pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
-    def test_a_second_one_is_refused(self, root: Path, filler: FillerProcess) -> None:
+    def test_a_second_one_is_refused(self, root: Path, filler: Launched) -> None:
         with pytest.raises(OutputConflict, match=f"another filler works in {root} .*kill {filler.pid}"):
             start(root, fillers.steady, OPTIONS, outlive=False)
         with pytest.raises(OutputConflict, match="another filler works"):
@@ -151,28 +151,26 @@ class TestMainProgram:
 
 
 class TestEnd:
-    def test_close_lets_it_finish(self, root: Path, filler: FillerProcess) -> None:
+    def test_close_lets_it_finish(self, root: Path, filler: Launched) -> None:
         filler.close()
         assert not is_filled(root)
         assert read_status(root).doing == "ended: SIGTERM"
         filler.close()
 
-    def test_one_that_is_stopped_is_killed(
-        self, root: Path, filler: FillerProcess, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(process, "_GRACE", 0.1)
+    def test_one_that_is_stopped_is_killed(self, root: Path, filler: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(filler, "_grace", 0.1)
         os.kill(filler.pid, signal.SIGSTOP)
         filler.close()
         assert not is_filled(root)
 
-    def test_one_that_was_killed_says_so(self, root: Path, filler: FillerProcess) -> None:
+    def test_one_that_was_killed_says_so(self, root: Path, filler: Launched) -> None:
         os.kill(filler.pid, signal.SIGKILL)
         wait_until_unfilled(root)
         while (how := filler.ended()) is None:
             time.sleep(0.01)
-        assert how.startswith("its process was killed by SIGKILL")
+        assert how == "was killed by SIGKILL"
 
-    def test_a_forked_process_does_not_end_it(self, root: Path, filler: FillerProcess) -> None:
+    def test_a_forked_process_does_not_end_it(self, root: Path, filler: Launched) -> None:
         pid = os.fork()
         if not pid:
             filler.close()

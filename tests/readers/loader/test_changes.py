@@ -231,7 +231,7 @@ def test_a_worker_that_died_is_named(folder: Path) -> None:
     with loader_of(open_dataset(folder, CenterCrop(8))) as loader:
         list(loader)
         loader.transform = [CenterCrop(7), Halting()]
-        with soon(), pytest.raises(LoaderError, match="exit status 3"):
+        with soon(), pytest.raises(LoaderError, match="exit code 3"):
             list(loader)
         loader.transform = CenterCrop(6)
         assert {images.shape[2:] for images, _ in loader} == {(6, 6)}

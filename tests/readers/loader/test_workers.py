@@ -48,8 +48,8 @@ DEATHS = {
     "SIGSEGV": "was killed by SIGSEGV",
     "SIGBUS": "was killed by SIGBUS",
     "SIGRTMIN+5": f"was killed by signal {signal.SIGRTMIN + 5}",
-    "sys.exit": "ended with exit status 3",
-    "os._exit": "ended with exit status 0",
+    "sys.exit": "ended with exit code 3",
+    "os._exit": "ended with exit code 0",
 }
 
 

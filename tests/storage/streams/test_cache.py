@@ -310,7 +310,9 @@ class TestKills:
         (remote.store.folder / "deaths").write_bytes(bytes(100))
         lines = [f"line {number}" + "." * 90 for number in range(20)]
         (cache.entry / "fetcher.log").write_text("".join(f"{line}\n" for line in lines))
-        with pytest.raises(RemoteError, match=r"ended before it began\. The end of .*: line") as caught:
+        with pytest.raises(
+            RemoteError, match=r"did not begin: its process ended before it began\. The end of .*: line"
+        ) as caught:
             read(cache, 0)
         assert lines[-1] in str(caught.value) and lines[0] not in str(caught.value)
         assert type(caught.value) is RemoteError
