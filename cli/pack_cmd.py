@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,9 +85,7 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", help="Pack on this machine, or on a Ray cluster."
 )
-@click.option(
-    "--address", metavar="auto|HOST:PORT", help="Ray cluster.  [default: RAY_ADDRESS, else one on this machine alone]"
-)
+@click.option("--address", metavar="auto|HOST:PORT", help="Ray cluster.  [default: RAY_ADDRESS]")
 @click.option("--ray-log", is_flag=True, help="Show what Ray logs.")
 @click.option(
     "--check",
@@ -146,7 +146,9 @@ def command(
     if one is not None and one.origin:
         say(f"pack: part {one}, {one.origin}", err=True)
     start = time.monotonic()
-    with progress("pack", quiet=as_json) as show:
+    # Ray prints what it has to say of workers and nodes that die.
+    elsewhere = nullcontext() if cluster is None else redirect_stdout(sys.stderr)
+    with elsewhere, progress("pack", quiet=as_json) as show:
 
         def on_progress(state: PackProgress) -> None:
             show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")

@@ -1,8 +1,10 @@
 """Runs independent tasks on a Ray cluster, one Ray task for each, as `run_tasks` does on one machine.
 
 Ray says where a task runs. Which tasks are tried again is decided here, by the same laws as in `run_tasks`, so Ray
-itself retries nothing. A task's messages, first the name of its node, then its reports, then its end, come through a
-generator of Ray's: there is no actor and no queue that could die, and what a lost node had to say is lost with it.
+itself retries nothing. A task has two messages, the name of its node and its end, which come through a generator of
+Ray's: there is no actor and no queue that could die, and what a lost node had to say is lost with it.
+
+Only the public interface of Ray is used.
 """
 
 from __future__ import annotations
@@ -16,43 +18,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final
 
 from packtrain._core.arguments import checks_names
-from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.interrupts import postponed_ctrl_c
 
 from .engine import ATTEMPTS, Done, Raised, Report, Result, Task, failure
 
-TRIED: Final = "2.60"
-"""The version of Ray that the tests use. It has an interface for what we need, but changes some of it every month."""
 _LOST_NODES: Final = 10
 """How often a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
 _CONNECT_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 5.0
 """How often Ray is asked for the nodes of the cluster."""
-_REPORTS_PER_SECOND: Final = 1000
-"""Of the whole cluster; where it has more processors than a fifth of this, each task reports less often."""
-_REPORT_SECONDS: Final = 0.2
-_COMMAND: Final = f"pip install 'ray=={TRIED}.*'"
 
 
 @checks_names()
 @dataclass(frozen=True)
 class RayEngine:
-    """An `Engine` that runs tasks on a Ray cluster.
+    """An `Engine` that runs tasks on a Ray cluster. What a task reports arrives with its end.
 
     If the process is connected to a cluster already, that cluster is used, and stays connected.
 
     Attributes:
         address: ``HOST:PORT`` of a cluster, or ``"auto"`` for the one that runs on this machine. None: the cluster that
-            the variable RAY_ADDRESS names; without it, one of this machine alone is started, and ended afterwards.
+            the variable RAY_ADDRESS names.
         log: True to show what Ray logs.
     """
 
@@ -77,8 +72,8 @@ class RayEngine:
         """
         if workers < 1:
             return
-        ray = tried_ray()
-        with _connected(ray, self, workers):
+        ray = _ray()
+        with _connected(ray, self):
             run = _Run(ray, function, iter(tasks), workers, on_progress)
             try:
                 yield from run
@@ -87,141 +82,74 @@ class RayEngine:
                     run.cancel()
 
 
-def tried_ray() -> Any:
-    """Imports Ray.
-
-    Raises:
-        MissingDependency: It is missing, or of a version that was not tried.
-    """
+def _ray() -> Any:
     try:
-        found = metadata.version("ray")
-        ray = importlib.import_module("ray")
-    except (ImportError, metadata.PackageNotFoundError) as error:
+        return importlib.import_module("ray")
+    except ImportError as error:
         raise MissingDependency(
             f"packing on a cluster needs Ray, which cannot be imported ({error}): `{extra_command('ray')}`"
         ) from error
-    if not f"{found}.".startswith(f"{TRIED}."):
-        raise MissingDependency(
-            f"packtrain packs with Ray {TRIED}, but Ray {found} is installed here: {_COMMAND}, on all machines of the "
-            "cluster"
-        )
-    return ray
 
 
 @contextmanager
-def _connected(ray: Any, engine: RayEngine, workers: int) -> Iterator[None]:
+def _connected(ray: Any, engine: RayEngine) -> Iterator[None]:
     """Connects this process to the cluster for as long as the block takes, unless it is connected already."""
     if ray.is_initialized():
         yield
         return
-    address = engine.address or os.environ.get("RAY_ADDRESS") or "local"
+    address = engine.address if engine.address not in (None, "auto") else os.environ.get("RAY_ADDRESS", engine.address)
     _require_reachable(address)
-    options = _starting(workers) if address == "local" else {}
-    level = "INFO" if engine.log else "ERROR"
     main = threading.current_thread() is threading.main_thread()
     on_sigterm = signal.getsignal(signal.SIGTERM) if main else None
-    with _quiet(engine.log):
+    try:
         try:
-            try:
-                with ExitStack() as stack:
-                    if address == "local":
-                        # Ray leaves processes behind, and crashes in the end, if it is stopped half-way.
-                        stack.enter_context(postponed_ctrl_c())
-                        stack.enter_context(_on_loopback())
-                    ray.init(address, log_to_driver=engine.log, job_config=_job(ray), logging_level=level, **options)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise UsageError(f"cannot use the Ray cluster at {address}: {error}") from error
-            yield
-        finally:
-            with postponed_ctrl_c():
-                # Ends a cluster that `init` has started, and else only the connection.
-                ray.shutdown(wait_for_processes=True)
-            if on_sigterm is not None:
-                signal.signal(signal.SIGTERM, on_sigterm)
-
-
-def _starting(workers: int) -> dict[str, Any]:
-    """Options of a cluster of this machine alone."""
-    return {
-        "num_cpus": min(workers, available_cores()),
-        "num_gpus": 0,
-        "include_dashboard": False,
-        "_node_ip_address": "127.0.0.1",
-    }
-
-
-def _job(ray: Any) -> Any:
-    """What Ray is told of this run: that its workers are not to import from the working folder, like the command."""
-    # Ray spares the jobs of `ray://` that, which is all that this says.
-    return ray.job_config.JobConfig(_client_job=True)
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Keeps a cluster that is started in this block to this machine: who reaches its ports can run any program here.
-
-    Ray puts this machine's address in the network in place of 127.0.0.1 and then listens on all addresses, except on
-    systems for which it has no clusters.
-    """
-    constants: Any = importlib.import_module("ray._private.ray_constants")
-    variable, before = constants.ENABLE_RAY_CLUSTERS_ENV_VAR, constants.ENABLE_RAY_CLUSTER
-    given = os.environ.get(variable)
-    constants.ENABLE_RAY_CLUSTER = False
-    # For the processes of the cluster, which ask the same question.
-    os.environ[variable] = "0"
-    try:
+            level = "INFO" if engine.log else "ERROR"
+            ray.init(address, log_to_driver=engine.log, logging_level=level)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise UsageError(f"cannot use the Ray cluster at {address}: {error}") from error
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
-        if given is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = given
+        with postponed_ctrl_c():
+            ray.shutdown()
+        if on_sigterm is not None:
+            signal.signal(signal.SIGTERM, on_sigterm)
 
 
-@contextmanager
-def _quiet(log: bool) -> Iterator[None]:
-    """Keeps from standard output what Ray has to say of nodes and workers that die, unless `log` is true."""
-    module: Any = importlib.import_module("ray._private.worker")
-    before = module._worker_logs_enabled
-    module._worker_logs_enabled = log
-    try:
-        yield
-    finally:
-        module._worker_logs_enabled = before
-
-
-def _require_reachable(address: str) -> None:
+def _require_reachable(address: str | None) -> None:
     """Refuses an address at which nothing answers: Ray itself would try for twelve minutes.
 
     Raises:
         UsageError: There is nothing.
     """
-    if address == "local":
-        return
+    if address in (None, "", "local"):
+        raise UsageError(
+            "which Ray cluster? Give `--address HOST:PORT`, or `--address auto` for one on this machine, which "
+            "`ray start --head` starts"
+        )
     if "://" in address:
         raise UsageError(
             f"{address}: packtrain has to run on a machine of the cluster. Give HOST:PORT there, or hand in a job: "
             "ray job submit --address http://HOST:8265 -- packtrain pack LIST OUT --engine ray"
         )
-    services = importlib.import_module("ray._private.services")
+    if address == "auto":
+        # Ray itself says at once if it finds none.
+        return
+    host, _, port = address.rpartition(":")
     try:
-        # What Ray makes of it: this machine's own name or 127.0.0.1 becomes its address in the network.
-        host, _, port = services.canonicalize_bootstrap_address_or_die(address).rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except (ConnectionError, ValueError) as error:
-        raise UsageError(f"there is no Ray cluster at {address} ({error}). Start one: ray start --head") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
-            f"no Ray cluster answers at {address} ({error}): is it running, and is this its GCS?"
+            f"no Ray cluster answers at {address} ({error}): is it running, and is this its GCS? "
+            "Start one: ray start --head"
         ) from error
 
 
-def _attempt() -> Callable[[str, bytes, float], Iterator[Any]]:
+def _attempt() -> Callable[[str, bytes], Iterator[Any]]:
     """What a worker does: says where it is, and then carries out a task, if it has the same packtrain."""
 
     # Being found nowhere by its name, it travels by value, and so arrives where there is no packtrain.
-    def attempt(packtrain: str, call: bytes, seconds: float) -> Iterator[Any]:
+    def attempt(packtrain: str, call: bytes) -> Iterator[Any]:
+        import pickle
         import socket
         import sys
         from importlib import import_module, metadata
@@ -230,7 +158,7 @@ def _attempt() -> Callable[[str, bytes, float], Iterator[Any]]:
         where = context.get_node_id(), socket.gethostname()
         try:
             found = metadata.version("packtrain")
-            worker = import_module("packtrain._packer.ray_worker")
+            outcome = import_module("packtrain._packer.engine").outcome
         except Exception as error:
             yield *where, f"{sys.executable} cannot import packtrain there ({type(error).__name__}: {error})"
             return
@@ -238,7 +166,10 @@ def _attempt() -> Callable[[str, bytes, float], Iterator[Any]]:
             yield *where, f"{sys.executable} has packtrain {found} there, and here it is {packtrain}"
             return
         yield *where, None
-        yield from worker.messages(call, seconds)
+        function, task = pickle.loads(call)
+        said: list[Any] = []
+        end = outcome(function, task, said.append)
+        yield [*said, end]
 
     return attempt
 
@@ -314,8 +245,7 @@ class _Run:
                 if task is self:
                     return
                 trial = _Trial(task, pickle.dumps((self._function, task), pickle.HIGHEST_PROTOCOL))
-            seconds = max(_REPORT_SECONDS, self._processors / _REPORTS_PER_SECOND)
-            self._running[self._remote.remote(self._packtrain, trial.call, seconds)] = trial
+            self._running[self._remote.remote(self._packtrain, trial.call)] = trial
             trial.node = trial.host = ""
 
     def _look(self) -> None:
@@ -371,13 +301,13 @@ class _Run:
             if missing is not None:
                 raise MissingDependency(f"node {trial.host}: {missing}. Install the same packtrain on all machines")
             return
-        for message in said:
-            if isinstance(message, Done | Raised):
-                del self._running[generator]
-            if isinstance(message, Raised):
-                self._failed(trial, message)
-            else:
-                yield message
+        del self._running[generator]
+        *reports, end = said
+        yield from reports
+        if isinstance(end, Done):
+            yield end
+        else:
+            self._failed(trial, end)
 
     def _failed(self, trial: _Trial, raised: Raised) -> None:
         if not raised.retry:
@@ -388,7 +318,7 @@ class _Run:
         """Decides about a task of which Ray says that it came to no end."""
         errors = self._ray.exceptions
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, errors.RayTaskError | errors.RuntimeEnvSetupError | errors.AuthenticationError):
+        if isinstance(error, errors.RayTaskError | errors.RuntimeEnvSetupError):
             raise ShardFailed(f"{trial.task} cannot run{trial.place}: {error}", shard=str(trial.task)) from error
         if isinstance(error, errors.NodeDiedError | errors.ObjectLostError):
             self._lost_node(trial, why)

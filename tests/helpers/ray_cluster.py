@@ -95,13 +95,6 @@ def children(parent: int) -> list[int]:
         return []
 
 
-def descendants(parent: int) -> Iterator[int]:
-    """Ids of the processes that a process has started, and of those that these have started."""
-    for child in children(parent):
-        yield child
-        yield from descendants(child)
-
-
 def title(process: int) -> str:
     """What a process calls itself; empty if it has ended."""
     try:

@@ -98,7 +98,7 @@ TORCH_ALLOWED = {
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 # They send transforms, which are code, from a loader to its own workers, and tasks to the workers of a cluster, as
 # multiprocessing does with its own.
-PICKLE_ALLOWED = {"packer/ray_engine.py", "packer/ray_worker.py", "readers/loader/recipe.py"}
+PICKLE_ALLOWED = {"packer/ray_engine.py", "readers/loader/recipe.py"}
 
 
 def name_of(path: PurePosixPath) -> tuple[str, ...]:

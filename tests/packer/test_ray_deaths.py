@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fates import work
-from helpers.ray_cluster import RayCluster, a_driver, children, descendants, ray_cluster, title
+from helpers.ray_cluster import RayCluster, a_driver, children, ray_cluster, title
 from helpers.ray_packing import pack_slowly
 from helpers.support import image_set, tree
 from helpers.waiting import wait_until
@@ -152,20 +153,15 @@ def test_a_driver_that_ends_leaves_no_task_and_the_next_one_continues(
 
 
 @a_driver
-def test_a_driver_that_is_killed_takes_the_cluster_that_it_started_with_it(
-    listing: Path, local: dict[str, bytes], tmp_path: Path
-) -> None:
-    command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, "--engine", "ray", *ARGUMENTS)
-    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 2, "shards are finished")
-    # Ray's agents of a node find out for themselves, after a minute.
-    started = [process for process in descendants(driver.pid) if "Agent" not in title(process)]
-    assert any(title(process).startswith("ray::packtrain") for process in started)
-    driver.kill()
-    driver.wait(60)
-    wait_until(lambda: not any(map(title, started)), f"these have ended: {started}")
-    pack(listing, tmp_path, OPTIONS)
-    assert tree(tmp_path) == local
+def test_standard_output_is_packtrains_alone(cluster: RayCluster, listing: Path, tmp_path: Path) -> None:
+    options = ("--engine", "ray", "--address", cluster.address, "--json", *ARGUMENTS)
+    command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, *options)
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 1, "a shard is finished")
+    os.kill(cluster.workers()[0], signal.SIGKILL)
+    said, complained = driver.communicate(timeout=120)
+    assert json.loads(said)["records"] == COUNT
+    assert "died" in complained
 
 
 @a_driver
