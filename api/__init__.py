@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from packtrain._growing.sources.records import RandomRecords as RandomRecords
     from packtrain._growing.sources.slices import RandomSlices as RandomSlices
     from packtrain._growing.status import FillStatus as FillStatus
-    from packtrain._packer.convert import ConvertOptions as ConvertOptions
-    from packtrain._packer.convert import convert as convert
     from packtrain._packer.foreign.indexer import IndexedField as IndexedField
     from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
     from packtrain._packer.foreign.indexer import IndexReport as IndexReport
@@ -82,7 +80,6 @@ _HOMES = {
     "_growing.sources.slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
     "_growing.status": ("FillStatus",),
-    "_packer.convert": ("ConvertOptions", "convert"),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),

@@ -38,7 +38,7 @@ from benchmarks.peers.common import BATCH, PACKED, WORKERS
 from benchmarks.rounds import Field
 from benchmarks.servers import Proxy, Server, bucket, proxy
 from benchmarks.workloads import QUICK_LINES, WORKLOADS, prepare
-from packtrain import ConvertOptions, convert
+from packtrain import PackOptions, pack
 
 LOCAL: Final = "packtrain, local copy"
 HDF5: Final = "packtrain, HDF5"
@@ -318,7 +318,7 @@ def _upload(workload: str, folder: Path, server: Server, field: Field, *, quick:
     field.write(WORKLOADS[workload], place)
     hdf5 = any(setting.hdf5 for setting in SETTINGS.values() if setting.workload == workload)
     if hdf5:
-        convert(place / PACKED, place / FOLDERS[HDF5], ConvertOptions("hdf5", seed=None))
+        pack(place / PACKED, place / FOLDERS[HDF5], PackOptions("hdf5", seed=None))
     sizes = {}
     for side in [*field.contestants, *([HDF5] if hdf5 else [])]:
         packed = place / FOLDERS[side].format(_kind(workload))

@@ -13,7 +13,7 @@ from packtrain._core.options import PIXEL_MODES
 from packtrain._core.sizes import size
 
 from .output import print_json, progress, say
-from .paths import PATH_OR_URL
+from .paths import PATH, PATH_OR_URL
 
 if TYPE_CHECKING:
     from packtrain._packer.foreign.indexer import IndexReport
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--base", metavar="DIR", type=PATH_OR_URL, help="With --update: the folder that OUT's shards were moved to."
+)
+@click.option(
+    "--unpack", metavar="DIR", type=PATH, help="Decompress compressed tars into DIR, and index them there; needs room."
 )
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option(

@@ -11,9 +11,8 @@ from .output import run
 from .words import Group
 
 COMMANDS: Final = {
-    "pack": "Turn an image list into tar, HDF5 or LMDB shards.",
+    "pack": "Turn an image list, or another dataset, into tar, HDF5 or LMDB shards.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
-    "convert": "Turn a dataset, or compressed tars, into a dataset of another format or store mode.",
     "verify": "Check everything in a dataset.",
     "info": "Show what is in a dataset.",
     "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",

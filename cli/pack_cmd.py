@@ -25,6 +25,7 @@ from .paths import PATH, PATH_OR_URL
 from .words import named
 
 if TYPE_CHECKING:
+    from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
     from packtrain._packer.ray_engine import RayEngine
     from packtrain._packer.run import PackReport
@@ -39,7 +40,12 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("words", nargs=-1, metavar="LIST OUT", type=PATH_OR_URL)
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="tar", help="Container of the shards.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="Container of the shards.  [default: tar; of a dataset, its own]",
+)
 @click.option(
     "--root",
     type=PATH_OR_URL,
@@ -55,14 +61,24 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
 @column_options
 @click.option("--classes", type=PATH, help="File of class names, one per line, in label order.")
 @click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
-@click.option("--store", type=click.Choice(STORE_MODES), default="crop-ready", help="How pixels are stored.")
+@click.option(
+    "--store",
+    type=click.Choice(STORE_MODES),
+    help="How pixels are stored.  [default: crop-ready; of a dataset, as they are]",
+)
 @click.option(
     "--resize", metavar="short=256|long=500|256x256", help="New size of the images; short and long never enlarge."
 )
-@click.option("--quality", type=click.IntRange(1, 100), default=90, help="Quality of the JPEGs with --store jpeg.")
-@click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
+@click.option("--quality", type=click.IntRange(1, 100), help="Quality of the JPEGs with --store jpeg.  [default: 90]")
 @click.option(
-    "--orientation", type=click.Choice(ORIENTATIONS), default="ignore", help="What to do with an EXIF orientation."
+    "--mode",
+    type=click.Choice(PIXEL_MODES),
+    help="Pixel mode that readers deliver.  [default: RGB; of a dataset, its own]",
+)
+@click.option(
+    "--orientation",
+    type=click.Choice(ORIENTATIONS),
+    help="What to do with an EXIF orientation.  [default: ignore; of a dataset, what was done]",
 )
 @click.option(
     "--shard-size",
@@ -119,6 +135,9 @@ def command(
     If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
 
+    LIST may be a folder with a dataset, packed or indexed, which is packed once more, with the same rows. What is to be
+    stored as it is, is copied; only other images, and masks that are resized with them, are decoded.
+
     LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
 
     Several machines that share OUT can pack a part each at the same time, with --part. `packtrain pack --status OUT`
@@ -140,7 +159,7 @@ def command(
 
     source, out = named(words, "LIST", "OUT")
     warn(pillow_conflict())
-    options = _options(**choices)
+    options = _options(source, **choices)
     cluster = _cluster(engine, address, ray_log)
     one = None if part is None else Part.parse(part)
     if one is not None and one.origin:
@@ -243,8 +262,9 @@ def describe_status(status: PackStatus) -> Iterator[str]:
 
 
 def _options(
+    source: Path | str,
     *,
-    format_: str,
+    format_: str | None,
     root: Path | str | None,
     labels: Any,
     classes: Path | None,
@@ -252,15 +272,14 @@ def _options(
     shard_size: str | None,
     seed: int | None,
     keep_order: bool,
-    store: str,
+    store: str | None,
     resize: str | None,
-    quality: int,
-    mode: str,
-    orientation: str,
+    quality: int | None,
+    mode: str | None,
+    orientation: str | None,
     check: bool,
     **columns: Any,
 ) -> PackOptions:
-    from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
     from packtrain._storage.remote.urls import place_of
 
@@ -268,7 +287,7 @@ def _options(
         raise UsageError("--seed and --keep-order contradict each other")
     return PackOptions(
         format=format_,
-        store=StoreOptions(store, resize, quality, mode, orientation, check),
+        store=_store(source, store, resize=resize, quality=quality, mode=mode, orientation=orientation, check=check),
         labels=labels,
         columns=columns_of(**columns),
         classes=classes,
@@ -279,8 +298,26 @@ def _options(
     )
 
 
+def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions | None:
+    """How pixels are stored. What is not said stays as a dataset has it, from which None takes all."""
+    from packtrain._core.manifest import MANIFEST, Manifest
+    from packtrain._core.options import StoreOptions
+    from packtrain._packer.dataset_rows import is_dataset
+
+    given = {name: value for name, value in pixels.items() if value not in (None, False)}
+    if isinstance(source, Path) and is_dataset(source):
+        if store is None and given:
+            raise UsageError(f"--{next(iter(given))} says how pixels are stored: also say --store")
+        if store is None or not (source / MANIFEST).exists():
+            return None
+        stores = (field.store for field in Manifest.load(source).fields)
+        if was := next((found for found in stores if found is not None), None):
+            given = {"mode": was.mode, "orientation": was.orientation} | given
+    return StoreOptions(**given) if store is None else StoreOptions(store, **given)
+
+
 def describe_report(report: PackReport, seconds: float) -> str:
-    """What a run of `pack` or `convert` has done, for people."""
+    """What a run of `pack` has done, for people."""
     if report.part is not None and not report.complete_before:
         return describe_part(report, seconds)
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +16,54 @@ import numpy.typing as npt
 from packtrain._codec.values import parse_npy
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, UsageError
-from packtrain._core.manifest import INDEX, MANIFEST
+from packtrain._core.manifest import CACHE, INDEX, MANIFEST, PLAN
 from packtrain._core.opening import read_regular
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._storage.remote.urls import Url
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
 from .listing import Encoded, ListedSample, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
-from .options import Columns
+from .options import Columns, PackOptions
 from .rejects import read_rejects
+
+_OF_LISTS: Final = ("columns", "labels", "label_names", "classes", "root", "allow_empty")
+"""Options that say what a dataset itself says."""
+
+
+def is_dataset(source: Path | Url) -> bool:
+    """True for a folder that holds a dataset, finished or not."""
+    if isinstance(source, Url) or not source.is_dir():
+        return False
+    # A folder of images may hold the manifest of another program.
+    return any((source / name).exists() for name in (PLAN, CACHE)) or (
+        (source / MANIFEST).exists() and (source / INDEX).is_dir()
+    )
+
+
+@contextmanager
+def dataset_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tuple[DatasetRows, PackOptions]]:
+    """Gives the rows of a dataset to be packed once more in `out`, and the options with the container that it is for.
+
+    Raises:
+        UsageError: `out` lies in the dataset, or the options do not fit it.
+        DatasetError: It is no sound dataset.
+    """
+    inside, around = Path(os.path.realpath(out)), Path(os.path.realpath(source))
+    if inside == around or around in inside.parents:
+        raise UsageError(f"{out} is the dataset that is to be packed, or inside it: choose another folder")
+    usual = PackOptions()
+    for name in _OF_LISTS:
+        if getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"{source} is a dataset, which says what its rows are: leave out `{name}`")
+    with RecordStore(source, io="pread") as store:
+        yield DatasetRows(store, options.store), replace(options, format=options.format or store.manifest.format)
 
 
 class DatasetRows:

@@ -129,8 +129,8 @@ class PackOptions:
     ``LabelSpec("float", 4)``, ``labels="class"`` for `label_names`, a text for a path, and ``shard_bytes="64MiB"``.
 
     Attributes:
-        format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``.
-        store: How pixels are stored.
+        format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``. None: that of a dataset; tar for all else.
+        store: How pixels are stored. None: as a dataset has them; crop-ready for all else.
         labels: Type of the labels that follow the path on each line.
         label_names: True if the label on each line is the name of its class. Classes are numbered in the order of
             `classes`, or else in sorted order; so `labels` stays int.
@@ -147,8 +147,8 @@ class PackOptions:
         allow_empty: True if an image folder may have class folders without images, which are classes all the same.
     """
 
-    format: str = "tar"
-    store: StoreOptions = field(default_factory=StoreOptions)
+    format: str | None = None
+    store: StoreOptions | None = None
     labels: LabelSpec = field(default_factory=LabelSpec)
     label_names: bool = field(default=False, kw_only=True)
     columns: Columns | None = field(default=None, kw_only=True)
@@ -160,8 +160,10 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         self._take_texts()
-        choice("format", self.format, FORMATS)
-        instance("store", self.store, StoreOptions, *STORE_MODES)
+        if self.format is not None:
+            choice("format", self.format, FORMATS)
+        if self.store is not None:
+            _require_used(instance("store", self.store, StoreOptions, *STORE_MODES))
         instance("labels", self.labels, LabelSpec, *_LABELS)
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
@@ -173,7 +175,6 @@ class PackOptions:
             flag(name, getattr(self, name))
         if (self.label_names or self.classes is not None) and str(self.labels) != "int":
             raise UsageError(f"`classes` needs `labels` int, not {self.labels}")
-        _require_used(self.store)
 
     def _fit_labels(self, columns: Columns) -> None:
         """Brings labels and the column of labels together."""

@@ -16,6 +16,7 @@ import numpy as np
 from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.opening import open_regular
+from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.paths import local_path, without_credentials
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
@@ -54,9 +55,9 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
     columns = options.columns
     return Plan(
         name=images.name,
-        format=options.format,
+        format=options.format or FORMATS[0],
         fields=fields,
-        labels=options.labels,
+        labels=images.labels,
         classes=images.classes,
         columns=None if columns is None else tuple(_planned(columns)),
         list_sha256=images.sha256,
@@ -64,7 +65,7 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
         entries=len(images),
         seed=options.seed,
         shard_bytes=options.shard_bytes or (there.shard_bytes if there is not None else 0),
-        encoder=images.source.encoder(Schema(fields, options.labels, images.classes)),
+        encoder=images.source.encoder(Schema(fields, images.labels, images.classes)),
         written_by=f"packtrain {metadata.version('packtrain')}",
         shards=(),
     )
@@ -151,9 +152,9 @@ def settled_fields(images: Listing, options: PackOptions, before: Sequence[Field
         return images.fields
     columns = options.columns
     if columns is None:
-        return (image_field(options.store),)
+        return (image_field(options.store or StoreOptions()),)
     known = {(field.name, field.kind): field for field in before}
-    fields = [image_field(options.store)] if columns.image is not None else []
+    fields = [image_field(options.store or StoreOptions())] if columns.image is not None else []
     for number, column in enumerate(columns.fields):
         fields.append(_settled(column, number, images, options, known.get((column.name, column.kind))))
     return tuple(fields)
@@ -165,7 +166,7 @@ def _settled(column: FieldColumn, number: int, images: Listing, options: PackOpt
         dtype, shape = dtype or before.dtype, before.shape if shape is None else shape
     match column.kind:
         case "image":
-            return Field(column.name, "image", column.optional, store=options.store)
+            return Field(column.name, "image", column.optional, store=options.store or StoreOptions())
         case "mask":
             dtype = dtype or _mask_dtype(column, number, images)
             classes = None if column.classes is None else read_class_names(local_path(column.classes))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from packtrain._storage.location import absolute
 from packtrain._storage.remote.urls import Url, place_of
 
+from .dataset_rows import DatasetRows, dataset_rows, is_dataset
 from .engine import Engine
 from .fetching import fetched_list
 from .listing import Listing
@@ -53,7 +55,10 @@ def pack(
     on_progress: Callable[[PackProgress], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> PackReport:
-    """Packs a list of images, or an image folder, into a dataset.
+    """Packs a list of images, an image folder, or another dataset, into a dataset.
+
+    The rows of a dataset keep their lines, paths, labels and classes; its container and how it stores pixels stay as
+    well, unless the options say otherwise. What is to be stored as it is, is copied; all else is decoded.
 
     If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
 
@@ -62,9 +67,9 @@ def pack(
     how far all of them are, and `packtrain.merge` makes the dataset when all shards are there.
 
     Args:
-        source: The list (``path label`` on each line, or columns as in CSV files), or a folder with one folder of
-            images per class. A list may be an address in an object store, such as ``"s3://bucket/train.txt"``, and may
-            name images there.
+        source: The list (``path label`` on each line, or columns as in CSV files), a folder with one folder of images
+            per class, or a folder with a dataset, packed or indexed. A list may be an address in an object store, such
+            as ``"s3://bucket/train.txt"``, and may name images there.
         out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
             image folder, it is left out of what is packed. It may be an address in an object store, to which each shard
             goes as soon as it is finished, and the manifest last.
@@ -74,7 +79,7 @@ def pack(
             script needs the usual ``if __name__ == "__main__"``. With an engine, how many shards are packed at the same
             time at most; by default as many as the engine can.
         max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
-            percentage above zero allows at least one.
+            percentage above zero allows at least one. The rejects of a dataset that is packed do not count.
         retry_rejects: True to pack shards that have refused lines again, which a part cannot do. Where there are no
             locks, as in an object store, nobody may merge meanwhile.
         spool: Folder of this machine for shards that are on their way to an object store, one per worker; None for the
@@ -93,6 +98,7 @@ def pack(
     Raises:
         ListError: The list is unusable.
         UsageError: An argument has the wrong type or is out of range, or the options do not fit the list.
+        DatasetError: The dataset that is to be packed is not sound; the message names record and shard.
         RemoteError: An object store cannot be reached, or does not answer as it should.
         OutputConflict: `out` holds something else, or another packer is working there; or a part is asked for of a
             finished dataset that has lost shards.
@@ -118,9 +124,35 @@ def pack(
     target, listed = place_of("out", out), place_of("source", source)
     if engine is not None:
         target, listed, options = _seen_from_elsewhere(target, listed, options)
-    with output_at(target, spool) as output, fetched_list(listed) as (path, start):
+    with output_at(target, spool) as output:
         with file_errors(output.folder):
             require_usable(output.folder)
+        with _listing(listed, output, options, on_warning) as (images, options):
+            # A dataset that is packed once more has been allowed its rejects before.
+            before = len(images.rejects) if isinstance(images, DatasetRows) else 0
+            return pack_listing(
+                images,
+                output,
+                options,
+                workers,
+                before + reject_limit(max_rejects, images.lines - before),
+                retry_rejects=retry_rejects,
+                engine=engine,
+                part=part,
+                on_progress=on_progress,
+            )
+
+
+@contextmanager
+def _listing(
+    source: Path | Url, output: Output, options: PackOptions, on_warning: Callable[[str], None] | None
+) -> Iterator[tuple[Listing, PackOptions]]:
+    """Gives what is to be packed, whatever it is."""
+    if isinstance(source, Path) and is_dataset(source):
+        with dataset_rows(source, output.folder, options) as found:
+            yield found
+        return
+    with fetched_list(source) as (path, start):
         images = read_list(
             path,
             options.labels,
@@ -131,21 +163,10 @@ def pack(
             leave_out=output.folder,
             allow_empty=options.allow_empty,
         )
-        limit = reject_limit(max_rejects, images.lines)
         folders = images.classes if options.classes is None and path.is_dir() else None
-        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(target))):
+        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(output.address))):
             on_warning(doubt)
-        return pack_listing(
-            images,
-            output,
-            options,
-            workers,
-            limit,
-            retry_rejects=retry_rejects,
-            engine=engine,
-            part=part,
-            on_progress=on_progress,
-        )
+        yield images, options
 
 
 def _part_of(part: Part | str | None, engine: Engine | None) -> Part | None:

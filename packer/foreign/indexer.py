@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from packtrain._core.arguments import checks_names, flag, function, whole
+from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
@@ -45,6 +45,7 @@ from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
 from .shard_files import State, WithObjects, states, unreadable
 from .sources import find_places
 from .tables import Before, Rows
+from .unpacking import unpacked_shards
 
 _SHOWN: Final = 5
 
@@ -121,6 +122,7 @@ def index_shards(
     mode: str = "RGB",
     update: bool = False,
     base: str | os.PathLike[str] | None = None,
+    unpack: str | os.PathLike[str] | None = None,
     workers: int = 1,
     max_rejects: str | int = "0.1%",
     on_progress: Callable[[IndexProgress], None] | None = None,
@@ -145,6 +147,9 @@ def index_shards(
             their time of change is another: then their bytes are compared. What the extensions mean stays as it is.
         base: With `update`, the folder or the address that all shards of the dataset were moved to. None if they are
             where they were.
+        unpack: Folder into which compressed shards (gzip, bzip2, xz and, with the package zstandard, zstd) are
+            decompressed before they are indexed there. None: they are refused, as their records cannot be read in
+            place.
         workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
             ``if __name__ == "__main__"``.
         max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
@@ -174,6 +179,8 @@ def index_shards(
     with closing(object_store()) as objects:
         run = _Run(workers, max_rejects, on_progress, objects)
         places = find_places(sources, objects) if sources or not update else []
+        if unpack is not None:
+            places = unpacked_shards(places, path_of("unpack", unpack), workers=workers)
         if update:
             return _update(run, places, out, rules, base)
         if isinstance(out, Path):

@@ -151,8 +151,8 @@ def check_ends(place: Location, objects: Objects) -> str | None:
     except (OSError, NotThere) as error:
         return str(unreadable(place, error))
     if name := compression(start):
-        convert = "" if isinstance(place, Url) else "`packtrain convert` makes a dataset of it, or "
-        return f"{place} is compressed with {name}, so its records cannot be read in place: {convert}decompress it"
+        unpack = "" if isinstance(place, Url) else "let `--unpack DIR` do so, or "
+        return f"{place} is compressed with {name}, so its records cannot be read in place: {unpack}decompress it"
     if not size:
         return f"{place} is an empty file, not a tar archive"
     if end.strip(b"\0") or len(end) < 2 * BLOCK:

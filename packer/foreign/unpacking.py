@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import importlib
 import lzma
 import os
@@ -18,6 +19,8 @@ from packtrain._core.errors import MissingDependency, PackError, ShardFailed, Us
 from packtrain._core.files import MiB, file_errors, make_folder, remove_temporaries, write_file
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reason
+from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import Url
 
 from ..engine import run_tasks
 from .headers import BLOCK, BadArchive, check_sum, compression
@@ -47,14 +50,15 @@ class _Unpacking:
         return f"decompressing {self.shard}"
 
 
-def unpacked_shards(shards: Sequence[Path], folder: Path, *, workers: int) -> list[Path]:
+def unpacked_shards(shards: Sequence[Location], folder: Path, *, workers: int) -> list[Location]:
     """Decompresses those of the shards that are compressed.
 
     A shard that was decompressed before, and has not changed since, is left as it is.
 
     Args:
-        shards: The shards.
-        folder: Where the decompressed ones go, each with the name and the time of the compressed one.
+        shards: The shards; those that lie in an object store stay as they are.
+        folder: Where the decompressed ones go, each with the name and the time of the compressed one, below a folder
+            that is named by what the path of that one is.
         workers: Number of worker processes.
 
     Returns:
@@ -66,18 +70,20 @@ def unpacked_shards(shards: Sequence[Path], folder: Path, *, workers: int) -> li
         MissingDependency: A package that is needed is not installed.
         NoSpace: The file system is full.
     """
-    paths, tasks = [], []
-    for number, shard in enumerate(shards):
-        if _compression(shard) is None:
-            paths.append(shard)
+    folder = Path(os.path.abspath(folder))
+    places, tasks = list[Location](), []
+    for shard in shards:
+        if isinstance(shard, Url) or _compression(shard) is None:
+            places.append(shard)
             continue
-        target = folder / f"{number:06d}" / f"{_SUFFIX.sub('', shard.name)}.tar"
-        paths.append(target)
+        of = hashlib.sha256(os.fsencode(os.path.realpath(shard))).hexdigest()[:8]
+        target = folder / of / f"{_SUFFIX.sub('', shard.name)}.tar"
+        places.append(target)
         if not _is_there(target, shard):
             tasks.append(_Unpacking(shard, target))
     for _ in run_tasks(_unpack, tasks, workers=min(workers, len(tasks)), on_progress=lambda _: None):
         pass
-    return paths
+    return places
 
 
 def _unpack(task: _Unpacking, report: Callable[[None], None]) -> None:
@@ -118,7 +124,7 @@ def _bounded(content: Any, shard: Path, size: int) -> Iterator[bytes]:
         if total > most:
             raise PackError(
                 f"{shard} has {size} bytes, and decompressed more than {most}, as no archive of samples has: leave it "
-                "out. If you know that it is sound, decompress it yourself and convert what comes of it"
+                "out. If you know that it is sound, decompress it yourself and index what comes of it"
             )
         yield piece
 

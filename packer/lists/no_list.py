@@ -23,6 +23,7 @@ _PICKLES: Final = (b"\2", b"\3", b"\4", b"\5")
 _UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
 _PARQUET: Final = b"PAR1"
+_UNPACK: Final = "index --unpack DIR"
 _SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MOST_NULS: Final = 8
@@ -49,13 +50,11 @@ def refuse_other_file(source: Path, head: bytes) -> None:
 
 
 def refuse_other_folder(folder: Path) -> None:
-    """Refuses a folder that holds shards or a dataset, and not images.
+    """Refuses a folder that holds shards, and not images.
 
     Raises:
         ListError: It does; the message says what to type.
     """
-    if (folder / PLAN).exists():
-        raise ListError(f"{folder} is a dataset already, not a folder of images: {_typed('convert', folder)}")
     try:
         with os.scandir(os.fspath(folder)) as found:
             entries = [(entry.name.lower(), entry.is_dir()) for entry in found]
@@ -64,22 +63,23 @@ def refuse_other_folder(folder: Path) -> None:
         return
     tars = [name for name, is_folder in entries if name.endswith(_TARS) and not is_folder]
     if tars and not any(is_folder or name.endswith(_SUFFIXES) for name, is_folder in entries):
-        command = "index" if all(name.endswith(".tar") for name in tars) else "convert"
-        raise ListError(f"{folder} is a folder of tar archives, not of images: {_typed(command, folder)}")
+        plain = all(name.endswith(".tar") for name in tars)
+        instead = _typed("index" if plain else _UNPACK, folder)
+        raise ListError(f"{folder} is a folder of tar archives, not of images: {instead}")
 
 
 def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     """Names what a file is that is no list, and what to do with it; None for a list."""
     of_dataset = (source.parent / PLAN).exists()
     if of_dataset and source.name in (MANIFEST, PLAN):
-        return "a part of a packed dataset", _typed("convert", source.parent)
+        return "a part of a packed dataset", _typed("pack", source.parent)
     if (packed := compression(head)) is not None:
         return _compressed(source, head, packed)
     if _is_tar(head):
-        return "a tar archive", _typed("convert", source.parent) if of_dataset else _typed("index", source)
+        return "a tar archive", _typed("pack", source.parent) if of_dataset else _typed("index", source)
     if head.startswith(_IMAGES) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
         return "an image", "give a file with one `path label` per line, or a folder with one folder of images per class"
-    shard = _typed("convert", source.parent) if of_dataset else _EXPORT
+    shard = _typed("pack", source.parent) if of_dataset else _EXPORT
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return "an HDF5 file", shard
     if head[16:20] == _LMDB:
@@ -99,7 +99,7 @@ def _compressed(source: Path, head: bytes, packed: str) -> tuple[str, str]:
     if packed == "zip":
         return "a ZIP archive", "unpack it with `unzip`, and give the folder, or a list of the files in it"
     if source.name.lower().endswith(_TARS):
-        return f"a tar archive compressed with {packed}", _typed("convert", source)
+        return f"a tar archive compressed with {packed}", _typed(_UNPACK, source)
     return f"compressed with {packed}", "decompress it first"
 
 

@@ -44,7 +44,6 @@ FREE = [
 BEFORE: dict[tuple[str, ...], str] = {
     ("pack",): "{list} {out}",
     ("index",): "{tars} {out}",
-    ("convert",): "{set} {out}",
     ("stage",): "{set} --to {out}",
     ("fill",): "helpers.fillers:few {out} --budget 4MiB",
     ("tune",): "{set}",
@@ -67,11 +66,7 @@ WRONG = {
 }
 OTHERS = {
     ("index", "--mask"): "--mask seg",
-    ("convert", "--mask"): "--mask seg",
-    ("convert", "--field"): "--field seg",
-    ("convert", "--label"): "--label :",
     ("index", "--label"): "--label :",
-    ("convert", "--resize"): "--store raw --resize 8",
 }
 COLUMNS = ("--image", "--label")
 """Only the list says whether there is such a column."""
@@ -122,8 +117,6 @@ def test_an_error_about_an_option_names_it(
         (tmp_path / "0.jpg").write_bytes(encoded(picture(1)))
         (tmp_path / "list.txt").write_text("0.jpg 0\n")
         pack(tmp_path / "list.txt", tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
-    if words == ("convert",) and option in ("--field", "--mask", "--label"):
-        (tmp_path / "set" / "manifest.json").unlink()
     wrong = OTHERS.get((words[0], option)) or WRONG.get(option, f"{option} ?")
     done = run(*words, *(word.format(**places) for word in f"{BEFORE[words]} {wrong}".split()))
     assert done.code == 2

@@ -85,12 +85,12 @@ def packings() -> dict[str, list[str]]:
 def conversions() -> dict[str, list[str]]:
     """The same for what is made of these datasets."""
     return {
-        f"converted-{name}-{format}": ["convert", str(WORK / name), "--format", format, "--shard-size", "12KiB"]
+        f"converted-{name}-{format}": ["pack", str(WORK / name), "--format", format, "--shard-size", "12KiB"]
         for name in ("tar-crop-ready-fields", "indexed-fields")
         for format in FORMATS
     } | {
         "converted-raw": [
-            *("convert", str(WORK / "hdf5-verbatim-fields"), "--store", "raw", "--resize", "16x16"),
+            *("pack", str(WORK / "hdf5-verbatim-fields"), "--store", "raw", "--resize", "16x16"),
             *("--shard-size", "12KiB"),
         ]
     }

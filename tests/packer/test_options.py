@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from packtrain import ConvertOptions, PackOptions, pack, verify
+from packtrain import PackOptions, pack, verify
 from packtrain._cli import pack_cmd
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import (
@@ -175,7 +175,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"shard_bytes": 0}, "shard_bytes=0: expected a whole number from 1 to"),
         ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"`classes` needs `labels` int, not int\*2"),
         ({"classes": "c", "labels": "none"}, "`classes` needs `labels` int, not none"),
-        ({"format": None}, "format=None: expected one of tar, hdf5, lmdb"),
+        ({"format": 7}, "format=7: expected one of tar, hdf5, lmdb"),
         ({"store": "jepg"}, "store='jepg': expected one of .* did you mean 'jpeg'?"),
         ({"store": 7}, "store=7: expected a StoreOptions"),
         ({"labels": "int*K"}, r"labels='int\*K': expected a number for K, such as int\*4"),
@@ -202,7 +202,6 @@ def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, 
 LABELS = ("int", "int*K", "float", "float*K", "class", "none")
 CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
     PackOptions: {"format": FORMATS, "store": STORE_MODES, "labels": LABELS},
-    ConvertOptions: {"format": FORMATS, "store": STORE_MODES},
     FillOptions: {"format": FORMATS},
     StoreOptions: {"store": STORE_MODES, "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
     LabelSpec: {"kind": ("int", "float", "none")},

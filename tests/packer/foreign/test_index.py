@@ -25,7 +25,7 @@ from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
 from helpers.support import encoded, picture
 from PIL import Image
 
-from packtrain import convert, open_dataset, verify
+from packtrain import open_dataset, pack, verify
 from packtrain._core.errors import CorruptFile, DatasetError, OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import checksum_file
 from packtrain._core.index import IndexWriter
@@ -277,8 +277,8 @@ def test_json_without_a_single_meaning_is_refused_and_stays_readable_if_stored(
             open_dataset(out, fields=("json",))[1]
         (problem,) = verify(out, decode_images=True).problems
         assert re.search(message, problem.message)
-    assert convert(out, tmp_path / "converted", max_rejects=1).rejects == 1
-    assert re.search(f"json json: .*{message}", (tmp_path / "converted" / "rejects.jsonl").read_text())
+    assert pack(out, tmp_path / "again", max_rejects=1).rejects == 1
+    assert re.search(f"json json: .*{message}", (tmp_path / "again" / "rejects.jsonl").read_text())
 
 
 @pytest.mark.parametrize("why", BAD)
@@ -340,7 +340,7 @@ def test_shards_that_cannot_be_indexed_are_all_named_at_once(tmp_path: Path) -> 
     message = str(caught.value)
     assert "2 of 4 shards" in message
     assert f"{shards[0]} is cut off, or no tar archive: it ends at byte 9000" in message
-    assert "compressed with gzip" in message and "packtrain convert" in message
+    assert "compressed with gzip" in message and "`--unpack DIR`" in message
 
 
 def test_sources(tmp_path: Path) -> None:

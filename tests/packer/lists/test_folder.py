@@ -101,10 +101,6 @@ NO_CLASSES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda folder: None, r"has no class folders\. Name a folder like class/name\.jpg, or a list"),
     "loose images": (lambda folder: fill(folder, "a.jpg"), "no class folders.*class/name.jpg.*or .*--labels none"),
     "no images": (lambda folder: (folder / "cat").mkdir(), r"has no images in class folders \(class/name\.jpg\)"),
-    "a dataset": (
-        lambda folder: (folder / "plan.json").touch(),
-        "is a dataset already, not a folder of images: `packtrain convert .* OUT`",
-    ),
 }
 
 

@@ -54,7 +54,7 @@ OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "list.txt": (tar_of, r"is a tar archive, not a list: `packtrain index {} OUT`"),
     "a b.tar.gz": (
         lambda folder: gzip.compress(tar_of(folder)),
-        "with gzip, .*`packtrain convert '{}' OUT`",
+        "with gzip, .*`packtrain index --unpack DIR '{}' OUT`",
     ),
     "list.txt.bz2": (
         lambda _: bz2.compress(b"a.jpg 1\n"),
@@ -110,19 +110,19 @@ def test_so_is_what_comes_through_a_pipe(tmp_path: Path, content: Callable[[Path
     writer.join()
 
 
-def test_a_packed_dataset_and_its_files_are_converted(tmp_path: Path) -> None:
+def test_files_of_a_dataset_are_packed_with_it(tmp_path: Path) -> None:
     folder = packed(image_set(tmp_path / "images", 2), tmp_path / "packed", "hdf5")
-    for path in (folder / "manifest.json", folder / "plan.json", min(folder.glob("*.h5")), folder):
-        with pytest.raises(ListError, match=f"`packtrain convert {folder} OUT` packs it once more"):
+    for path in (folder / "manifest.json", folder / "plan.json", min(folder.glob("*.h5"))):
+        with pytest.raises(ListError, match=f"`packtrain pack {folder} OUT` packs it once more"):
             read_list(path, LabelSpec("int"))
 
 
-def test_a_folder_of_tars_is_indexed_or_converted(tmp_path: Path) -> None:
+def test_a_folder_of_tars_is_indexed(tmp_path: Path) -> None:
     tar = tar_of(tmp_path)
     with pytest.raises(ListError, match=f"folder of tar archives, not of images: `packtrain index {tmp_path} OUT`"):
         read_list(tmp_path, LabelSpec("int"))
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(tar))
-    with pytest.raises(ListError, match=f"`packtrain convert {tmp_path} OUT` makes a dataset of it"):
+    with pytest.raises(ListError, match=f"`packtrain index --unpack DIR {tmp_path} OUT` makes a dataset of it"):
         read_list(tmp_path, LabelSpec("int"))
 
 

@@ -465,9 +465,9 @@ def test_a_pickled_dataset_takes_its_lease_when_it_is_first_used(cache: TinyCach
 def test_a_cache_is_not_opened_as_a_dataset(cache: TinyCache) -> None:
     with pytest.raises(NotADataset, match=r"a growing cache, not a packed dataset.*packtrain.GrowingCache"):
         open_dataset(cache.root)
-    for command in (["info"], ["verify"], ["stage", "--to", "/dev/shm"], ["convert", "--format", "hdf5"]):
+    for command in (["info"], ["verify"], ["stage", "--to", "/dev/shm"], ["pack", "--format", "hdf5"]):
         arguments = [command[0], str(cache.root), *command[1:]]
-        if command[0] == "convert":
+        if command[0] == "pack":
             arguments.insert(2, str(cache.root.with_name("out")))
         done = subprocess.run([sys.executable, "-m", "packtrain", *arguments], capture_output=True, text=True)
         assert done.returncode != 0 and "is a growing cache" in done.stderr, (command, done.stdout, done.stderr)

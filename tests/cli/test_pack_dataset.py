@@ -1,4 +1,4 @@
-"""`packtrain convert`: options become what the library takes, and what is not said stays as it is."""
+"""`packtrain pack` of a dataset: what is not said stays as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.shards import write_shards
 from helpers.support import packed
 
 from packtrain._core.manifest import Manifest
@@ -16,38 +15,35 @@ from packtrain._core.options import StoreOptions
 
 @pytest.fixture(scope="module")
 def source(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grey dataset in LMDB."""
-    return packed(images, tmp_path_factory.mktemp("source") / "set", "lmdb", store=StoreOptions(mode="L"))
+    """A grey and upright dataset in LMDB."""
+    return packed(
+        images,
+        tmp_path_factory.mktemp("source") / "set",
+        "lmdb",
+        store=StoreOptions("raw", mode="L", orientation="apply"),
+    )
 
 
 Run = Callable[..., Any]
 
 
 def test_what_is_not_said_stays(run: Run, source: Path, tmp_path: Path) -> None:
-    outcome = run("convert", source, tmp_path / "same", "--workers", 1)
+    outcome = run("pack", source, tmp_path / "same", "--workers", 1)
     assert outcome.code == 0
     assert "12 records in 1 shard(s)" in outcome.out
     before, after = Manifest.load(source), Manifest.load(tmp_path / "same")
     assert (after.format, after.store, after.shards) == (before.format, before.store, before.shards)
-    outcome = run("convert", source, tmp_path / "jpeg", "--workers", 1, "--store", "jpeg", "--json")
+    outcome = run("pack", source, tmp_path / "jpeg", "--workers", 1, "--store", "jpeg", "--json")
     assert outcome.json["records"] == 12
-    assert Manifest.load(tmp_path / "jpeg").store == StoreOptions("jpeg", mode="L")
+    assert Manifest.load(tmp_path / "jpeg").store == StoreOptions("jpeg", mode="L", orientation="apply")
 
 
 def test_options(run: Run, source: Path, tmp_path: Path) -> None:
     arguments = ["--format", "tar", "--store", "jpeg", "--resize", "short=20", "--quality", 70, "--mode", "RGB"]
-    code = run("convert", source, tmp_path / "out", *arguments, "--shard-size", "4KiB", "--keep-order").code
+    code = run("pack", source, tmp_path / "out", *arguments, "--shard-size", "4KiB", "--keep-order").code
     manifest = Manifest.load(tmp_path / "out")
     assert (code, manifest.format, len(manifest.shards) > 1) == (0, "tar", True)
-    assert manifest.store == StoreOptions("jpeg", "short=20", 70)
-
-
-def test_tars(run: Run, tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", 2)
-    arguments = ["--field", "caption=txt", "--label", "none", "--workers", 1]
-    code = run("convert", tmp_path / "shards", tmp_path / "out", *arguments).code
-    manifest = Manifest.load(tmp_path / "out")
-    assert (code, manifest.schema.names, str(manifest.labels)) == (0, ("image", "cls", "caption"), "none")
+    assert manifest.store == StoreOptions("jpeg", "short=20", 70, orientation="apply")
 
 
 @pytest.mark.parametrize(
@@ -55,11 +51,12 @@ def test_tars(run: Run, tmp_path: Path) -> None:
     [
         (["--resize", "20x20"], "--resize says how pixels are stored: also say --store"),
         (["--seed", 1, "--keep-order"], "contradict"),
-        (["--label", "cls"], "is a dataset, whose fields are known"),
+        (["--text", "caption"], "is a dataset, which says what its rows are: leave out `columns`"),
+        (["--labels", "float"], "is a dataset, which says what its rows are: leave out `--labels`"),
     ],
 )
 def test_wrong_usage(run: Run, source: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
-    outcome = run("convert", source, tmp_path / "out", *arguments)
+    outcome = run("pack", source, tmp_path / "out", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
     assert not (tmp_path / "out").exists()

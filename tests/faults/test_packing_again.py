@@ -1,4 +1,4 @@
-"""A conversion may be killed at any moment, as a pack may: the same call then gives the very same bytes."""
+"""Packing a dataset may be killed at any moment, as packing a list may: the same call gives the very same bytes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from helpers.faults.harness import Action, FaultPoints, FaultServer
 from helpers.fields import COLUMNS, field_set
 from helpers.support import packed, tree
 
-from packtrain import ConvertOptions, convert
+from packtrain import PackOptions, pack
 from packtrain._core.options import StoreOptions
 
-CONVERT = f"""
-from packtrain import ConvertOptions, StoreOptions, convert
+PACK_AGAIN = f"""
+from packtrain import PackOptions, StoreOptions, pack
 from packtrain._core.errors import PacktrainError
 
 store = StoreOptions("raw", resize="8x8")
 try:
-    convert(args["source"], args["out"], ConvertOptions(args["format"], store, args["shard_bytes"]))
+    pack(args["source"], args["out"], PackOptions(args["format"], store, shard_bytes=args["shard_bytes"]))
 except PacktrainError as error:
     print(f"{{type(error).__name__}}: {{error}}")
     raise SystemExit({CLEAN_ERROR}) from error
@@ -61,19 +61,19 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     packer: FaultServer, source: Path, memory_path: Path, fault_points: FaultPoints, complete: bool, format_name: str
 ) -> None:
     before, model = tree(source), memory_path / "undisturbed"
-    outcome = packer.run(CONVERT, arguments(source, model, format_name), model)
+    outcome = packer.run(PACK_AGAIN, arguments(source, model, format_name), model)
     assert outcome.returncode == DONE, outcome.output
     expected = tree(model)
     assert len(list(model.glob("*-0*"))) > 1, sorted(expected)
-    options = ConvertOptions(format_name, StoreOptions("raw", resize="8x8"), SHARD_BYTES)
+    options = PackOptions(format_name, StoreOptions("raw", resize="8x8"), shard_bytes=SHARD_BYTES)
     # The writers are those of `pack`, which dies at each of their calls elsewhere.
     for case in fault_points(outcome.calls, Action.KILL)[:: 2 if complete else 5]:
         out = renewed(memory_path / "out")
-        died = packer.run(CONVERT, arguments(source, out, format_name), out, *case)
+        died = packer.run(PACK_AGAIN, arguments(source, out, format_name), out, *case)
         assert died.returncode == -signal.SIGKILL, case
         assert_sound_if_finished(out, case)
         finished = finished_shards(out)
-        report = convert(source, out, options)
+        report = pack(source, out, options)
         assert report.complete_before or report.resumed >= len(finished), case
         assert {name: written(out / name) for name in finished} == finished, case
         assert_same(out, expected, case)

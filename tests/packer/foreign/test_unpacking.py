@@ -1,0 +1,148 @@
+"""Laws of compressed shards: unpacked, they are indexed as if nobody had compressed them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.shards import write_shards, write_tar
+from helpers.support import encoded, picture, tree
+
+from packtrain import index_shards, verify
+from packtrain._core.manifest import Manifest
+from packtrain._packer.foreign import unpacking
+from packtrain.errors import MissingDependency, PackError
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """Shards of JPEG, label and caption."""
+    return write_shards(tmp_path / "shards", 3)
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    ".tar.gz": gzip.compress,
+    ".tgz": gzip.compress,
+    ".tar.bz2": bz2.compress,
+    ".tar.xz": lzma.compress,
+}
+
+
+def test_zstd_needs_a_package(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards[0].with_suffix(".tar.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingDependency, match="pip install zstandard"):
+        index_shards(shards[0].with_suffix(".tar.zst"), tmp_path / "out", unpack=tmp_path / "unpacked")
+
+
+def compress(shard: Path, suffix: str = ".tar.gz") -> Path:
+    """Puts a compressed shard of the same time in the place of a plain one."""
+    status = shard.stat()
+    packed = shard.with_name(shard.name.removesuffix(".tar") + suffix)
+    packed.write_bytes(COMPRESSIONS[suffix](shard.read_bytes()))
+    os.utime(packed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    shard.unlink()
+    return packed
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_compressed_tars_give_what_plain_ones_give(shards: list[Path], tmp_path: Path, suffix: str) -> None:
+    index_shards(shards[0].parent, tmp_path / "plain")
+    for shard in shards[:2]:
+        compress(shard, suffix)
+    index_shards(shards[0].parent, tmp_path / "out", unpack=tmp_path / "unpacked")
+    assert verify(tmp_path / "out").problems == ()
+    plain, out = Manifest.load(tmp_path / "plain"), Manifest.load(tmp_path / "out")
+    assert [shard.crc32c for shard in out.shards] == [shard.crc32c for shard in plain.shards]
+    for name, data in tree(tmp_path / "plain" / "index").items():
+        assert (tmp_path / "out" / "index" / name).read_bytes() == data, name
+
+
+def test_what_is_unpacked_stays_and_is_not_unpacked_again(shards: list[Path], tmp_path: Path) -> None:
+    packed = [compress(shard) for shard in shards]
+    index_shards(packed[:2], tmp_path / "out", unpack=tmp_path / "unpacked")
+    before = {path: path.stat().st_ino for path in (tmp_path / "unpacked").glob("*/*")}
+    assert len(before) == 2
+    # In another order, and with one more.
+    report = index_shards(packed[::-1], tmp_path / "out", update=True, unpack=tmp_path / "unpacked")
+    assert (report.indexed, report.shards) == (1, 3)
+    assert before.items() <= {path: path.stat().st_ino for path in (tmp_path / "unpacked").glob("*/*")}.items()
+    packed[0].write_bytes(gzip.compress(write_tar(tmp_path / "a.tar", [("a.bin", b"new")]).read_bytes()))
+    (changed,) = (path for path in before if path.name == "train-000000.tar")
+    assert index_shards(packed[:1], tmp_path / "new", unpack=tmp_path / "unpacked").records == 1
+    assert changed.stat().st_ino != before[changed]
+
+
+def test_shards_of_the_same_name_do_not_meet(shards: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    os.rename(shards[1], tmp_path / "other" / shards[0].name)
+    packed = [compress(shards[0]), compress(tmp_path / "other" / shards[0].name)]
+    for each in packed:
+        os.utime(each, ns=(0, 0))
+    for number, each in enumerate(packed):
+        index_shards(each, tmp_path / str(number), unpack=tmp_path / "unpacked")
+    assert [verify(tmp_path / str(number)).problems for number in range(2)] == [(), ()]
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_a_damaged_compressed_tar_is_named(shards: list[Path], tmp_path: Path, suffix: str, how: str) -> None:
+    data = bytearray(COMPRESSIONS[suffix](shards[1].read_bytes()))
+    if how == "cut":
+        del data[len(data) // 2 :]
+    else:
+        data[len(data) // 2] ^= 0xFF
+    damaged = shards[1].with_name(f"train{suffix}")
+    damaged.write_bytes(data)
+    with pytest.raises(PackError, match="damaged") as caught:
+        index_shards(damaged, tmp_path / "out", unpack=tmp_path / "unpacked")
+    assert str(damaged) in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_what_is_no_tar_is_not_unpacked(tmp_path: Path, suffix: str) -> None:
+    for number, content in enumerate((bytes(1 << 24), b"{}", b"x" * 5000)):
+        bomb = tmp_path / f"{number}{suffix}"
+        bomb.write_bytes(COMPRESSIONS[suffix](content))
+        with pytest.raises(PackError, match=rf"{bomb.name} holds no tar archive: decompressed, it begins with b'"):
+            index_shards(bomb, tmp_path / str(number), unpack=tmp_path / "unpacked")
+        assert sum(path.stat().st_size for path in tmp_path.rglob("unpacked/**/*") if path.is_file()) == 0
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_an_archive_without_members_is_one(tmp_path: Path, suffix: str) -> None:
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for name, data in (("a.jpg", encoded(picture(0, 8, 8))), ("a.cls", b"1")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    tarfile.open(tmp_path / "1.tar", "w").close()
+    for name in ("0", "1"):
+        tar = tmp_path / f"{name}.tar"
+        (tmp_path / f"{name}{suffix}").write_bytes(COMPRESSIONS[suffix](tar.read_bytes()))
+        tar.unlink()
+    assert index_shards(tmp_path, tmp_path / "out", unpack=tmp_path / "unpacked").records == 1
+
+
+@pytest.mark.parametrize("suffix", COMPRESSIONS)
+def test_a_tar_that_grows_beyond_measure_is_not_unpacked(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "_MOST_OF_SMALL", 4 << 20)
+    inside = write_tar(tmp_path / "a.tar", [("a.bin", bytes(8 << 20))]).read_bytes()
+    bomb = tmp_path / f"bomb{suffix}"
+    bomb.write_bytes(COMPRESSIONS[suffix](inside))
+    with pytest.raises(PackError, match=r"decompressed more than 4194304, as no archive of samples has: leave it out"):
+        index_shards(bomb, tmp_path / "out", unpack=tmp_path / "unpacked")
+    assert sum(path.stat().st_size for path in tmp_path.rglob("unpacked/**/*") if path.is_file()) == 0
+    monkeypatch.setattr(unpacking, "_MOST_OF_SMALL", 16 << 20)
+    assert index_shards(bomb, tmp_path / "out", unpack=tmp_path / "unpacked").records == 1
