@@ -166,7 +166,7 @@ class GrowingCache:
         """
         from packtrain._readers.dataset.cache_files import CacheFiles
         from packtrain._readers.dataset.growing import GrowingDataset, newest
-        from packtrain._readers.dataset.packed import PackedSamples
+        from packtrain._readers.dataset.samples import PackedSamples
 
         if timeout is not None:
             timeout = number("timeout", timeout, 0, 1e9, "seconds, at least 0")

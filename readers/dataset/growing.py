@@ -20,8 +20,8 @@ from packtrain._core.schema import Field
 
 from .cache_files import CacheFiles, Part
 from .image_dataset import ImageDataset
-from .packed import PackedSamples
 from .records import FieldRecords, counted
+from .samples import PackedSamples
 from .store import NO_LABEL, Label, Store
 
 _MOST_SECONDS: Final = 1e9

@@ -22,9 +22,8 @@ from packtrain._core.paths import is_url, local_path
 from packtrain._core.schema import IMAGE, PAIR, Schema
 
 from .combined import combined
-from .packed import PackedSamples
 from .rows import owned
-from .samples import Samples, TransformLike
+from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
 from .store import Label, RecordStore
 

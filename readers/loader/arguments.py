@@ -14,7 +14,7 @@ from packtrain._core.errors import UsageError
 
 from ..dataset.growing import GrowingDataset
 from ..dataset.image_dataset import ImageDataset, instead_of, is_remote, samples_of
-from ..dataset.packed import PackedSamples
+from ..dataset.samples import PackedSamples
 from .chunk_shuffled import ChunkShuffled
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder

@@ -25,7 +25,7 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import Job as Reader
 
 from ..dataset.image_dataset import caches_of, samples_of
-from ..dataset.packed import PackedSamples
+from ..dataset.samples import PackedSamples
 from ..dataset.store import RecordStore, Store
 from ..monitoring.stats import Meter
 from .chunk_shuffled import ChunkShuffled, Room

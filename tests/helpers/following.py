@@ -15,7 +15,7 @@ from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
-from packtrain._readers.dataset.packed import PackedSamples
+from packtrain._readers.dataset.samples import PackedSamples
 
 VALUES = 128
 SHARD = 64 << 10

@@ -38,7 +38,7 @@ from packtrain._growing.shard import GrowingShard
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._readers.dataset.packed import PackedSamples
+from packtrain._readers.dataset.samples import PackedSamples
 
 SCHEMA: Final = Schema(
     (

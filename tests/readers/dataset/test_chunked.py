@@ -17,7 +17,7 @@ from helpers.support import FORMATS, flip, image_set, packed
 from packtrain._core.errors import CorruptFile, CorruptRecord, RemoteError
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._readers.dataset.packed import PackedSamples
+from packtrain._readers.dataset.samples import PackedSamples
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.transforms.batched import Destination
 from packtrain._storage.streams import cutting

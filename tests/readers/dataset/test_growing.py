@@ -40,7 +40,7 @@ from packtrain._core.generations import (
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore, GrowingDataset, newest
-from packtrain._readers.dataset.packed import PackedSamples
+from packtrain._readers.dataset.samples import PackedSamples
 from packtrain.errors import (
     GenerationGone,
     NotADataset,

@@ -21,8 +21,7 @@ from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._readers.dataset.packed import PackedSamples
-from packtrain._readers.dataset.samples import Samples
+from packtrain._readers.dataset.samples import PackedSamples, Samples
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.transforms.batched import Destination
