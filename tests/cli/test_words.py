@@ -123,7 +123,7 @@ def test_an_error_about_an_option_names_it(
     assert option in done.err.partition("rror: ")[2]
 
 
-@pytest.mark.parametrize("words", ["pack {list} {out}", "convert {set} {out}"])
+@pytest.mark.parametrize("words", ["pack {list} {out}", "pack {set} {out}"])
 def test_a_size_out_of_range_is_called_as_it_is_typed(run: Run, images: Path, tmp_path: Path, words: str) -> None:
     pack(images, tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
     places = {"list": images, "out": tmp_path / "out", "set": tmp_path / "set"}
