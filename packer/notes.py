@@ -160,6 +160,8 @@ def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
             return _DAMAGED
     except OSError as error:
         return _unread(path, error)
+    except MemoryError:
+        raise
     except Exception:
         # A note that was not written by packtrain can make numpy and zipfile raise anything.
         return _DAMAGED
@@ -174,6 +176,8 @@ def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo
             facts = parse_json(NoteFacts, _member(archive, f"{_FACTS}.npy").tobytes())
     except OSError as error:
         return _unread(path, error)
+    except MemoryError:
+        raise
     except Exception:
         # As above.
         return _DAMAGED

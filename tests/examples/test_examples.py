@@ -321,7 +321,7 @@ def options_in(document: Path) -> set[str]:
 
 
 def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
-    assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command) | {"--field"}
+    assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command)
     assert options_in(ROOT / "docs/tuning.md") == options_of(tune_command)
     every = options_of(pack_command, verify_command, info_command, tune_command, stage_command, fill_command)
     assert {"--store"} <= options_in(README) <= every
