@@ -187,7 +187,7 @@ def main() -> None:
             found = alternate(cases, ROUNDS)
             figures[task] = {"ratio": ratio(found["this"], found["other"]), **found}
             print(f"{task:18} this / other {figures[task]['ratio']:.3f}", flush=True)
-    command = f"python -m benchmarks.versions {options.other}"
+    command = "python -m benchmarks.versions OTHER_PYTHON"
     save("versions", before, {"rounds": ROUNDS, "unit": "seconds, or bytes", "tasks": figures}, command=command)
 
 
