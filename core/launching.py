@@ -1,7 +1,9 @@
 """Starts interpreters of our own, and ends child processes with their parent.
 
 An interpreter that `launch` starts inherits a descriptor or two, nothing else: no thread, lock or memory of a process
-that may fork. It finds its modules where this process does, and gets its job over standard input. Three contracts:
+that may fork. It finds its modules where this process does, but in the current folder only if it imports the user's code:
+in a notebook and at Python's prompt that folder comes first, and anything may lie there. It gets its job over standard
+input. Three contracts:
 
 =================  ==========================================  =====================
 Process            Lives until                                 Imports the user's code
@@ -81,16 +83,24 @@ class Launched:
         job: What it is to do.
         stdout: Where its standard output goes; None: where that of this process goes.
         grace: Seconds after SIGTERM for which it may finish what it is doing; 0: it is killed at once.
+        users_code: As for `launch`.
     """
 
     def __init__(
-        self, main: str, channel: int, job: bytes = b"", *, stdout: int | None = None, grace: float = 0.0
+        self,
+        main: str,
+        channel: int,
+        job: bytes = b"",
+        *,
+        stdout: int | None = None,
+        grace: float = 0.0,
+        users_code: bool = False,
     ) -> None:
         self._owner: Final = os.getpid()
         self._grace = grace
         lifeline = Lifeline()
         with lifeline.child as end:
-            self._process = _popen(main, channel, end.fileno(), stdout=stdout)
+            self._process = _popen(main, channel, end.fileno(), stdout=stdout, users_code=users_code)
         self._end = weakref.finalize(self, _end, self._process, lifeline)
         _launched.add(self)
         try:
@@ -136,6 +146,7 @@ def launch(
     output: int | None = None,
     seconds: float | None = None,
     grace: float = 0.0,
+    users_code: bool = False,
 ) -> tuple[Launched | None, dict[str, Any]]:
     """Starts a process that says when it has begun, by way of `Answer`, or why it cannot.
 
@@ -146,6 +157,7 @@ def launch(
         output: Where the output of a detached process goes; None: where that of this process goes.
         seconds: How long to wait for its answer; None: for ever.
         grace: As for `Launched`.
+        users_code: True if it imports the user's code, which may lie in the current folder.
 
     Returns:
         The process, None if it is detached; and what it said.
@@ -159,11 +171,11 @@ def launch(
         try:
             if detached:
                 # The process in between, which ends at once.
-                process = _popen(main, theirs, stdout=output, stderr=output)
+                process = _popen(main, theirs, stdout=output, stderr=output, users_code=users_code)
                 _send(process, job)
                 process.wait()
             else:
-                launched = Launched(main, theirs, job, grace=grace)
+                launched = Launched(main, theirs, job, grace=grace, users_code=users_code)
         finally:
             os.close(theirs)
         try:
@@ -203,11 +215,14 @@ class Answer:
         return True
 
 
-def _popen(main: str, *ends: int, stdout: int | None, stderr: int | None = None) -> subprocess.Popen[bytes]:
+def _popen(
+    main: str, *ends: int, stdout: int | None, stderr: int | None = None, users_code: bool
+) -> subprocess.Popen[bytes]:
     """Starts an interpreter with a channel and, unless it is to be detached, its end of a lifeline."""
     detached = len(ends) == 1
     fork = "os.fork() and os._exit(0); " if detached else ""
-    path = [os.path.abspath(each) for each in sys.path]
+    # "" is the current folder.
+    path = [os.path.abspath(each) for each in sys.path if each or users_code]
     program = f"import os, sys; {fork}sys.path[:] = {path!r}; from {__name__} import _run; _run({main!r}, *{ends})"
     # Ctrl-C is for this process to act on. Until the other one ignores it, it must not get it.
     with postponed_ctrl_c():

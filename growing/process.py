@@ -229,7 +229,7 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
     if is_filled(root):
         raise _another(root)
     try:
-        launched, answer = launch(_MAIN, job, detached=outlive, grace=_GRACE)
+        launched, answer = launch(_MAIN, job, detached=outlive, grace=_GRACE, users_code=True)
     except NotBegun as error:
         raise FillError(f"the filler of {root} did not begin: {error}") from None
     if answer:

@@ -70,6 +70,33 @@ def test_it_ends_with_the_last_reference() -> None:
     assert not os.path.exists(f"/proc/{answer['pid']}")
 
 
+@pytest.mark.parametrize("detached", [False, True])
+def test_it_finds_modules_in_the_current_folder_only_if_it_imports_the_users_code(
+    detached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not the one of the standard library')")
+    (tmp_path / "users.py").write_text(
+        f"import os\nfrom {Answer.__module__} import Answer\n"
+        "def main(channel, job):\n    Answer(channel).give(found=__file__)\n"
+    )
+    # As at Python's prompt, in a notebook, and in the processes of pytest-xdist.
+    monkeypatch.setattr(sys, "path", ["", *(each for each in sys.path if each)])
+    monkeypatch.chdir(tmp_path)
+    with suppress(NotBegun):
+        _, answer = launch("users:main", b"", detached=detached)
+        pytest.fail(f"found {answer['found']}")
+    process, answer = launch(MAIN, b"{}", detached=detached)
+    if process is None:
+        os.kill(answer["pid"], signal.SIGKILL)
+    else:
+        process.close()
+    (tmp_path / "json.py").unlink()
+    process, answer = launch("users:main", b"", detached=detached, users_code=True)
+    if process is not None:
+        process.close()
+    assert answer["found"] == str(tmp_path / "users.py")
+
+
 def test_a_forked_process_leaves_it_alone(launched: Launched) -> None:
     child = os.fork()
     if not child:
