@@ -1,9 +1,9 @@
 """Starts interpreters of our own, and ends child processes with their parent.
 
 An interpreter that `launch` starts inherits a descriptor or two, nothing else: no thread, lock or memory of a process
-that may fork. It finds its modules where this process does, but in the current folder only if it imports the user's code:
-in a notebook and at Python's prompt that folder comes first, and anything may lie there. It gets its job over standard
-input. Three contracts:
+that may fork. It finds its modules where this process does, but in the current folder only if it imports the user's
+code: in a notebook and at Python's prompt that folder comes first, and anything may lie there. It gets its job over
+standard input. Three contracts:
 
 =================  ==========================================  =====================
 Process            Lives until                                 Imports the user's code
