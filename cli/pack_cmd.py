@@ -5,19 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
 from packtrain._core.printable import one_line
-from packtrain._core.sizes import duration, parse_bytes, size
+from packtrain._core.sizes import parse_bytes, size
 
 from .columns import column_options, columns_of
 from .output import print_json, progress, run, say, warn
@@ -29,13 +27,9 @@ if TYPE_CHECKING:
     from packtrain._packer.options import PackOptions
     from packtrain._packer.ray_engine import RayEngine
     from packtrain._packer.run import PackReport
-    from packtrain._packer.status import PackStatus
 
 _REMARKS: Final = 8
-_SHARDS: Final = 8
 _CLASSES: Final = 5
-_OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "task", "as_json", "max_rejects")}
-"""What may be given with a task other than packing."""
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -109,12 +103,9 @@ _OF_TASK: Final = {"status": ("words", "task", "as_json"), "merge": ("words", "t
     help="Decode every image before it is stored, not only suspects, and compare transcoded ones with their source.",
 )
 @click.option("--part", metavar="I/N|auto|auto/N", help="Pack part I of N, on one of several machines; auto: in Slurm.")
-@click.option("--status", "task", flag_value="status", help="Show how far all parts of OUT are, and end.")
-@click.option("--merge", "task", flag_value="merge", help="Make the dataset of the parts in OUT, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     words: tuple[Path | str, ...],
-    task: str | None,
     workers: int | None,
     max_rejects: str,
     retry_rejects: bool,
@@ -140,18 +131,9 @@ def command(
 
     LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
 
-    Several machines that share OUT can pack a part each at the same time, with --part. `packtrain pack --status OUT`
-    shows how far they are, and `packtrain pack --merge OUT` makes the dataset.
+    Several machines that share OUT can pack a part each at the same time, with --part. `packtrain status OUT` shows how
+    far they are, and `packtrain merge OUT` makes the dataset.
     """
-    if task is not None:
-        _require_alone(task)
-        (out,) = named(words, "OUT")
-        if task == "status":
-            _show_status(out, as_json=as_json)
-        else:
-            _merge(out, max_rejects, as_json=as_json)
-        return
-
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer.parts import Part
     from packtrain._packer.run import PackProgress
@@ -199,66 +181,6 @@ def _cluster(engine: str, address: str | None, log: bool) -> RayEngine | None:
     if address is not None or log:
         raise UsageError("--address and --ray-log are options of --engine ray")
     return None
-
-
-def _require_alone(task: str) -> None:
-    """Refuses options that mean nothing to a task."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        given = option.name and context.get_parameter_source(option.name) == ParameterSource.COMMANDLINE
-        if given and option.name not in _OF_TASK[task]:
-            raise UsageError(f"--{task} goes without {option.opts[0]}")
-
-
-def _merge(out: Path | str, max_rejects: str, *, as_json: bool) -> None:
-    from packtrain._packer.merge import merge
-
-    start = time.monotonic()
-    report = merge(out, max_rejects=max_rejects)
-    if as_json:
-        print_json(report)
-    else:
-        say(describe_report(report, time.monotonic() - start))
-
-
-def _show_status(out: Path | str, *, as_json: bool) -> None:
-    from packtrain._packer.status import pack_status
-
-    status = pack_status(out)
-    if as_json:
-        print_json(status)
-    else:
-        say("\n".join(describe_status(status)))
-
-
-def describe_status(status: PackStatus) -> Iterator[str]:
-    """How far a dataset is, line by line."""
-    out = shlex.quote(str(status.dataset))
-    if status.complete and status.missing:
-        yield f"{status.dataset}: was complete, but {len(status.missing):,} of {status.shards:,} shards are missing"
-        yield f"first: {status.missing[0]}; to pack them again, run the same pack command without --part"
-        return
-    if status.complete:
-        yield f"{status.dataset}: complete: all {status.shards:,} shards are packed and merged"
-        return
-    percent = f" ({100 * status.lines_done / status.lines:.0f} % of the lines)" if status.lines else ""
-    yield f"{status.dataset}: {status.done:,} of {status.shards:,} shards are packed{percent}"
-    for name, shards in (("under way", status.under_way), ("failed", status.failed), ("missing", status.missing)):
-        if shards:
-            yield f"{name}: {len(shards):,}"
-        yield from (f"  {one_line(str(shard))}" for shard in shards[:_SHARDS])
-        if len(shards) > _SHARDS:
-            yield f"  and {len(shards) - _SHARDS:,} more: see --json"
-    if status.rejects:
-        yield f"lines refused so far: {status.rejects:,}"
-    if status.seconds_left:
-        yield f"time left: about {duration(status.seconds_left)}, if as many shards are packed at the same time as now"
-    if status.done == status.shards:
-        yield f"to finish it: packtrain pack --merge {out}"
-    if status.array:
-        yield f"to pack what is failed or missing in Slurm: --array={status.array} with --part {status.part}"
-    if status.array_under_way:
-        yield f"if what is under way has died: --array={status.array_under_way} with --part {status.part}"
 
 
 def _options(
@@ -317,7 +239,7 @@ def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions
 
 
 def describe_report(report: PackReport, seconds: float) -> str:
-    """What a run of `pack` has done, for people."""
+    """Describe a run of `pack` or `merge` for people."""
     if report.part is not None and not report.complete_before:
         return describe_part(report, seconds)
     what = f"{report.records:,} records in {report.packed + report.resumed} shard(s), {size(report.bytes)}"
@@ -338,7 +260,7 @@ def describe_report(report: PackReport, seconds: float) -> str:
 
 
 def describe_part(report: PackReport, seconds: float) -> str:
-    """What a run of `pack --part` has done, for people."""
+    """Describe a run of `pack --part` for people."""
     out = shlex.quote(str(report.dataset))
     again = f", {report.resumed} from before" if report.resumed else ""
     text = (
@@ -348,9 +270,9 @@ def describe_part(report: PackReport, seconds: float) -> str:
     if report.rejects:
         text += f"\n{report.rejects} line(s) refused so far, which the merge will list"
     if report.missing:
-        text += f"\n{report.missing} shard(s) of all parts are still missing: packtrain pack --status {out}"
+        text += f"\n{report.missing} shard(s) of all parts are still missing: packtrain status {out}"
     else:
-        text += f"\nall shards of all parts are packed: packtrain pack --merge {out}"
+        text += f"\nall shards of all parts are packed: packtrain merge {out}"
     return text + _remarks(report)
 
 

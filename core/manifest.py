@@ -366,12 +366,12 @@ def _why_no_dataset(folder: Path) -> str:
     if holds(folder, CACHE):
         return (
             f"{folder} is a growing cache, not a packed dataset: read it with packtrain.GrowingCache(path).dataset(). "
-            f"`packtrain fill --status {shlex.quote(os.fspath(folder))}` tells how far it is"
+            f"`packtrain status {shlex.quote(os.fspath(folder))}` tells how far it is"
         )
     if holds(folder, PLAN):
         return (
             f"{folder} has no {MANIFEST}: packing did not finish. Run the same pack command again; if it is packed in "
-            f"parts (--part), `packtrain pack --status {shlex.quote(os.fspath(folder))}` says what is left to do"
+            f"parts (--part), `packtrain status {shlex.quote(os.fspath(folder))}` says what is left to do"
         )
     return f"{folder} has no {MANIFEST}: not a dataset"
 

@@ -258,7 +258,7 @@ def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reorde
         raise PackError(
             f"{len(wrong)} of {len(plan.shards)} shards are missing from {output.address}: "
             f"{'; '.join(wrong[:_NAMED])}{more}. Run the same pack command again, which packs what is missing; "
-            f"if it is packed in parts (--part), `packtrain pack --status {shlex.quote(str(output.address))}` says "
+            f"if it is packed in parts (--part), `packtrain status {shlex.quote(str(output.address))}` says "
             "which are left"
         )
     if others:

@@ -11,7 +11,7 @@ from typing import Final
 
 from packtrain._core.arguments import checks_names
 from packtrain._core.files import file_errors
-from packtrain._core.manifest import MANIFEST
+from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.processes import ProcessName
 from packtrain._storage.remote.urls import Url, place_of
 
@@ -141,10 +141,32 @@ def status_of(output: Output) -> PackStatus:
     folder = output.folder
     with file_errors(folder, verb="read"):
         output.prepare()
+        if (folder / MANIFEST).exists() and (manifest := Manifest.load(folder)).base is not None:
+            return _indexed(output, manifest)
         plan = plan_in(output)
         if (folder / MANIFEST).exists():
             return _complete(output, plan)
         return _incomplete(output, plan)
+
+
+def _indexed(output: Output, manifest: Manifest) -> PackStatus:
+    """Return the status of an indexed dataset, whose shards nobody packs."""
+    return PackStatus(
+        dataset=output.address,
+        complete=True,
+        shards=len(manifest.shards),
+        done=len(manifest.shards),
+        under_way=(),
+        failed=(),
+        missing=(),
+        lines=manifest.lines,
+        lines_done=manifest.lines,
+        rejects=manifest.rejects,
+        seconds_left=0.0,
+        part="",
+        array="",
+        array_under_way="",
+    )
 
 
 def _complete(output: Output, plan: Plan) -> PackStatus:

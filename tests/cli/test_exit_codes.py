@@ -15,12 +15,12 @@ from .conftest import Run
 FILL = "fill helpers.fillers:{} {{new}} --budget 4MiB --shard-size 128KiB"
 CODES = {
     "pack {list} {new}": 0,
-    "pack --status {set}": 0,
+    "status {set}": 0,
     "pack {missing} {new}": 1,
     "pack {damaged} {new}": 1,
     "pack {list} {strange}": 1,
-    "pack --status {missing}": 1,
-    "pack --merge {missing}": 1,
+    "status {missing}": 1,
+    "merge {missing}": 1,
     "pack {list}": 2,
     "pack {list} {new} --resize big": 2,
     "pack {list} {new} --image path": 2,
@@ -60,7 +60,6 @@ CODES = {
     FILL.format("few").replace("{new}", "{strange}"): 1,
     FILL.format("no_such_function"): 2,
     FILL.format("few").replace("4MiB", "1"): 2,
-    "fill --status {missing}": 1,
     "fill --slices {missing} --shape 4 {new} --budget 4MiB": 1,
     "fill --slices {list} --shape 4 {new} --budget 4MiB": 2,
     "tune {missing}": 1,

@@ -419,9 +419,9 @@ class TestParts:
         outcome = run("pack", images, out, *options, "--part", "2/3")
         assert (outcome.code, outcome.err) == (0, "")
         assert f"{out}: part 2/3: 2 shard(s) packed in " in outcome.out
-        assert f"4 shard(s) of all parts are still missing: packtrain pack --status {out}" in outcome.out
+        assert f"4 shard(s) of all parts are still missing: packtrain status {out}" in outcome.out
 
-        outcome = run("pack", "--status", out)
+        outcome = run("status", out)
         assert (outcome.code, outcome.err) == (0, "")
         assert outcome.out.splitlines() == [
             f"{out}: 2 of 6 shards are packed (33 % of the lines)",
@@ -429,28 +429,28 @@ class TestParts:
             *(f"  train-{number:06d}.tar" for number in (0, 2, 3, 5)),
             "to pack what is failed or missing in Slurm: --array=1,3,4,6 with --part auto/6",
         ]
-        outcome = run("pack", "--merge", out)
+        outcome = run("merge", out)
         assert (outcome.code, outcome.out) == (1, "")
         assert "4 of 6 shards are missing" in outcome.err
 
         for part in ("1/2", "2/2"):
             outcome = run("pack", images, out, *options, "--part", part)
-        assert f"all shards of all parts are packed: packtrain pack --merge {out}" in outcome.out
-        assert f"to finish it: packtrain pack --merge {out}" in run("pack", "--status", out).out
-        assert f"{out}: 12 records in 6 shard(s), " in run("pack", "--merge", out).out
+        assert f"all shards of all parts are packed: packtrain merge {out}" in outcome.out
+        assert f"to finish it: packtrain merge {out}" in run("status", out).out
+        assert f"{out}: 12 records in 6 shard(s), " in run("merge", out).out
         assert tree(out) == tree(tmp_path / "local")
-        assert "already complete" in run("pack", "--merge", out).out
-        assert run("pack", "--status", out).out == f"{out}: complete: all 6 shards are packed and merged\n"
+        assert "already complete" in run("merge", out).out
+        assert run("status", out).out == f"{out}: complete: all 6 shards are done\n"
 
     def test_json(self, run: Run, images: Path, options: list[object], tmp_path: Path) -> None:
         report = run("pack", images, tmp_path / "out", *options, "--part", "1/2", "--json").json
         assert (report["part"], report["packed"], report["missing"], report["records"]) == ("1/2", 3, 3, 6)
-        status = run("pack", "--status", tmp_path / "out", "--json").json
+        status = run("status", tmp_path / "out", "--json").json
         assert status["missing"] == [f"train-{number:06d}.tar" for number in (1, 3, 5)]
         assert (status["done"], status["array"], status["part"]) == (3, "2-6:2", "auto/6")
         run("pack", images, tmp_path / "out", *options, "--part", "2/2")
-        assert run("pack", "--merge", tmp_path / "out", "--json").json["records"] == 12
-        error = run("pack", "--merge", tmp_path / "nothing", "--json").json
+        assert run("merge", tmp_path / "out", "--json").json["records"] == 12
+        error = run("merge", tmp_path / "nothing", "--json").json
         assert error["error"] == "OutputConflict"
 
     def test_in_an_array_it_says_what_it_has_read(
@@ -469,15 +469,11 @@ class TestParts:
         [
             (["LIST", "OUT", "--part", "0/4"], "part 0/4: parts are counted from 1"),
             (["LIST", "OUT", "--part", "5"], "part='5': expected I/N"),
-            (["--status"], "expected OUT, found nothing"),
-            (["LIST", "OUT", "--status"], "expected OUT, found LIST OUT"),
             (["OUT"], "expected LIST OUT, found OUT"),
             (
                 ["a.jpg"] * 1200,
                 "found a.jpg a.jpg a.jpg a.jpg a.jpg and 1,195 more. To pack images without a list, give",
             ),
-            (["OUT", "--merge", "--part", "1/2"], "--merge goes without --part"),
-            (["OUT", "--status", "--max-rejects", "3"], "--status goes without --max-rejects"),
         ],
     )
     def test_wrong_usage(self, run: Run, words: list[str], message: str) -> None:

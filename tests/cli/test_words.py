@@ -44,6 +44,7 @@ FREE = [
 BEFORE: dict[tuple[str, ...], str] = {
     ("pack",): "{list} {out}",
     ("index",): "{tars} {out}",
+    ("merge",): "{set}",
     ("stage",): "{set} --to {out}",
     ("fill",): "helpers.fillers:few {out} --budget 4MiB",
     ("tune",): "{set}",

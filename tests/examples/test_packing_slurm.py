@@ -68,7 +68,7 @@ def test_a_task_is_killed_and_what_is_missing_is_packed_by_an_array_of_these_sha
     assert not holds(out, "manifest.json")
 
     shown = subprocess.run(
-        ["packtrain", "pack", "--status", out], env=slurm.environment, capture_output=True, text=True, check=True
+        ["packtrain", "status", out], env=slurm.environment, capture_output=True, text=True, check=True
     ).stdout
     (array,) = re.findall(r"--array=(\S+) with --part (\S+)$", shown, re.MULTILINE)
     tasks, part = array

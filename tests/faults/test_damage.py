@@ -372,9 +372,7 @@ def test_a_missing_index_folder_is_an_error(plain: Packed) -> None:
 def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
     (plain.folder / "manifest.json").unlink()
     for read in (open_dataset, verify):
-        with pytest.raises(
-            NotADataset, match=rf"Run the same pack command again; .*`packtrain pack --status {plain.folder}`"
-        ):
+        with pytest.raises(NotADataset, match=rf"Run the same pack command again; .*`packtrain status {plain.folder}`"):
             read(plain.folder)
     with pytest.raises(NotADataset, match=r"has no manifest\.json: not a dataset"):
         open_dataset(plain.folder / "index")

@@ -115,7 +115,7 @@ def main() -> None:
 
 def packtrain(arguments: list[str], name: str) -> None:
     """Runs one command."""
-    workers = [] if "--merge" in arguments else ["--workers", "1"]
+    workers = [] if arguments[0] == "merge" else ["--workers", "1"]
     run = [sys.executable, "-m", "packtrain", *arguments, *workers, str(WORK / name)]
     done = subprocess.run(run, cwd=SOURCES, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -128,7 +128,7 @@ def in_parts(format: str) -> None:
     common = ["pack", "train.txt", "--format", format, "--shard-size", "12KiB", "--max-rejects", "50%"]
     for part in (1, 2, 3):
         packtrain([*common, "--part", f"{part}/3"], name)
-    packtrain(["pack", "--merge"], name)
+    packtrain(["merge"], name)
 
 
 def make_sources() -> None:

@@ -99,7 +99,7 @@ def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None
     with pytest.raises(
         PackError,
         match=rf"1 of 3 shards are missing from .*: {plan.shards[1].name} is missing, .* Run the same pack "
-        rf"command again.* in parts \(--part\), `packtrain pack --status {folder}` says which are left$",
+        rf"command again.* in parts \(--part\), `packtrain status {folder}` says which are left$",
     ):
         merge_notes(Output(folder), plan, image_list(6))
     assert not (folder / "manifest.json").exists()

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status, verify
-from packtrain._cli.pack_cmd import describe_status
+from packtrain._cli.status_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
