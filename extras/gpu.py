@@ -52,16 +52,15 @@ def find_gpu() -> TrialFacts | None:
         return None
     import torch
 
-    from packtrain._readers.loader.cuda_decoder import library
+    from packtrain._readers.loader import cuda_decoder
 
     try:
-        chosen = library()
+        name = f"nvImageCodec {cuda_decoder.require_codec()}"
     except MissingDependency as error:
         return TrialFacts(None, None, str(error))
-    name = f"{chosen.module} {chosen.version()}"
     picture = photograph()
     try:
-        (found,) = chosen.make(torch.device("cuda")).decode([picture])
+        (found,) = cuda_decoder.NvImageCodec(torch.device("cuda")).decode([picture])
     except (PacktrainError, ImportError, OSError, RuntimeError) as error:
         return TrialFacts(name, None, str(error))
     if found is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from packtrain._core.errors import CorruptRecord
+from packtrain._core.errors import CorruptRecord, LoaderError
 
 from ..dataset.rows import is_sample
 from ..transforms.undecoded import Undecoded
@@ -66,27 +66,48 @@ class BatchDecoder:
     """Decodes the images of a batch, and keeps to the rule above.
 
     Args:
-        decoder: Decodes them.
+        make: Makes the decoder when it is first used. Workers that are forked before that know nothing of it.
         wait: Waits until all work is done that is queued on the present stream.
-        device: Where the pixels are to be.
+        device: Device of the pixels.
     """
 
-    def __init__(self, decoder: ImageDecoder, wait: Callable[[], object], device: torch.device) -> None:
-        self._decoder = decoder
+    def __init__(
+        self, make: Callable[[torch.device], ImageDecoder], wait: Callable[[], object], device: torch.device
+    ) -> None:
+        self._make = make
+        self._made: ImageDecoder | None = None
         self._wait = wait
         self.device = device
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_made": None}
+
     def __call__(self, maker: BatchMaker) -> Decoding:
-        """What decodes the images of the batches of a maker."""
+        """Return what decodes the images of the batches of a maker."""
         return Decoding(self, maker)
 
     def decode(self, data: Sequence[Buffer]) -> list[torch.Tensor | None]:
-        """The pixels of each image, see `ImageDecoder.decode`. They are there when this returns."""
+        """Return the pixels of each image, see `ImageDecoder.decode`. No work on them is queued any more.
+
+        Raises:
+            LoaderError: The decoder cannot be made, or it has failed.
+        """
         self._wait()
         try:
-            return list(self._decoder.decode(data))
+            if self._made is None:
+                self._made = self._begun()
+            return list(self._made.decode(data))
         finally:
             self._wait()
+
+    def _begun(self) -> ImageDecoder:
+        try:
+            return self._make(self.device)
+        except (ImportError, OSError, RuntimeError) as error:
+            raise LoaderError(
+                f"the GPU's decoder cannot be used ({error}): `packtrain doctor` tries it on one picture; decode='cpu' "
+                "needs none"
+            ) from error
 
 
 class Decoding:

@@ -29,9 +29,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[bytes], Any]], 
 
     def install(decode: Callable[[bytes], Any]) -> None:
         decoder = SimpleNamespace(decode=lambda data: [decode(each) for each in data])
-        found = SimpleNamespace(module="fake.codec", version=lambda: "1.2", make=lambda device: decoder)
         monkeypatch.setattr(gpu, "has_gpu", lambda: True)
-        monkeypatch.setattr(cuda_decoder, "library", lambda: found)
+        monkeypatch.setattr(cuda_decoder, "require_codec", lambda: "1.2")
+        monkeypatch.setattr(cuda_decoder, "NvImageCodec", lambda device: decoder)
 
     return install
 
@@ -51,7 +51,7 @@ def test_with_a_driver_torch_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_the_pixels_are_compared(fake: Callable[..., None]) -> None:
     fake(pixels)
-    assert find_gpu() == TrialFacts("fake.codec 1.2", 0, None)
+    assert find_gpu() == TrialFacts("nvImageCodec 1.2", 0, None)
 
     def brighter(picture: bytes) -> torch.Tensor:
         found = pixels(picture)
@@ -59,7 +59,7 @@ def test_the_pixels_are_compared(fake: Callable[..., None]) -> None:
         return found
 
     fake(brighter)
-    assert find_gpu() == TrialFacts("fake.codec 1.2", 3, None)
+    assert find_gpu() == TrialFacts("nvImageCodec 1.2", 3, None)
     fake(lambda picture: pixels(picture)[1:])
     found = find_gpu()
     assert found is not None and found.deviation is None and "shape" in str(found.problem)
@@ -70,14 +70,14 @@ def test_what_fails_is_said(fake: Callable[..., None], monkeypatch: pytest.Monke
         raise LoaderError("out of memory")
 
     fake(fail)
-    assert find_gpu() == TrialFacts("fake.codec 1.2", None, "out of memory")
+    assert find_gpu() == TrialFacts("nvImageCodec 1.2", None, "out of memory")
     fake(lambda picture: None)
-    assert find_gpu() == TrialFacts("fake.codec 1.2", None, "it refused an ordinary JPEG")
+    assert find_gpu() == TrialFacts("nvImageCodec 1.2", None, "it refused an ordinary JPEG")
 
     def missing() -> None:
         raise MissingDependency("pip install it")
 
-    monkeypatch.setattr(cuda_decoder, "library", missing)
+    monkeypatch.setattr(cuda_decoder, "require_codec", missing)
     assert find_gpu() == TrialFacts(None, None, "pip install it")
 
 

@@ -74,7 +74,6 @@ def _bytes_at(address: int, size: int) -> Any:
 def decoding(decoder: ImageDecoder, wait: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Loaders with decode="cuda" use `decoder`; without a device they need no GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            loader_module, "decode_of", lambda how, _: BatchDecoder(decoder, wait, CPU) if how == "cuda" else None
-        )
+        batches = BatchDecoder(lambda _: decoder, wait, CPU)
+        patch.setattr(loader_module, "decode_of", lambda how, _: batches if how == "cuda" else None)
         yield

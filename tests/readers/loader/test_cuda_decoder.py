@@ -17,7 +17,8 @@ from PIL import Image
 from packtrain import Loader, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._readers.loader import cuda_decoder
-from packtrain._readers.loader.cuda_decoder import Library, NvImageCodec, Torchvision, decode_of, library
+from packtrain._readers.loader.cuda_decoder import NvImageCodec, decode_of, require_codec
+from packtrain._readers.loader.decoding import BatchDecoder
 from packtrain.errors import LoaderError, MissingDependency, UsageError
 from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
@@ -47,49 +48,24 @@ def pictures() -> list[bytes]:
 RUBBISH = [b"rubbish" * 20, b"", encoded()[:200]]
 
 
-# --- which library is used ---
-
-
-def of(found: str | None, **options: Any) -> Library:
-    made = Library(**{"module": "it", "packages": (), "oldest": (0, 7), "unsound": {}, "make": NvImageCodec, **options})
-
-    class Installed(Library):
-        def version(self) -> str | None:
-            return found
-
-    return Installed(*made)
-
-
-def test_the_first_sound_library_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    good, other = of("0.9.0.20"), of("0.28")
-    for libraries, chosen in (
-        ([good, other], good),
-        ([of(None), other], other),
-        ([of("0.6.1"), other], other),
-        ([of("0.8.2", unsound={(0, 8): "it is haunted"}), other], other),
-    ):
-        monkeypatch.setattr(cuda_decoder, "LIBRARIES", libraries)
-        assert library() is chosen
-
-
 @pytest.mark.parametrize(
-    ("libraries", "words"),
-    [
-        ([of(None)], "nothing that decodes on a GPU is installed"),
-        ([of("0.6.1")], "it 0.6.1 is not used: it is too old"),
-        ([of("0.8.2", unsound={(0, 8): "it is haunted"})], "it 0.8.2 is not used: it is haunted"),
-        ([of("odd")], "it odd is not used"),
-    ],
+    ("version", "words"), [(None, "is not installed"), ("0.6.1", "0.6.1 is too old"), ("odd", "odd is too old")]
 )
 @pytest.mark.parametrize(("cuda", "package"), [("12.8", "cu12"), ("13.0", "cu13"), (None, "cu12")])
-def test_without_one_the_message_says_what_to_install(
-    libraries: list[Library], words: str, cuda: str | None, package: str, monkeypatch: pytest.MonkeyPatch
+def test_without_a_sound_codec_the_message_says_what_to_install(
+    version: str | None, words: str, cuda: str | None, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_decoder, "LIBRARIES", libraries)
+    monkeypatch.setattr(cuda_decoder, "_version", lambda package: version)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(MissingDependency, match=words) as raised:
         decode_of("cuda", GPU)
     assert f"pip install -U 'nvidia-nvimgcodec-{package}[nvjpeg]'" in str(raised.value)
+
+
+@pytest.mark.parametrize("version", ["0.7.0", "0.9.0.20", "1.0"])
+def test_later_versions_are_accepted(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_decoder, "_version", lambda package: version)
+    assert require_codec() == version and decode_of("cuda", GPU) is not None
 
 
 @pytest.mark.parametrize("device", [None, CPU])
@@ -100,7 +76,7 @@ def test_a_gpu_decodes_only_what_goes_to_it(device: torch.device | None) -> None
 
 
 def test_the_decoder_is_made_when_it_is_used_and_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    lazily = cuda_decoder._Lazily(Counting, CPU)
+    lazily = BatchDecoder(Counting, nothing, CPU)
     Counting.made = 0
     assert pickle.loads(pickle.dumps(lazily)) and Counting.made == 0
     for _ in range(2):
@@ -116,7 +92,11 @@ def test_a_decoder_that_cannot_be_made_is_the_loaders_failure(kind: type[Excepti
         raise kind("libnvjpeg.so.12: cannot open shared object file")
 
     with pytest.raises(LoaderError, match=r"libnvjpeg.so.12.*packtrain doctor.*decode='cpu'"):
-        cuda_decoder._Lazily(make, CPU).decode([b""])
+        BatchDecoder(make, nothing, CPU).decode([b""])
+
+
+def nothing() -> None:
+    pass
 
 
 class Counting:
@@ -127,32 +107,6 @@ class Counting:
 
     def decode(self, data: Any) -> list[Any]:
         return [None] * len(data)
-
-
-# --- lists as torchvision takes them ---
-
-
-def listwise(data: Any) -> Any:
-    """Stands for torchvision's decode_jpeg: one bad image spoils the whole list."""
-    if isinstance(data, list):
-        return list(map(listwise, data))
-    try:
-        return pillow_pixels(data.numpy().tobytes()).permute(2, 0, 1)
-    except OSError as error:
-        raise RuntimeError("nvjpegDecode failed") from error
-
-
-@pytest.mark.complete
-@pytest.mark.parametrize("bad", [[], RUBBISH, [encoded("PNG")]])
-def test_torchvisions_lists_are_taken_apart_where_one_image_is_bad(torchvision: Any, bad: list[bytes]) -> None:
-    images = [pictures()[0], *bad, *pictures()[1:]]
-    decoder = Torchvision(CPU)
-    decoder._decode = listwise
-    found = decoder.decode([memoryview(each) for each in images])
-    for data, pixels in zip(images, found, strict=True):
-        assert (pixels is None) == (data in bad)
-        if pixels is not None:
-            assert torch.equal(pixels, pillow_pixels(data))
 
 
 # --- nvImageCodec's own CPU decoders: the calls are those for a GPU ---
@@ -187,7 +141,7 @@ class TestNvImageCodecOnTheCpu:
             codec.decode(pictures())
 
     def test_its_version_is_sound(self, codec: NvImageCodec) -> None:
-        assert library().make is NvImageCodec
+        assert require_codec()
 
 
 # --- a GPU ---
@@ -196,11 +150,10 @@ needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 TRAIN = [RandomResizedCrop(64), RandomHorizontalFlip()]
 
 
-@pytest.fixture(params=[NvImageCodec, Torchvision])
-def decoder(request: pytest.FixtureRequest) -> Any:
-    module = "nvidia.nvimgcodec" if request.param is NvImageCodec else "torchvision"
-    pytest.importorskip(module)
-    return request.param(GPU)
+@pytest.fixture
+def decoder() -> NvImageCodec:
+    pytest.importorskip("nvidia.nvimgcodec")
+    return NvImageCodec(GPU)
 
 
 @pytest.fixture(scope="module")
@@ -211,17 +164,17 @@ def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestOnAGpu:
     pytestmark = needs_gpu
 
-    def test_pixels_are_nearly_pillows(self, decoder: Any) -> None:
+    def test_pixels_are_nearly_pillows(self, decoder: NvImageCodec) -> None:
         for data, pixels in zip(pictures(), decoder.decode(pictures()), strict=True):
             assert pixels is not None and pixels.is_cuda
             deviation = (pixels.cpu().int() - pillow_pixels(data).int()).abs()
-            assert deviation.float().mean() < (2 if isinstance(decoder, NvImageCodec) else 6)
+            assert deviation.float().mean() < 2
 
-    def test_what_is_refused_spoils_no_other(self, decoder: Any) -> None:
+    def test_what_is_refused_spoils_no_other(self, decoder: NvImageCodec) -> None:
         good = pictures()[0]
         found = decoder.decode([good, *RUBBISH[:2], good])
         assert [pixels is None for pixels in found] == [False, True, True, False]
-        assert torch.equal(found[0], found[3])
+        assert found[0] is not None and found[3] is not None and torch.equal(found[0], found[3])
 
     def test_memory_that_queued_work_reads_is_not_overwritten(self) -> None:
         """As in meta-pytorch/torchcodec#1634. Without waiting, this fails on some GPUs only."""

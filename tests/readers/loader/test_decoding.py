@@ -68,7 +68,7 @@ def test_queued_work_is_waited_for_before_decoding_and_after_it(fails: bool) -> 
                 raise LoaderError("no memory")
             return [None] * len(data)
 
-    decoder = BatchDecoder(Decoder(), lambda: done.append("wait"), torch.device("cpu"))
+    decoder = BatchDecoder(lambda _: Decoder(), lambda: done.append("wait"), torch.device("cpu"))
     with pytest.raises(LoaderError) if fails else nullcontext():
         assert decoder.decode([b"", b""]) == [None, None]
     assert done == ["wait", "decode", "wait"]
