@@ -6,19 +6,19 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Final
 
 from .errors import UsageError
-
-STORES: Final = ("s3", "gs", "az", "http", "https")
-"""Schemes of the addresses that packtrain can read."""
-WRITTEN: Final = ("s3", "gs", "az")
-"""Those of them that it can write, too."""
+from .stores import KINDS, known_schemes
 
 
 def is_url(path: str) -> bool:
     """Returns True if `path` begins like a URL."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
+
+
+def is_in_store(path: str) -> bool:
+    """Returns True if `path` is the address of something in a store that packtrain reads."""
+    return is_url(path) and path.partition(":")[0].lower() in KINDS
 
 
 def without_credentials(url: str) -> str:
@@ -34,7 +34,8 @@ def without_credentials(url: str) -> str:
     if "@" in path and not re.fullmatch(r"([^:]*|\[.*\])(:\d*)?", host.rpartition("@")[2]):
         host, slash, path = rest.rpartition("@")[2].partition("/")
     host = re.split(r"[?#]", host.rpartition("@")[2], maxsplit=1)[0]
-    if scheme[:-1].lower() not in WRITTEN:
+    kind = KINDS.get(scheme[:-1].lower())
+    if kind is None or not kind.writable:
         path = re.split(r"[?#]", path, maxsplit=1)[0]
     return f"{scheme}{slashes}{host}{slash}{path}"
 
@@ -56,9 +57,10 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     url = re.sub(":/+", "://", without_credentials(text), count=1)
     if text.lower().startswith("file:"):
         raise UsageError(f"{url} is a URL: give the path alone, without file:")
-    if text.partition(":")[0].lower() not in STORES:
-        known = ", ".join(f"{each}://" for each in STORES)
-        raise UsageError(f"{url} is a URL of a kind that packtrain does not read: it reads files, and {known}")
+    if not is_in_store(text):
+        raise UsageError(
+            f"{url} is a URL of a kind that packtrain does not read: it reads files, and {known_schemes()}"
+        )
     raise UsageError(
         f"{url} is a URL, but this has to be a path of this machine. `packtrain stage {shlex.quote(url)} --to DIR` "
         "makes a local copy of a packed dataset; copy anything else with the store's own programs, as `aws s3 cp`"

@@ -55,8 +55,7 @@ class ObjectOutput(Output):
     """
 
     def __init__(self, url: Url, folder: Path, spools: Path | None = None, *, patient: bool = False) -> None:
-        if not url.writable:
-            raise UsageError(f"{url} cannot be written to: give a folder, or an address of s3://, gs:// or az://")
+        url.require_writable()
         super().__init__(folder)
         self._url = url
         self._spools = spools

@@ -332,8 +332,7 @@ def _require_free(out: Location, objects: Objects) -> None:
         if out.is_dir() and os.listdir(out):
             raise not_empty(out)
         return
-    if not out.writable:
-        raise UsageError(f"{out} cannot be written to: give a folder, or an address of s3://, gs:// or az://")
+    out.require_writable()
     names = {found.name for found in objects.list(out)}
     strangers = [name for name in names if name not in (PLAN, REJECTS) and not name.startswith(f"{INDEX}/")]
     if strangers or (names and PLAN not in names):

@@ -11,7 +11,8 @@ from typing import Final
 from packtrain._core.errors import ListError
 from packtrain._core.opening import is_stream
 from packtrain._core.paths import is_url
-from packtrain._storage.remote.urls import SCHEMES, Url, is_address
+from packtrain._core.stores import KINDS
+from packtrain._storage.remote.urls import Url, is_address
 
 from .separators import BOM
 
@@ -74,7 +75,7 @@ def of_url(path: str) -> Remedy | None:
         return None
     if path.lower().startswith("file://"):
         return Remedy("The paths are URLs of files", "sed 's|file://||'")
-    return Remedy(f"The paths are URLs, of which packtrain reads {', '.join(SCHEMES)}: copy the others to a disk")
+    return Remedy(f"The paths are URLs, of which packtrain reads {', '.join(KINDS)}: copy the others to a disk")
 
 
 def utf_16(head: bytes) -> str | None:

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import Denied, RemoteError
 from packtrain._core.files import write_at
+from packtrain._core.stores import known_schemes
 
 from .objects import Found, Head, Objects, not_installed
 from .refusals import Busy, Expired, Passing, Temporary, Unreached, is_silent, refusal
@@ -306,5 +307,5 @@ def _require_store(url: Url, verb: str) -> None:
     if not url.writable:
         raise RemoteError(
             f"cannot {verb} {url}: packtrain only reads single objects from web servers; give the address of an object "
-            "store (s3://, gs://, az://)"
+            f"store ({known_schemes(writable=True)})"
         )

@@ -36,34 +36,9 @@ _OTHER_REGION: Final = "PermanentRedirect"
 _EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken")
 _EXPIRED_SIGNATURE: Final = "Signature not valid in the specified time frame"
 _SECRET: Final = re.compile(r"(?:AWS|AZURE|GOOGLE)_\w*(?:KEY|SECRET|TOKEN|SAS|PASSWORD|ACCOUNT)\w*")
-_HELP: Final = {
-    "s3": 'for a profile, run `eval "$(aws configure export-credentials --format env)"`; for a public bucket, set '
-    "AWS_SKIP_SIGNATURE=true",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file; for a public bucket, set "
-    "GOOGLE_SKIP_SIGNATURE=true",
-    "az": "set AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; for a public "
-    "container, set AZURE_SKIP_SIGNATURE=true",
-}
-_CHECK: Final = {"s3": " (`aws sts get-caller-identity` says whose they are)"}
-_LOOKED_FOR: Final = {
-    "s3": "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, AWS_WEB_IDENTITY_TOKEN_FILE, and the identity of the task or "
-    "the machine",
-    "gs": "GOOGLE_SERVICE_ACCOUNT, GOOGLE_APPLICATION_CREDENTIALS, what `gcloud auth application-default login` wrote, "
-    "and the identity of the machine",
-    "az": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with AZURE_CLIENT_SECRET and "
-    "AZURE_TENANT_ID, and the identity of the machine",
-}
 _HOST: Final = re.compile(r"://(?:[^/\s@]*@)?([\w.-]+(?::\d+)?)(?=[/?\s])")
 _CONNECTING: Final = ("kind: Connect,", "Connect,\n")
 _UNREACHED: Final = {"dns error": "its name is not known", "ConnectionRefused": "it refuses the connection"}
-_SERVERS: Final = {"s3": "AWS_ENDPOINT_URL and AWS_REGION", "az": "AZURE_STORAGE_ENDPOINT"}
-_NEW_ADDRESS: Final = {
-    "s3": ", in AWS_ENDPOINT_URL",
-    "az": ", in AZURE_STORAGE_ENDPOINT",
-    "gs": "",
-    "http": ": `curl -sI ADDRESS` shows it",
-    "https": ": `curl -sI ADDRESS` shows it",
-}
 _BUSY: Final = (408, 429)
 _PAST: Final = {"read": "read", "write": "written", "list": "listed", "remove": "removed"}
 
@@ -101,7 +76,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     kind = type(error).__name__
     code = _without_secrets(found[1] or found[2]) if (found := _CODE.search(text)) else ""
     coded = f" ({code})" if code else ""
-    help_ = f": {_HELP[url.scheme]}" if url.scheme in _HELP else ""
+    help_ = f": {url.kind.credentials}" if url.kind.credentials else ""
     if _CLOCK.search(text):
         return RemoteError(
             f"{url} cannot be {_PAST[verb]}: the store refuses the request because its clock and that of this machine "
@@ -111,7 +86,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     if _of_identity(text):
         return Denied(
             f"{url}: there are no credentials in the environment, and this machine has no identity that the store "
-            f"knows{coded}. They are looked for in {_LOOKED_FOR.get(url.scheme, 'the environment')}{help_}"
+            f"knows{coded}. They are looked for in {url.kind.searched}{help_}"
         )
     if isinstance(error, FileNotFoundError) or number == 404:
         says = f". The store says {code}" if code else ""
@@ -126,7 +101,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or number in (401, 403):
         return Denied(
             f"{url}: the store does not let these credentials {verb} it{coded}. Check those in the environment"
-            f"{_CHECK.get(url.scheme, '')}{help_}"
+            f"{url.kind.whose}{help_}"
         )
     if _INCOMPLETE.search(text):
         return Denied(f"{url}: the credentials in the environment are not complete. Give all of them{help_}")
@@ -145,7 +120,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
         where = "address" if number else "host, or from https to http"
         return RemoteError(
             f"{begin}the server redirects to another {where}. packtrain does not follow, because requests may hold "
-            f"credentials. If you trust it, give that address instead{_NEW_ADDRESS[url.scheme]}"
+            f"credentials. If you trust it, give that address instead{url.kind.moved}"
         )
     if status:
         reason = f"{number}{(status[2] or '').rstrip()}{coded}"
@@ -155,13 +130,10 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     if "HTTP error: " in text and any(sign in debug for sign in _CONNECTING):
         host = _HOST.search(text)
         why = next((words for sign, words in _UNREACHED.items() if sign in debug), "no connection can be made")
-        check = (
-            f", {_SERVERS[url.scheme]} in the environment, and the network"
-            if url.scheme in _SERVERS
-            else " and the network"
-        )
+        also = f", {url.kind.checked} in the environment, and" if url.kind.checked else " and"
         return Unreached(
-            f"{begin}the server{' ' + host[1] if host else ''} cannot be reached: {why}. Check the address{check}"
+            f"{begin}the server{' ' + host[1] if host else ''} cannot be reached: {why}. Check the address"
+            f"{also} the network"
         )
     if "HTTP error: " in text or "response body" in text or "invalid list response" in text:
         return Passing(

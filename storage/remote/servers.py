@@ -6,7 +6,6 @@ host gets a proxy where nobody can listen, except those that a store needs.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from contextlib import suppress
@@ -23,11 +22,6 @@ NOWHERE: Final = "127.0.0.1:0"
 IDENTITIES: Final = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL_STS", "IDENTITY_ENDPOINT")
 """Variables that say where this machine asks who it is."""
 
-_STORES: Final = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
-    "gs": ("GOOGLE_BASE_URL",),
-}
 _MORE_IDENTITIES: Final = (*IDENTITIES, "AWS_METADATA_ENDPOINT", "MSI_ENDPOINT", "AZURE_AUTHORITY_HOST")
 _KNOWN_IDENTITIES: Final = (
     "169.254.0.0/16",
@@ -56,8 +50,7 @@ def confined(url: Url) -> ClientConfig:
     A server of a cloud that no variable names is trusted. Behind a proxy of the user, only https is insisted on.
     """
     named = _named(url)
-    # Google's key file may name a server, too, which only tests do.
-    plain = any(urlsplit(each).scheme == "http" for each in named) or (url.scheme == "gs" and not named)
+    plain = any(urlsplit(each).scheme == "http" for each in named) or (url.kind.plain_by_key_file and not named)
     if not named or any(os.environ[name] for name in os.environ if name.upper() in _PROXIES):
         return {"allow_http": plain}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -80,10 +73,5 @@ def _named(url: Url) -> list[str]:
     """The addresses of the server of a store, as far as the user has given any."""
     if not url.writable:
         return [url.base]
-    found = [os.environ[name] for name in _STORES[url.scheme] if os.environ.get(name)]
-    if url.scheme == "az" and "AZURE_STORAGE_USE_EMULATOR" in os.environ:
-        found.append("http://127.0.0.1")
-    if url.scheme == "gs":
-        with suppress(ValueError, AttributeError, KeyError):
-            found.append(str(json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])["gcs_base_url"]))
-    return found
+    found = [os.environ.get(name) for name in url.kind.endpoints]
+    return [server for server in (*found, url.kind.emulator()) if server]

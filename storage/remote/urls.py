@@ -11,9 +11,9 @@ from urllib.parse import quote, unquote
 
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import UsageError
-from packtrain._core.paths import STORES, WRITTEN, without_credentials
+from packtrain._core.paths import without_credentials
+from packtrain._core.stores import KINDS, StoreKind, known_schemes
 
-SCHEMES: Final = STORES
 _FORM: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", re.DOTALL)
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?")
 _BUCKET: Final = re.compile(r"[\w.-]+")
@@ -25,7 +25,7 @@ _PLAIN: Final = "/~!$&'()*+,;=:@"
 
 def is_address(text: str) -> bool:
     """True if a text is meant as the address of an object, not as a path."""
-    return _FORM.fullmatch(text) is not None and text.partition(":")[0].strip().lower() in SCHEMES
+    return _FORM.fullmatch(text) is not None and text.partition(":")[0].strip().lower() in KINDS
 
 
 def place_of(name: str, value: object) -> Path | Url:
@@ -43,7 +43,7 @@ class Url(os.PathLike[str]):
     """The address of an object, or of a folder: all objects whose keys begin with it and a slash.
 
     Attributes:
-        scheme: One of `SCHEMES`.
+        scheme: One of `KINDS`.
         bucket: The bucket, the container, or the host and port.
         key: The rest, without a slash at its beginning or end, and without the escapes (``%20``) of a web address;
             empty for the bucket as a whole.
@@ -62,11 +62,10 @@ class Url(os.PathLike[str]):
         """
         found = _FORM.fullmatch(text)
         scheme = found[1].lower() if found else ""
-        if found is None or scheme not in SCHEMES:
-            known = ", ".join(f"{each}://" for each in SCHEMES)
+        if found is None or scheme not in KINDS:
             shown = without_credentials(text)
-            raise UsageError(f"{shown!r} is not the address of an object store: one begins with {known}")
-        web = scheme in ("http", "https")
+            raise UsageError(f"{shown!r} is not the address of an object store: one begins with {known_schemes()}")
+        web = not KINDS[scheme].writable
         bucket, key = found[2], found[3].strip("/")
         if "@" in bucket or "?" in bucket or (web and ("?" in key or "#" in key)) or _SIGNED.search(key):
             raise UsageError(
@@ -93,7 +92,7 @@ class Url(os.PathLike[str]):
     def __str__(self) -> str:
         if not self.key:
             return self.base
-        return f"{self.base}/{self.key if self.scheme in WRITTEN else quote(self.key, safe=_PLAIN)}"
+        return f"{self.base}/{self.key if self.writable else quote(self.key, safe=_PLAIN)}"
 
     def __fspath__(self) -> str:
         """The same: whatever takes a text or a path takes an address as well, if it takes that of an object store."""
@@ -135,6 +134,21 @@ class Url(os.PathLike[str]):
         return Url(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     @property
+    def kind(self) -> StoreKind:
+        """The kind of store."""
+        return KINDS[self.scheme]
+
+    @property
     def writable(self) -> bool:
         """True if objects of this kind of store can be written and listed."""
-        return self.scheme in WRITTEN
+        return self.kind.writable
+
+    def require_writable(self) -> None:
+        """Check that a dataset can be written here.
+
+        Raises:
+            UsageError: Objects of this kind of store can only be read.
+        """
+        if not self.writable:
+            known = known_schemes(writable=True)
+            raise UsageError(f"{self} cannot be written to: give a folder, or an address that begins with {known}")

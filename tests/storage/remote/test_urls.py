@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,20 @@ from helpers.objects.servers import Server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import Denied, UsageError
+from packtrain._core.paths import is_in_store, local_path, without_credentials
+from packtrain._core.stores import KINDS, known_schemes
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.urls import SCHEMES, Url, is_address
+from packtrain._storage.remote.refusals import refusal
+from packtrain._storage.remote.servers import confined
+from packtrain._storage.remote.urls import Url, is_address
 
 PART = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1).filter(
     lambda part: part not in (".", "..")
 )
 
 
-@given(scheme=st.sampled_from(SCHEMES), parts=st.lists(PART, max_size=4))
+@given(scheme=st.sampled_from(sorted(KINDS)), parts=st.lists(PART, max_size=4))
 def test_what_is_written_is_read(scheme: str, parts: list[str]) -> None:
     url = Url(scheme, "bucket.example", "/".join(parts))
     assert Url.parse(str(url)) == url
@@ -77,3 +82,19 @@ def test_escapes_of_a_web_address_are_those_of_the_server(objects: Objects, ngin
     nginx_server.put("escaped/a b%20c?.jpg", b"data")
     url = Url.parse(f"{nginx_server.url}/escaped/a%20b%2520c%3F.jpg")
     assert objects.read(url, 10) == b"data"
+
+
+def test_a_new_scheme_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "abfs", replace(KINDS["az"], credentials="ask Ada"))
+    url = Url.parse("abfs://container/set?")
+    assert str(url / "x") == "abfs://container/set?/x"
+    assert is_address(str(url)) and url.writable
+    assert is_in_store(str(url))
+    assert without_credentials("abfs://user@container/set?") == str(url)
+    assert "abfs://" in known_schemes(writable=True)
+    with pytest.raises(UsageError, match="packtrain stage"):
+        local_path(str(url))
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://localhost:1")
+    assert "localhost" in str(confined(url)["proxy_excludes"])
+    denied = refusal(url, "read", PermissionError("response error: non-2xx status code: 403 Forbidden"))
+    assert isinstance(denied, Denied) and "ask Ada" in str(denied)
