@@ -60,20 +60,21 @@ def receive_ctrl_c() -> None:
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--complete``, leaves out tests marked `complete`, and most combinations of several `parametrize`.
+    """Leaves out most combinations of several `parametrize`, and without ``--complete`` tests marked `complete`.
 
-    A test that several classes inherit has the class for a parameter.
+    `make test` runs each value of each parameter at least once, `make test-all` each pair of values. Tests marked
+    `product` run with all combinations then. A test that several classes inherit has the class for a parameter.
     """
-    if config.getoption("complete"):
-        return
+    complete = config.getoption("complete")
+    kept = {item for item in items if complete or not item.get_closest_marker("complete")}
     matrices: dict[object, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if complete and item.get_closest_marker("product"):
+            continue
+        if item in kept and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             matrices.setdefault(item.function, []).append(item)
-    kept = {item for item in items if not item.get_closest_marker("complete")}
-    for matrix in matrices.values():
-        cases = [item for item in matrix if item in kept]
-        chosen = covering(list(map(case_of, cases)))
+    for cases in matrices.values():
+        chosen = covering(list(map(case_of, cases)), 2 if complete else 1)
         kept -= {item for number, item in enumerate(cases) if number not in chosen}
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

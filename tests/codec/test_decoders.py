@@ -182,6 +182,7 @@ def each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dec
         pytest.skip(str(error))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 class TestPixels:
     @pytest.mark.parametrize("source", SOURCES)

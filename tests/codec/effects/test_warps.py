@@ -66,6 +66,7 @@ def test_coordinates_that_overflow(pixels: Pixels, numbers: Any, resample: int) 
     assert_as_pillow(Perspective(numbers, resample, (9,)), pixels)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("resample", FILTERS)
 @pytest.mark.parametrize("expand", [False, True])
 @pytest.mark.parametrize("angle", [0, 90, 180, 270, 360, -90, 450])
