@@ -13,6 +13,7 @@ from packtrain._codec.values import decode_json
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import Field, check_array
 
+from .facts import fits_shape, in_words
 from .lists.labels import is_exact
 from .sources import LARGEST_FILE, Refused
 
@@ -87,7 +88,7 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
             values = values.reshape(0, *(size or 0 for size in field.shape[1:]))
         culprit = _first_misfit(values, wanted)
         sound = culprit is None
-    if not sound or not _has_shape(values.shape, field.shape):
+    if not sound or not fits_shape(values.shape, field.shape):
         raise Refused(_misfit(field, values.dtype.newbyteorder("="), values.shape, culprit))
     return values.astype(wanted, copy=False).tobytes(), values.shape
 
@@ -194,21 +195,17 @@ def _check(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise Refused(str(error).partition(": ")[2]) from error
 
 
-def _has_shape(found: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(found) == len(wanted) and all(size in (None, there) for there, size in zip(found, wanted, strict=True))
-
-
 def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...], culprit: Any) -> str:
     """Says how an array differs from the field, by which number if one is known, and what to type so that it fits."""
     assert field.shape is not None
     number = "" if culprit is None else f" with the number {culprit}"
-    message = f"it is {_in_words(found, shape)}{number}, and the field {_in_words(np.dtype(field.dtype), field.shape)}"
-    if len(shape) != len(field.shape) or not _has_shape(shape[1:], field.shape[1:]):
+    message = f"it is {in_words(found, shape)}{number}, and the field {in_words(np.dtype(field.dtype), field.shape)}"
+    if len(shape) != len(field.shape) or not fits_shape(shape[1:], field.shape[1:]):
         return f"{message}: only the first size may differ from row to row"
     options = []
     if not fits(found, np.dtype(field.dtype)):
         options.append(f"--dtype {field.name}={found.name}")
-    if not _has_shape(shape, field.shape):
+    if not fits_shape(shape, field.shape):
         options.append(f"--shape {field.name}={','.join(['N', *map(str, shape[1:])])}")
     return f"{message}. If all are to be so, pack into another folder with {' '.join(options)}"
 
@@ -221,10 +218,6 @@ def _rounding(field: Field, number: int) -> str:
     else:
         advice += ", or give whole numbers a column of their own"
     return f"it holds the whole number {number}, which {np.dtype(field.dtype).name} would round: {advice}"
-
-
-def _in_words(dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> str:
-    return f"{dtype.name} [{', '.join('N' if size is None else str(size) for size in shape)}]"
 
 
 def _start(data: bytes) -> str:

@@ -24,6 +24,7 @@ from packtrain._formats import container
 from packtrain._storage.remote.urls import is_address
 
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
+from .facts import Shape, join_shapes
 from .listing import Cell, ListedSample, Listing, where_looked
 from .lists.class_names import read_class_names
 from .masks import mask_header
@@ -185,7 +186,7 @@ def _mask_dtype(column: FieldColumn, number: int, images: Listing) -> str:
     return max((header.dtype for header in headers), default="|u1", key=lambda dtype: dtype == "<u2")
 
 
-def _array_form(column: FieldColumn, number: int, images: Listing) -> tuple[str, tuple[int | None, ...]]:
+def _array_form(column: FieldColumn, number: int, images: Listing) -> tuple[str, Shape]:
     """Returns a dtype and a shape that fit all arrays of the sample."""
     forms = _of_sample(column, number, images, lambda data, by_path: array_form(data, by_path=by_path))
     closed = [form for form in forms if not form.is_open]
@@ -194,14 +195,14 @@ def _array_form(column: FieldColumn, number: int, images: Listing) -> tuple[str,
             f"{_of(column)}: no row of a sample has an array with values, so type and shape are unknown. Say what they "
             f"are, as in --dtype {column.name}=float32 --shape {column.name}=N,4"
         )
-    shapes = sorted({form.shape for form in closed})
-    if len({(len(shape), shape[1:]) for shape in shapes}) > 1:
+    shape = join_shapes(form.shape for form in closed)
+    if shape is None:
+        shapes = sorted({form.shape for form in closed})
         raise ListError(
             f"{_of(column)}: the arrays have shapes such as {shapes[0]} and {shapes[-1]}, but only the first size may "
             "differ from row to row. Make the others equal, or store the arrays in other columns"
         )
-    shape: tuple[int | None, ...] = shapes[0]
-    if len(shapes) > 1 or len(closed) < len(forms):
+    if len(closed) < len(forms):
         shape = (None, *shape[1:])
     return _common_dtype(column, closed).str, shape
 
