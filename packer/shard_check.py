@@ -18,15 +18,14 @@ from typing import Final
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import DatasetError, NotThere, RemoteError, UnreadableFile
 from packtrain._core.files import MiB, checksum_file
-from packtrain._core.manifest import Count, FileInfo, Manifest
+from packtrain._core.manifest import Count, Manifest, ShardInfo
 from packtrain._storage.location import shard_place
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download
-from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
 from .confined import Died, Limits, Send, run_confined
-from .problem import Problem, check_file, other_bytes
+from .problem import Problem, check_file
 from .shard_contents import REPORT_RECORDS, ShardContents
 
 _MOST_DEATHS: Final = 5
@@ -56,15 +55,19 @@ class ShardCheck:
     """A task: check one shard.
 
     Attributes:
-        folder: Folder of the dataset.
+        folder: Folder of the dataset; of one in an object store, with all but its shards.
         number: Number of the shard.
-        decode: Whether its images are decoded.
+        decode: True to decode its images.
+        records: True to check each record; False to compare the files as wholes, where there is no sound index.
+        url: Address of a dataset whose shards are objects.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the process that asks for the check.
     """
 
     folder: Path
     number: int
     decode: bool
+    records: bool = True
+    url: Url | None = None
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
@@ -102,25 +105,37 @@ class _Message:
 
 
 def check_shard(check: ShardCheck, report: Callable[[CheckProgress], None]) -> ShardFindings:
-    """Checks one shard."""
+    """Check one shard. One that is an object is fetched first, and removed in the end."""
     set_pixel_limit(check.pixel_limit)
     # A rate is measured from here on.
     report(CheckProgress(check.number, 0))
     manifest = Manifest.load(check.folder)
+    info = manifest.shards[check.number]
+    if check.url is None:
+        problems = _check_files(check, manifest, report)
+    else:
+        try:
+            problems = list(_fetch(check, manifest, info)) or _check_files(check, manifest, report)
+        finally:
+            for file in (info, *info.sidecars):
+                (check.folder / file.name).unlink(missing_ok=True)
+    return ShardFindings(check.number, info.records, tuple(problems))
+
+
+def _check_files(check: ShardCheck, manifest: Manifest, report: Callable[[CheckProgress], None]) -> list[Problem]:
     info, path = manifest.shards[check.number], manifest.shard_path(check.folder, check.number)
     problems = [problem for sidecar in info.sidecars for problem in check_file(check.folder, sidecar)]
     whole = list(check_file(check.folder, info, path=path))
     if info.link is not None and path != check.folder / info.name:
         whole = [replace(problem, message=f"{problem.message} ({path})") for problem in whole]
-    if os.path.isfile(path):
-        problems += whole or _check_time(manifest, check, path)
+    if not os.path.isfile(path):
+        lost = f"; its {info.records} records are lost"
+        return problems + [replace(problem, message=problem.message + lost) for problem in whole]
+    problems += whole or _check_time(manifest, check, path)
+    if check.records:
         # Its structure is read only if the file is sound: there is no point in parsing damage.
         problems += _check_contents(check, manifest, report, whole=not whole)
-    else:
-        problems += [
-            replace(problem, message=f"{problem.message}; its {info.records} records are lost") for problem in whole
-        ]
-    return ShardFindings(check.number, info.records, tuple(problems))
+    return problems
 
 
 def _check_time(manifest: Manifest, check: ShardCheck, path: Path) -> list[Problem]:
@@ -196,52 +211,19 @@ def _work(contents: ShardContents, name: str, start: int, decode: bool, whole: b
         say(_RECORDS, done, Problem(name, str(error), unreadable=isinstance(error, UnreadableFile)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteShardCheck(ShardCheck):
-    """A task: fetch one shard, check it, and remove it.
-
-    Attributes:
-        url: Address of the dataset. `folder` has everything but its shards.
-    """
-
-    url: Url
-
-
-def check_remote_shard(check: RemoteShardCheck, report: Callable[[CheckProgress], None]) -> ShardFindings:
-    """Checks one shard."""
-    report(CheckProgress(check.number, 0))
-    manifest = Manifest.load(check.folder)
-    info, url = manifest.shards[check.number], shard_place(check.url, manifest, check.number)
-    paths = [check.folder / file.name for file in (info, *info.sidecars)]
-    try:
-        with closing(ObjectStore(patient=True)) as objects:
-            for file, path in zip((info, *info.sidecars), paths, strict=True):
-                try:
-                    _fetch(objects, url if file is info else check.url / file.name, file, path)
-                except RemoteError as error:
-                    lost = f"; its {info.records} records are lost" if isinstance(error, NotThere) else ""
-                    problem = Problem(file.name, f"{error}{lost}", unreadable=not lost)
-                    return ShardFindings(check.number, info.records, (problem,))
-        return check_shard(check, report)
-    finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
-
-
-def check_object(objects: Objects, url: Url, info: FileInfo) -> Iterator[Problem]:
-    """Compares size and checksum of an object with what the manifest says, without keeping it."""
-    try:
-        size = objects.size(url)
-        if size != info.bytes:
-            yield Problem(info.name, f"has {size} bytes, {info.bytes} were written")
-        elif (checksum := objects.checksum(url)) != info.crc32c:
-            yield Problem(info.name, other_bytes(checksum, info.crc32c))
-    except RemoteError as error:
-        yield Problem(info.name, str(error), unreadable=not isinstance(error, NotThere))
-
-
-def _fetch(objects: Objects, url: Url, info: FileInfo, path: Path) -> None:
-    download(objects, url, path)
-    if path.stat().st_size == info.bytes and checksum_file(path) != info.crc32c:
-        # What went wrong on the way is no damage.
-        download(objects, url, path)
+def _fetch(check: ShardCheck, manifest: Manifest, info: ShardInfo) -> Iterator[Problem]:
+    """Fetch a shard and its sidecars into the folder; yields why one cannot be had."""
+    assert check.url is not None, "the shard is an object"
+    shard = shard_place(check.url, manifest, check.number)
+    with closing(ObjectStore(patient=True)) as objects:
+        for file in (info, *info.sidecars):
+            source, path = (shard if file is info else check.url / file.name), check.folder / file.name
+            try:
+                download(objects, source, path)
+                if path.stat().st_size == file.bytes and checksum_file(path) != file.crc32c:
+                    # What went wrong on the way is no damage.
+                    download(objects, source, path)
+            except RemoteError as error:
+                lost = f"; its {info.records} records are lost" if isinstance(error, NotThere) else ""
+                yield Problem(file.name, f"{error}{lost}", unreadable=not lost)
+                return

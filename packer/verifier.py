@@ -7,43 +7,34 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, DatasetError, UnreadableFile, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, FileInfo, Manifest, Sha256, ShardInfo
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, Sha256
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
-from packtrain._storage.location import shard_place
 from packtrain._storage.remote.client import ObjectStore
-from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.locks import lease_on
 from packtrain._storage.staging.source import fetch_without_shards
 
 from .engine import run_tasks
 from .problem import Problem, check_file
-from .shard_check import (
-    CheckProgress,
-    RemoteShardCheck,
-    ShardCheck,
-    ShardFindings,
-    check_object,
-    check_remote_shard,
-    check_shard,
-)
+from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard
 
 Parsed = TypeVar("Parsed")
 _MOST_BYTES: Final = 1 << 30
+_WITHOUT_INDEX: Final = "records were not checked one by one, because the index that locates them cannot be used"
 
 
 @dataclass(frozen=True)
@@ -121,43 +112,29 @@ def verify(
     flag("decode_images", decode_images)
     whole("workers", workers, 1)
     function("on_progress", on_progress)
-    place = place_of("path", path)
-    journal = None if journal is None else path_of("journal", journal)
-    report = on_progress or (lambda _: None)
-    if isinstance(place, Url):
-        return _verify_remote(place, decode_images, workers, journal, report)
+    dataset = place_of("path", path)
+    run = _Run(decode_images, workers, None if journal is None else path_of("journal", journal), on_progress)
+    if isinstance(dataset, Url):
+        with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
+            try:
+                fetch_without_shards(dataset, objects, Path(name))
+            except CorruptFile as error:
+                return VerifyReport(dataset, 0, 0, False, (Problem(MANIFEST, str(error)),))
+            return run.fetching(dataset, dataset, Path(name))
     # The lease keeps a staged copy from being evicted in the meantime.
-    with lease_on(place) or nullcontext():
-        if base := _base(place):
-            return _verify_linked(place, base, decode_images, workers, journal, report)
-        return _verify(
-            _Checks(place, ShardCheck, check_shard, partial(_check_file, place)),
-            decode_images,
-            workers,
-            journal,
-            report,
-        )
-
-
-@dataclass(frozen=True)
-class _Checks:
-    """How the shards of a dataset are checked.
-
-    Attributes:
-        folder: Folder of this machine with all but the shards, and perhaps with these.
-        task: Makes the task for a shard of folder, number, and whether images are decoded.
-        check_shard: Does such a task.
-        check_file: Compares a whole file of a shard with what the manifest says.
-    """
-
-    folder: Path
-    task: Callable[[Path, int, bool], ShardCheck]
-    check_shard: Callable[[Any, Callable[[CheckProgress], None]], ShardFindings]
-    check_file: Callable[[Manifest, int, FileInfo], Iterator[Problem]]
+    with lease_on(dataset) or nullcontext():
+        url = _base(dataset)
+        if url is None:
+            return run.check(dataset)
+        with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
+            for file in (MANIFEST, PLAN, REJECTS, INDEX):
+                # Shards are fetched beside them.
+                Path(name, file).symlink_to(dataset.absolute() / file)
+            return run.fetching(dataset, url, Path(name))
 
 
 def _base(folder: Path) -> Url | None:
-    """Where the shards of a dataset in a folder lie, if they are objects."""
+    """Return where the shards of a dataset in a folder lie, if they are objects."""
     try:
         manifest = Manifest.load(folder)
     except (CorruptFile, UnreadableFile):
@@ -167,110 +144,57 @@ def _base(folder: Path) -> Url | None:
     return Url.parse(str(manifest.base)) if manifest.in_store and not all(there) else None
 
 
-def _verify_linked(
-    folder: Path,
-    base: Url,
-    decode_images: bool,
-    workers: int,
-    journal: Path | None,
-    report: Callable[[VerifyProgress], None],
-) -> VerifyReport:
-    with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
-        for file in (MANIFEST, PLAN, REJECTS, INDEX):
-            # Shards are fetched beside them.
-            Path(name, file).symlink_to(folder.absolute() / file)
-        return _verify_fetched(folder, base, Path(name), decode_images, workers, journal, report)
+@dataclass(frozen=True)
+class _Run:
+    """The arguments of `verify`."""
 
+    decode_images: bool
+    workers: int
+    journal: Path | None
+    on_progress: Callable[[VerifyProgress], None] | None
 
-def _verify_remote(
-    url: Url, decode_images: bool, workers: int, journal: Path | None, report: Callable[[VerifyProgress], None]
-) -> VerifyReport:
-    with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
-        folder = Path(name)
+    def fetching(self, dataset: Path | Url, url: Url, folder: Path) -> VerifyReport:
+        """Check a dataset whose shards are objects, found from `url`; `folder` has the rest, and room for shards."""
+        found = self.check(folder, url)
+        # Nobody knows the folder, which is gone.
+        problems = [replace(each, message=each.message.replace(str(folder), str(dataset))) for each in found.problems]
+        return replace(found, dataset=dataset, problems=tuple(problems))
+
+    def check(self, folder: Path, url: Url | None = None) -> VerifyReport:
+        """Check the dataset in a folder, with the shards there or at `url`."""
         try:
-            fetch_without_shards(url, objects, folder)
-        except CorruptFile as error:
-            return VerifyReport(url, 0, 0, False, (Problem(MANIFEST, str(error)),))
-        return _verify_fetched(url, url, folder, decode_images, workers, journal, report)
+            manifest = Manifest.load(folder)
+        except (CorruptFile, UnreadableFile) as error:
+            return VerifyReport(folder, 0, 0, False, (Problem(MANIFEST, str(error)),))
+        problems = [*_check_plan(folder, manifest), *check_file(folder, manifest.rejects_file)]
+        wrong_index = _check_index(folder, manifest)
+        count, linked = len(manifest.shards), manifest.base is not None
+        task = partial(ShardCheck, folder, decode=self.decode_images, records=not wrong_index, url=url)
+        if wrong_index:
+            # Nothing of this is kept in the journal: it is about records.
+            findings = self._check_shards([task(number) for number in range(count)], manifest, Journal(None))
+            problems += [*wrong_index, *findings, Problem(INDEX, _WITHOUT_INDEX)]
+            return VerifyReport(folder, 0, count, False, tuple(problems), linked)
+        journal = Journal.of(self.journal, manifest, self.decode_images)
+        tasks = [task(number) for number in range(count) if number not in journal.findings]
+        problems += self._check_shards(tasks, manifest, journal)
+        records = sum(findings.records for findings in journal.findings.values())
+        return VerifyReport(folder, records, count, self.decode_images, tuple(problems), linked)
 
+    def _check_shards(self, tasks: Sequence[ShardCheck], manifest: Manifest, journal: Journal) -> list[Problem]:
+        """Check shards. Returns the problems of all shards in the journal, in the order of the shards."""
+        counts = Counter({number: findings.records for number, findings in journal.findings.items()})
+        resumed = counts.total()
 
-def _verify_fetched(
-    place: Path | Url,
-    url: Url,
-    folder: Path,
-    decode_images: bool,
-    workers: int,
-    journal: Path | None,
-    report: Callable[[VerifyProgress], None],
-) -> VerifyReport:
-    """Checks a dataset whose shards are objects, found from `url`; `folder` has all the rest, and room for shards."""
-    with closing(ObjectStore()) as objects:
-        checks = _Checks(
-            folder, partial(RemoteShardCheck, url=url), check_remote_shard, partial(_check_object, objects, url)
-        )
-        found = _verify(checks, decode_images, workers, journal, report)
-    # Nobody knows the folder, which is gone.
-    problems = [replace(each, message=each.message.replace(str(folder), str(place))) for each in found.problems]
-    return replace(found, dataset=place, problems=tuple(problems))
+        def advance(progress: CheckProgress) -> None:
+            counts[progress.number] = progress.records
+            if self.on_progress is not None:
+                self.on_progress(VerifyProgress(counts.total(), manifest.records, resumed))
 
-
-def _verify(
-    checks: _Checks,
-    decode_images: bool,
-    workers: int,
-    journal: Path | None,
-    report: Callable[[VerifyProgress], None],
-) -> VerifyReport:
-    folder = checks.folder
-    try:
-        manifest = Manifest.load(folder)
-    except (CorruptFile, UnreadableFile) as error:
-        return VerifyReport(folder, 0, 0, False, (Problem(MANIFEST, str(error)),))
-    problems = [
-        *_check_plan(folder, manifest),
-        *check_file(folder, manifest.rejects_file),
-        *_check_index(folder, manifest),
-    ]
-    if any(problem.file.startswith(INDEX) for problem in problems):
-        for number, shard in enumerate(manifest.shards):
-            for file in (shard, *shard.sidecars):
-                problems += checks.check_file(manifest, number, file)
-        problems.append(
-            Problem(INDEX, "records were not checked one by one, because the index that locates them cannot be used")
-        )
-        return VerifyReport(folder, 0, len(manifest.shards), False, tuple(problems), manifest.base is not None)
-    done = Journal(journal, manifest, decode_images)
-    tasks = [checks.task(folder, n, decode_images) for n in range(len(manifest.shards)) if n not in done.findings]
-    counts = Counter({number: findings.records for number, findings in done.findings.items()})
-    resumed = counts.total()
-
-    def advance(progress: CheckProgress) -> None:
-        counts[progress.number] = progress.records
-        report(VerifyProgress(counts.total(), manifest.records, resumed))
-
-    for findings in run_tasks(checks.check_shard, tasks, workers=min(workers, len(tasks)), on_progress=advance):
-        done.add(findings)
-        advance(CheckProgress(findings.number, findings.records))
-    for number in sorted(done.findings):
-        problems += done.findings[number].problems
-    records = sum(findings.records for findings in done.findings.values())
-    return VerifyReport(
-        folder, records, len(manifest.shards), decode_images, tuple(problems), manifest.base is not None
-    )
-
-
-def _check_file(folder: Path, manifest: Manifest, number: int, file: FileInfo) -> Iterator[Problem]:
-    """Checks a shard as a whole, or a file that belongs to it."""
-    yield from check_file(folder, file, path=manifest.shard_path(folder, number) if _is_shard(file) else None)
-
-
-def _check_object(objects: Objects, url: Url, manifest: Manifest, number: int, file: FileInfo) -> Iterator[Problem]:
-    """Checks the same in a store."""
-    yield from check_object(objects, shard_place(url, manifest, number) if _is_shard(file) else url / file.name, file)
-
-
-def _is_shard(file: FileInfo) -> bool:
-    return isinstance(file, ShardInfo)
+        for findings in run_tasks(check_shard, tasks, workers=min(self.workers, len(tasks)), on_progress=advance):
+            journal.add(findings)
+            advance(CheckProgress(findings.number, findings.records))
+        return [problem for _, findings in sorted(journal.findings.items()) for problem in findings.problems]
 
 
 def _check_plan(folder: Path, manifest: Manifest) -> Iterator[Problem]:
@@ -308,36 +232,38 @@ class Journal:
 
     The first line of the file names the dataset and the kind of check. Then comes one line per shard. A journal that is
     complete, or about another dataset or kind of check, is begun anew.
-
-    Args:
-        path: The file, or None.
-        manifest: Manifest of the dataset.
-        decode_images: Whether images are decoded.
-
-    Raises:
-        UsageError: The file cannot be used, or is something else.
     """
 
-    def __init__(self, path: Path | None, manifest: Manifest, decode_images: bool) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self.findings: dict[int, ShardFindings] = {}
+
+    @classmethod
+    def of(cls, path: Path | None, manifest: Manifest, decode_images: bool) -> Self:
+        """Open the journal in a file, if one is given.
+
+        Raises:
+            UsageError: The file cannot be used, or is something else.
+        """
+        journal = cls(path)
         if path is None:
-            return
+            return journal
         head = _Head(hashlib.sha256(manifest.dump()).hexdigest(), decode_images)
         lines = _lines(path)
         begun = _parsed(_Head, lines[0]) if lines else None
         if lines and begun is None:
             raise UsageError(f"{path} is not a journal of packtrain verify: name another file, or a new one")
+        found: dict[int, ShardFindings] = {}
         if begun == head:
             # A run that was killed while it wrote a line leaves a part of it.
-            found = [_parsed(ShardFindings, line) for line in lines[1:]]
-            self.findings = {
-                shard.number: shard for shard in found if shard is not None and shard.number < len(manifest.shards)
-            }
-        if len(self.findings) == len(manifest.shards) or not self.findings:
-            self.findings = {}
+            shards = [_parsed(ShardFindings, line) for line in lines[1:]]
+            found = {each.number: each for each in shards if each is not None and each.number < len(manifest.shards)}
+        if found and len(found) < len(manifest.shards):
+            journal.findings = found
+        else:
             with file_errors(path, UsageError, verb="use the journal"):
                 path.write_text(json.dumps(asdict(head)) + "\n", encoding="utf-8")
+        return journal
 
     def add(self, findings: ShardFindings) -> None:
         """Adds the findings of a shard."""
