@@ -18,6 +18,7 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._extras.train_val.imagenet import imagenet_loaders as imagenet_loaders
     from packtrain._extras.train_val.train_val import TrainVal as TrainVal
     from packtrain._extras.tune import TuneOptions as TuneOptions
     from packtrain._extras.tune import TuneResult as TuneResult
@@ -90,6 +91,7 @@ _HOMES = {
     "_packer.problem": ("Problem",),
     "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),
     "_packer.verifier": ("VerifyProgress", "VerifyReport", "verify"),
+    "_extras.train_val.imagenet": ("imagenet_loaders",),
     "_extras.train_val.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": (

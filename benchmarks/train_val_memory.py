@@ -60,7 +60,13 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     }
     return {
         "images": describe_list(images),
-        "settings": {"epochs": epochs, "batch_size": BATCH, "workers": WORKERS, "warm_up": WARM_UP, "window": WINDOW},
+        "settings": {
+            "epochs": epochs,
+            "batch_size": BATCH,
+            "num_workers": WORKERS,
+            "warm_up": WARM_UP,
+            "window": WINDOW,
+        },
         "bytes": {backend: each["bytes"] for backend, each in found.items()},
         "seconds_to_first_batch": {backend: each["seconds"] for backend, each in found.items()},
         "growth": growths,
@@ -123,11 +129,11 @@ def resident() -> int:
 
 def through(backend: Any, folder: Path, epochs: int, **options: Any) -> dict[str, list[int]]:
     """Memory with the last batch of training and of validation, and after both, for each epoch."""
-    from packtrain import TrainVal
+    from packtrain import TrainVal, imagenet_loaders
 
     found: dict[str, list[int]] = {phase: [] for phase in PHASES}
-    options = {"batch_size": BATCH, "workers": WORKERS, "seed": 0, "device": "cpu", **options}
-    with TrainVal(folder, folder, backend, **options) as data:
+    options = {"batch_size": BATCH, "num_workers": WORKERS, "seed": 0, "device": "cpu", **options}
+    with TrainVal(*imagenet_loaders(folder, folder, backend, **options)) as data:
         for _ in range(epochs):
             found["train"].append(_at_the_end(data.get_train_loader()))
             data.prep_for_val()
@@ -147,11 +153,11 @@ def _at_the_end(loader: Iterable[Any]) -> int:
 
 def starts(backend: Any, folder: Path, times: int, **options: Any) -> dict[str, list[float]]:
     """Seconds to the first training batch, with all that makes batches started anew, and kept since the last pass."""
-    from packtrain import TrainVal
+    from packtrain import TrainVal, imagenet_loaders
 
     found: dict[str, list[float]] = {"anew": [], "kept": []}
-    options = {"batch_size": BATCH, "workers": WORKERS, "seed": 0, "device": "cpu", **options}
-    with TrainVal(folder, folder, backend, **options) as data:
+    options = {"batch_size": BATCH, "num_workers": WORKERS, "seed": 0, "device": "cpu", **options}
+    with TrainVal(*imagenet_loaders(folder, folder, backend, **options)) as data:
         for number in range(2 * times):
             kind = "kept" if number % 2 else "anew"
             if kind == "anew":

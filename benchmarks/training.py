@@ -35,8 +35,8 @@ BACKENDS: Final = {
     "dali-cpu": "DALI on the CPU",
     "dali-gpu": "DALI on the GPU",
 }
-"""Titles of the back ends: those of `packtrain.TrainVal`, which read packtrain's crop-ready dataset; its Loader that
-decodes on the GPU, and torch's DataLoader as the recipe has it, over loose files."""
+"""Titles of the back ends: those of `packtrain.imagenet_loaders`, which read packtrain's crop-ready dataset; its Loader
+that decodes on the GPU; and torch's DataLoader over loose files, as the recipe has it."""
 ON_GPU: Final = ("packtrain-gpu", "dali-gpu")
 """The back ends that decode on a GPU."""
 ALONE: Final = "none"
@@ -131,12 +131,20 @@ def _of_records(
     backend: Any, folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int
 ) -> Iterator[Any]:
     from benchmarks.peers.packtrain import repeated
-    from packtrain import TrainVal, open_dataset
+    from packtrain import imagenet_loaders, open_dataset
 
     dataset = open_dataset(folder / PACKED)
-    options: dict[str, Any] = {"fp16": device.type == "cuda", "workers": workers, "queue": ahead, "device": device}
-    with TrainVal(repeated(dataset), dataset, backend, batch_size=batch_size, crop=SIDE, seed=SEED, **options) as data:
-        yield from data.get_train_loader()
+    options: dict[str, Any] = {
+        "crop": SIDE,
+        "seed": SEED,
+        "dtype": _dtype(device),
+        "num_workers": workers,
+        "prefetch_factor": ahead,
+        "device": device,
+    }
+    loader, _ = imagenet_loaders(repeated(dataset), dataset, backend, batch_size=batch_size, **options)
+    with loader:
+        yield from loader
 
 
 def _decoded_on_gpu(folder: Path, batch_size: int, device: torch.device, workers: int, ahead: int) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from packtrain._readers.dataset.image_dataset import open_dataset
 from packtrain._readers.loader import Loader, Order, Shuffled
 from packtrain._readers.loader.arguments import workers_of
 
-from .presets import preset
+from .named_transforms import named_transform
 from .watch import samples_in
 
 _MILLION: Final = 1_000_000
@@ -309,7 +309,7 @@ class Bench:
 
     def __init__(self, path: str | os.PathLike[str], options: TuneOptions) -> None:
         self._options: Final = options
-        transform = preset(options.transform).transform
+        transform = named_transform(options.transform).transform
         if Manifest.load(path_of("path", path)).schema.image is None:
             raise UsageError(f"{os.fspath(path)} has no images, and tune measures nothing else")
         self._dataset: Final = open_dataset(path, transform)
@@ -430,7 +430,7 @@ def conclude(path: str, options: TuneOptions, trials: Sequence[Trial]) -> TuneRe
     default = next((result for result in results if result.setting == default_setting(options)), None)
     if default is not None and best.cost >= default.cost and best.rate <= (1 + noise) * default.rate:
         best = default
-    transform = preset(options.transform)
+    transform = named_transform(options.transform)
     opened = repr(path) + (f", transform={transform.expression}" if transform.expression else "")
     arguments = f"batch_size={options.batch_size}, shuffle=True, num_workers={best.setting.workers}"
     if best.setting.workers:

@@ -12,7 +12,7 @@ from imagenet.processes import Processes
 from mixup.train import CutMix, Mixup
 from torch import Tensor
 
-from packtrain import PackedDataset, TrainVal, open_dataset
+from packtrain import PackedDataset, TrainVal, imagenet_loaders, open_dataset
 from packtrain.errors import UsageError
 
 Mix = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -25,14 +25,14 @@ def train_val(options: TrainOptions, processes: Processes, train: PackedDataset,
         PacktrainError: The back end is not installed or cannot read the datasets, or an option is out of its range.
     """
     backend: Any = options.backend
-    on_error: Any = options.on_error
-    decode: Any = options.decode
     if processes.device.type != "cuda":
         if options.backend == "dali-gpu":
             raise UsageError("--backend dali-gpu: torch sees no GPU: choose another --backend, such as dali-cpu")
         if options.decode == "cuda":
             raise UsageError("--decode cuda: torch sees no GPU: leave it out")
-    return TrainVal(
+    # The loaders of DALI decode where the name of the back end says.
+    decode: dict[str, Any] = {"decode": options.decode} if options.decode != "cpu" else {}
+    loaders = imagenet_loaders(
         train,
         val,
         backend,
@@ -40,14 +40,15 @@ def train_val(options: TrainOptions, processes: Processes, train: PackedDataset,
         crop=options.size,
         # 256 for 224, as usual.
         val_size=options.size * 8 // 7,
-        fp16=options.amp == "fp16",
-        workers="auto" if options.workers < 0 else options.workers,
+        dtype=torch.float16 if options.amp == "fp16" else torch.float32,
+        num_workers="auto" if options.workers < 0 else options.workers,
         device=processes.device,
         seed=options.seed,
-        on_error=on_error,
-        decode=decode,
+        on_error=options.on_error,
         batch_transform=mixer(options.mixup, options.cutmix, classes_of(train, val)),
+        **decode,
     )
+    return TrainVal(*loaders)
 
 
 def datasets(options: TrainOptions) -> tuple[PackedDataset, PackedDataset]:

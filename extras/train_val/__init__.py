@@ -1,7 +1,6 @@
-"""Training and validation over four back ends with one face.
+"""Training and validation, over any of four back ends.
 
-- `torch_loader`: torch's DataLoader makes the batches, in the place of packtrain's workers.
-- `options`: the arguments of `TrainVal`, and the loaders that each back end makes of them.
-- `memory`: gives freed memory back to the system.
-- `train_val`: what users see, `TrainVal`.
+- `imagenet`: makes the two loaders of the usual ImageNet recipe.
+- `train_val`: `TrainVal`, which keeps the two from taking memory at the same time.
+- `torch_loader`: the loader in which torch's DataLoader makes the batches.
 """

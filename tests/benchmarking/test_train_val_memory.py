@@ -16,7 +16,7 @@ from benchmarks.train_val_memory import MOST, PHASES, growth, resident, starts, 
 from packtrain import Loader, StoreOptions
 
 EPOCHS = 8
-OPTIONS = {"crop": 96, "val_size": 112, "batch_size": 8, "workers": 1}
+OPTIONS = {"crop": 96, "val_size": 112, "batch_size": 8, "num_workers": 1}
 
 
 @pytest.fixture(scope="module")

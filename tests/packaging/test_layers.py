@@ -62,9 +62,8 @@ HEAVY = {
 # The readers that exist to make tensors, whoever imports them has asked for torch; and those that import it only to
 # draw random numbers for a caller who hands in none, or to seed it.
 TORCH_ALLOWED = {
-    "extras/train_val/options.py",
+    "extras/train_val/imagenet.py",
     "extras/train_val/torch_loader.py",
-    "extras/train_val/train_val.py",
     "extras/dali/arguments.py",
     "extras/dali/engine.py",
     "readers/dataset/image_dataset.py",

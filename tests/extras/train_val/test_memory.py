@@ -1,4 +1,4 @@
-"""What is given back to the system, and when the program's own limits are left alone."""
+"""Freed memory goes back to the system, and the program's own limits are left alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packtrain._extras.train_val import memory
+from packtrain._extras.train_val import train_val
 
 
 @pytest.fixture
@@ -23,23 +23,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 def test_what_the_allocator_keeps_is_limited(asked: list[Any]) -> None:
-    memory.limit()
+    train_val.limit_free_memory()
     assert asked == [(-1, 8 << 20), (-3, 1 << 20)]
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_limits_of_the_program_stay(asked: list[Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    memory.limit()
+    train_val.limit_free_memory()
     assert asked == []
 
 
 def test_free_memory_is_given_back(asked: list[Any]) -> None:
-    memory.give_back(dali=False)
+    train_val.release_free_memory(dali=False)
     assert asked == [(0,)]
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    memory.limit()
-    memory.give_back(dali=False)
+    train_val.limit_free_memory()
+    train_val.release_free_memory(dali=False)

@@ -1,4 +1,4 @@
-"""`TrainVal`: every back end hands out the same, validates each sample once, and releases what it does not need.
+"""The back ends of `imagenet_loaders` hand out the same, validation counts each sample once, `TrainVal` frees memory.
 
 DALI works on a CPU here, where it is installed.
 """
@@ -13,6 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from helpers.ranks import in_ranks
 from helpers.support import encoded, flip, image_set, packed, picture, with_classes
 from helpers.waiting import wait_until
 
-from packtrain import LabelSpec, Loader, StoreOptions, TrainVal, concat, open_dataset
+from packtrain import LabelSpec, Loader, StoreOptions, TrainVal, concat, imagenet_loaders, open_dataset
+from packtrain._extras.dali.loader import DaliLoader
+from packtrain._extras.train_val import imagenet
 from packtrain._extras.train_val.torch_loader import TorchLoader
 from packtrain.errors import CorruptRecord, LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
@@ -51,8 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(folder: Path | Any, backend: Any = "packtrain", **options: Any) -> TrainVal:
-    options = {"batch_size": 5, "crop": 32, "val_size": 40, "workers": 1, "seed": 4, "device": "cpu", **options}
-    return TrainVal(folder, options.pop("val", folder), backend, **options)
+    options = {"batch_size": 5, "crop": 32, "val_size": 40, "num_workers": 1, "seed": 4, "device": "cpu", **options}
+    return TrainVal(*imagenet_loaders(folder, options.pop("val", folder), backend, **options))
 
 
 def kept(loader: Any) -> Batches:
@@ -85,7 +88,7 @@ def bytes_of(**options: Any) -> dict[str, Any]:
 def test_all_back_ends_hand_out_the_same_samples_and_crops(folder: Path, backend: str) -> None:
     with made(folder, **bytes_of()) as data:
         expected = rounds(data)
-    with made(folder, backend, **bytes_of(), workers=2) as data:
+    with made(folder, backend, **bytes_of(), num_workers=2) as data:
         found = rounds(data)
     for (images, labels), (others, same) in zip(expected, found, strict=True):
         assert labels.dtype == same.dtype == torch.int64 and torch.equal(labels, same)
@@ -94,24 +97,26 @@ def test_all_back_ends_hand_out_the_same_samples_and_crops(folder: Path, backend
 
 
 @BACKENDS
-@pytest.mark.parametrize("fp16", [False, True])
-def test_images_are_normalised_as_torchvision_does_it(folder: Path, backend: str, fp16: bool) -> None:
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 2e-3)])
+def test_images_are_normalised_as_torchvision_does_it(
+    folder: Path, backend: str, dtype: torch.dtype, most: float
+) -> None:
     steps: list[Any] = [Resize(40), CenterCrop(32), ToTensor(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     dataset = open_dataset(folder, steps)
-    with made(folder, backend, fp16=fp16) as data:
+    with made(folder, backend, dtype=dtype) as data:
         found = kept(data.get_val_loader())
     images = torch.cat([images for images, _ in found])
-    assert images.dtype == (torch.float16 if fp16 else torch.float32)
+    assert images.dtype == dtype
     assert found[0][0].is_contiguous(memory_format=torch.channels_last)
     expected = torch.stack([dataset[row][0] for row in range(IMAGES)])
-    assert (images - expected).abs().max() <= (2e-3 if fp16 else 1e-5)
+    assert (images - expected).abs().max() <= most
 
 
 def test_the_augmentation_is_the_recipes(folder: Path) -> None:
     steps: list[Any] = [RandomResizedCrop(32, scale=(0.3, 1), ratio=(0.9, 1.1)), RandomHorizontalFlip()]
     with Loader(open_dataset(folder, steps), 5, shuffle=True, seed=4, num_workers=0) as loader:
         expected = [images.float() for images, _ in loader]
-    with made(folder, min_crop_size=0.3, aspect=[0.9, 1.1], **bytes_of()) as data:
+    with made(folder, scale=(0.3, 1), ratio=[0.9, 1.1], **bytes_of()) as data:
         found = [images for images, _ in kept(data.get_train_loader())]
     for images, others in zip(expected, found, strict=True):
         torch.testing.assert_close(images, others, atol=1e-3, rtol=0)
@@ -122,7 +127,7 @@ def test_the_augmentation_is_the_recipes(folder: Path) -> None:
 def test_validation_counts_each_sample_once_over_all_ranks(folder: Path, backend: str, world_size: int) -> None:
     found, workers = [], int("dali" in backend)
     for rank in range(world_size):
-        with made(folder, backend, rank=rank, world_size=world_size, val_batch_size=4, workers=workers) as data:
+        with made(folder, backend, rank=rank, world_size=world_size, val_batch_size=4, num_workers=workers) as data:
             sizes = [len(labels) for _, labels in data.get_val_loader()]
             assert len(sizes) == len(data.get_val_loader())
             assert all(size == 4 for size in sizes[:-1]) and all(0 < size <= 4 for size in sizes[-1:])
@@ -131,7 +136,7 @@ def test_validation_counts_each_sample_once_over_all_ranks(folder: Path, backend
 
 
 def _of_group(rank: int, world: int, folder: Path) -> tuple[list[int], list[int]]:
-    with made(folder, seed=None, world_size=world, local_rank=rank, workers=0) as data:
+    with made(folder, seed=None, num_workers=0) as data:
         return labels_of(data.get_train_loader()), labels_of(data.get_val_loader())
 
 
@@ -142,22 +147,23 @@ def test_ranks_are_those_of_torch_distributed(folder: Path, tmp_path: Path) -> N
     assert found[0][1] + found[1][1] == list(range(IMAGES))
 
 
-def test_the_local_rank_is_the_rank_on_a_single_machine(folder: Path) -> None:
-    with made(folder, world_size=2, local_rank=1, workers=0) as data:
-        assert (data.get_train_loader().rank, data.get_train_loader().world_size) == (1, 2)
-        assert labels_of(data.get_val_loader()) == list(range(IMAGES // 2, IMAGES))
+def _of_later_group(rank: int, world: int, folder: Path, group: Path) -> tuple[int, int, list[int]]:
+    with made(folder, num_workers=0) as data:
+        loader = data.get_val_loader()
+        before = sum(len(labels) for _, labels in loader)
+        next(iter(loader))
+        torch.distributed.init_process_group("gloo", f"file://{group}", world_size=world, rank=rank)
+        try:
+            return before, len(loader), labels_of(loader)
+        finally:
+            torch.distributed.destroy_process_group()
 
 
-def test_ranks_that_begin_later_are_noticed(folder: Path, tmp_path: Path) -> None:
-    data = made(folder, workers=0)
-    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'group'}", world_size=1, rank=0)
-    try:
-        assert data.get_val_loader()
-        data._ranks.now = lambda: type(data._place)(0, 2)  # type: ignore[method-assign]
-        with pytest.raises(UsageError, match="init_process_group before"):
-            data.get_val_loader()
-    finally:
-        torch.distributed.destroy_process_group()
+def test_ranks_that_begin_after_the_loaders_were_made_divide_the_validation(folder: Path, tmp_path: Path) -> None:
+    found = in_ranks(2, _of_later_group, folder, tmp_path / "group")
+    assert [before for before, _, _ in found] == [IMAGES, IMAGES]
+    assert [steps for _, steps, _ in found] == [3, 3]
+    assert [label for _, _, labels in found for label in labels] == list(range(IMAGES))
 
 
 @BACKENDS
@@ -349,7 +355,7 @@ def test_a_killed_worker_of_torch_is_a_loader_error(folder: Path) -> None:
 def test_the_order_of_torch_does_not_depend_on_its_workers(folder: Path, workers: int) -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
-    with made(folder, "torch", workers=workers, **bytes_of()) as data:
+    with made(folder, "torch", num_workers=workers, **bytes_of()) as data:
         found = kept(data.get_train_loader())
     assert torch.equal(torch.random.get_rng_state(), before)
     with made(folder, **bytes_of()) as data:
@@ -386,12 +392,12 @@ def test_a_loader_is_always_the_same_and_knows_its_length(folder: Path) -> None:
         assert data.get_train_loader() is data.get_train_loader()
         assert data.get_val_loader() is data.get_val_loader()
         assert (len(data.get_train_loader()), len(data.get_val_loader())) == (4, 4)
-        assert "packtrain" in repr(data)
+        assert repr(data.get_val_loader()) in repr(data)
 
 
 def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None:
     dataset = open_dataset(folder, Resize(8))
-    with made(dataset, val=dataset.subset(range(3)), workers=0) as data:
+    with made(dataset, val=dataset.subset(range(3)), num_workers=0) as data:
         (images, labels), *rest = kept(data.get_val_loader())
         assert images.shape == (3, 3, 32, 32) and labels.tolist() == [0, 1, 2] and not rest
 
@@ -400,7 +406,7 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
     ("options", "expected"),
     [
         ({"backend": "dali"}, r"backend='dali': expected one of packtrain, torch, dali-cpu, dali-gpu"),
-        ({"backend": "dali-gpu"}, r"device='cpu': give device='cuda'"),
+        ({"backend": "dali-gpu"}, r"device='cpu': a GPU decodes, and the images stay there: give device='cuda'"),
         ({"batch_size": 0}, "batch_size=0: expected a whole number, at least 1"),
         ({"val_batch_size": 0}, "val_batch_size=0: expected"),
         ({"crop": 0}, "crop=0: expected"),
@@ -408,22 +414,18 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
         ({"mean": (1, 2)}, "mean=.*expected equally many"),
         ({"std": (0, 1, 1)}, "expected finite numbers, and std greater than 0"),
         ({"mean": (123.675, 116.28, 103.53)}, r"pass mean=\(0.485, 0.456, 0.406\), std=\(0.229, 0.224, 0.225\)"),
-        ({"fp16": "yes"}, "fp16='yes': expected True or False"),
-        ({"min_crop_size": 0}, "min_crop_size=0: expected a part"),
-        ({"min_crop_size": 1.1}, "min_crop_size=1.1: expected a part"),
-        ({"aspect": 1}, r"aspect=1: expected \(least"),
-        ({"aspect": (1,)}, r"aspect=\(1,\): expected \(least"),
-        ({"aspect": (2, 1)}, r"aspect=\(2, 1\): expected \(least"),
-        ({"workers": -1}, "workers=-1: expected"),
-        ({"workers": "many"}, "workers='many': expected"),
-        ({"backend": "dali-cpu", "workers": 0}, "workers=0: expected a whole number, at least 1"),
-        ({"queue": 0}, "queue=0: expected"),
+        ({"dtype": "half"}, "dtype='half': expected a torch.dtype"),
+        ({"scale": 1}, r"scale=1: expected \(least"),
+        ({"ratio": (2, 1)}, r"ratio=\(2, 1\): expected \(least"),
+        ({"num_workers": -1}, "num_workers=-1: expected"),
+        ({"num_workers": "many"}, "num_workers='many': expected"),
+        ({"backend": "dali-cpu", "num_workers": 0}, "num_threads=0: expected a whole number, at least 1"),
+        ({"prefetch_factor": 0}, "prefetch_factor=0: expected"),
+        ({"workers": 2}, "has no argument 'workers'"),
         ({"rank": 0}, "both rank and world_size"),
         ({"rank": 2, "world_size": 2}, "rank=2: expected 0 to 1"),
-        ({"world_size": 2}, "world_size=2: give rank="),
-        ({"world_size": 2, "local_rank": 2}, "rank=2: expected 0 to 1"),
-        ({"world_size": 2, "local_rank": 0, "seed": None}, "give seed="),
-        ({"local_rank": -1}, "local_rank=-1: expected"),
+        ({"world_size": 2}, "both rank and world_size"),
+        ({"world_size": 2, "rank": 0, "seed": None}, "give seed="),
         ({"device": "gpu"}, "device='gpu': expected"),
         ({"device": "mps"}, "device=.*mps.*: expected"),
         ({"seed": "a"}, "seed='a': expected"),
@@ -432,7 +434,6 @@ def test_opened_datasets_are_taken_without_their_transform(folder: Path) -> None
         ({"drop_last": None}, "drop_last=None: expected"),
         ({"batch_transform": "mixup"}, "batch_transform='mixup'"),
         ({"decode": "gpu"}, "decode='gpu': expected"),
-        ({"backend": "torch", "decode": "cuda"}, "decode='cuda' is for backend='packtrain', not 'torch'"),
         ({"val": 3}, "val=3: expected the folder of a packed dataset"),
     ],
 )
@@ -466,7 +467,7 @@ def test_labels_without_names_are_taken_as_they_are(tmp_path: Path) -> None:
     named, bare = with_classes(tmp_path / "named", "abc"), with_classes(tmp_path / "bare", "abc", named=False)
     growing = copy_of(open_dataset(bare), tmp_path / "growing", 2, 4).dataset(None)
     for train, val in ((named, bare), (bare, named), (bare, bare), (growing, named), (growing, bare)):
-        with made(train, val=val, workers=0) as data:
+        with made(train, val=val, num_workers=0) as data:
             assert labels_of(data.get_val_loader()) == [0, 1, 2]
     more = with_classes(tmp_path / "more", "abcd", named=False)
     expected = (
@@ -479,9 +480,22 @@ def test_labels_without_names_are_taken_as_they_are(tmp_path: Path) -> None:
             made(train, val=val)
 
 
-def test_datasets_of_other_fields_are_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="train= has the fields image, but"):
-        made(open_dataset(folder, fields=["image"]))
+def test_datasets_of_which_nothing_is_known_are_taken(tmp_path: Path) -> None:
+    with_classes(tmp_path / "a", "abc")
+    with_classes(tmp_path / "b", "bcd")
+    steps = [Resize(40), CenterCrop(32)]
+    loader = Loader(open_dataset(tmp_path / "a", steps), 2)
+    images = Loader(open_dataset(tmp_path / "b", steps, fields=["image"]), 2)
+    numbers = Loader([(torch.zeros(1), 0)], 2)  # type: ignore[arg-type]
+    for val in (images, numbers):
+        TrainVal(loader, val).close()
+    with pytest.raises(UsageError, match="label 0 is 'a'"):
+        TrainVal(loader, Loader(open_dataset(tmp_path / "b", steps), 2))
+
+
+def test_loaders_are_asked_for(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"val=.*: expected a packtrain\.Loader; TrainVal\(\*imagenet_loaders"):
+        TrainVal(Loader(open_dataset(folder), 2), str(folder))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", ["dali-cpu"])
@@ -498,8 +512,12 @@ def test_dali_on_a_gpu_is_asked_for_there(folder: Path, monkeypatch: pytest.Monk
         asked.append({"size": batch_size, "threads": num_threads, "decode": decode, "device": str(device)})
         return Loader(dataset, batch_size, num_workers=0, **options)
 
-    monkeypatch.setattr("packtrain._extras.train_val.options.DaliLoader", loader)
-    made(folder, "dali-gpu", device="cuda", local_rank=3, workers=6, val_batch_size=9)
+    made_by = imagenet._LOADERS["dali-gpu"]
+    assert isinstance(made_by, partial) and made_by.func is DaliLoader
+    monkeypatch.setattr(
+        imagenet, "_LOADERS", {**imagenet._LOADERS, "dali-gpu": partial(loader, *made_by.args, **made_by.keywords)}
+    )
+    made(folder, "dali-gpu", device="cuda:3", num_workers=6, val_batch_size=9)
     common = {"threads": 6, "decode": "mixed", "device": "cuda:3"}
     assert asked == [{"size": 5, **common}, {"size": 9, **common}]
 

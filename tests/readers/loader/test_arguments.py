@@ -413,7 +413,7 @@ class TestTransformsThatChange:
             lambda: setattr(Loader(parts[0], 2), "transform", CenterCrop(4)),
             lambda: Loader(parts[0], 2, fields=("path",)),
             lambda: concat([dataset, parts[0]]),
-            lambda: packtrain.TrainVal(dataset, parts[0], batch_size=2),
+            lambda: packtrain.imagenet_loaders(dataset, parts[0], batch_size=2),
         ]
         for call in calls:
             with pytest.raises(

@@ -1,4 +1,4 @@
-"""Transforms that can be named on a command line. Does not import torch."""
+"""Transforms by the names that a command line has for them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from packtrain._readers.transforms.geometric import (
     Resize,
 )
 
-PRESET_NAMES: Final = "rrc224, center224, crop224 (with any size), none, or module:attribute"
-"""The names that `preset` knows, as text for messages."""
+_NAMES: Final = "rrc224, center224, crop224 (with any size), none, or module:attribute"
 _PUBLIC_MODULE: Final = "packtrain.transforms"
 """Where users import the transforms from."""
 _RESIZE_TO_CROP: Final = 256 / 224
@@ -29,8 +28,8 @@ _RESIZE_TO_CROP: Final = 256 / 224
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A transform, and the Python that makes it.
+class NamedTransform:
+    """A transform and the Python that makes it.
 
     Attributes:
         transform: The transform, as `open_dataset` takes it; None leaves images as they are stored.
@@ -60,8 +59,8 @@ def _crop(size: int) -> tuple[list[Any], str]:
 _MAKERS: Final[dict[str, Callable[[int], tuple[list[Any], str]]]] = {"rrc": _rrc, "center": _center, "crop": _crop}
 
 
-def preset(name: str) -> Preset:
-    """The transform called `name`.
+def named_transform(name: str) -> NamedTransform:
+    """Return the transform of a name.
 
     Args:
         name: ``"rrc224"``: `RandomResizedCrop` and a flip, for training. ``"center224"``: `Resize` to 256 and
@@ -73,19 +72,19 @@ def preset(name: str) -> Preset:
         UsageError: There is no transform of this name, or it cannot be imported.
     """
     if name == "none":
-        return Preset(None, None, None)
+        return NamedTransform(None, None, None)
     if ":" in name:
         return _imported(name)
     found = re.fullmatch(r"([a-z]+)([1-9]\d{0,4})", name)
     if not found or found[1] not in _MAKERS:
         hint = did_you_mean(name, [*(f"{kind}224" for kind in _MAKERS), "none"])
-        raise unexpected("transform", name, f"{PRESET_NAMES}{hint}")
+        raise unexpected("transform", name, f"{_NAMES}{hint}")
     transform, expression = _MAKERS[found[1]](int(found[2]))
     classes = ", ".join(sorted(type(each).__name__ for each in transform))
-    return Preset(transform, expression, f"from {_PUBLIC_MODULE} import {classes}")
+    return NamedTransform(transform, expression, f"from {_PUBLIC_MODULE} import {classes}")
 
 
-def _imported(name: str) -> Preset:
+def _imported(name: str) -> NamedTransform:
     module, _, attribute = name.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise unexpected("transform", name, "module:attribute, such as my_package.transforms:train")
@@ -94,4 +93,4 @@ def _imported(name: str) -> Preset:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"transform {name!r} cannot be imported ({error}): is its folder in PYTHONPATH?") from error
     compose(found)
-    return Preset(found, attribute, f"from {module} import {attribute}")
+    return NamedTransform(found, attribute, f"from {module} import {attribute}")
