@@ -22,6 +22,8 @@ class NewRecord(NamedTuple):
         crc32c: crc32c of header and payload.
         shape: Shape of the values, or height, width and channels of the image; () where it means nothing, as for text.
         header: Bytes in front of `payload`; apart, so that large values need not be copied behind them.
+        frame: Width, height and orientation, as far as the field has columns for them. They are not written to the
+            shard.
     """
 
     payload: bytes | memoryview
@@ -29,6 +31,7 @@ class NewRecord(NamedTuple):
     crc32c: int
     shape: tuple[int, ...]
     header: bytes = b""
+    frame: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -54,6 +57,11 @@ class NewSample(NamedTuple):
     line: int
     label: StoredLabel
     records: tuple[NewRecord | None, ...]
+
+    @property
+    def size(self) -> int:
+        """Size of all records in bytes."""
+        return sum(record.size for record in self.records if record is not None)
 
 
 @dataclass(frozen=True)

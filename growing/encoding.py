@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from packtrain._core.schema import LABEL, Field, Schema
-from packtrain._formats import StoredLabel
-from packtrain._formats.writing import NewRecord, NewSample
+from packtrain._formats.writing import NewSample
 from packtrain._packer.encoding import as_it_is, encode, naming
 from packtrain._packer.listing import Encoded
 from packtrain._packer.sources import LARGEST_FILE, Refused
 
 from .forms import Sample, array_of, fits, fits_shape, in_words, label_of, mapping_of
-
-
-class EncodedSample(NamedTuple):
-    """A sample whose records can be written. They may be views of what the source has yielded, so write them at once.
-
-    Attributes:
-        label: Its label; None if the cache has none.
-        records: Its records, in the order of the schema; None for a field that it is without.
-        columns: For each field what the index says about its record, apart from the offset, in the order of
-            `Field.columns`: length, checksum, and for pixels width, height and orientation.
-        bytes: Size of all records.
-    """
-
-    label: StoredLabel
-    records: tuple[NewRecord | None, ...]
-    columns: tuple[tuple[int, ...], ...]
-    bytes: int
-
-    def numbered(self, number: int) -> NewSample:
-        """The same as a writer takes it."""
-        return NewSample(number, self.label, self.records)
 
 
 class SampleEncoder:
@@ -55,8 +33,10 @@ class SampleEncoder:
         self._known: Final = frozenset((*schema.names, LABEL))
         self._dtypes: Final = {field.name: np.dtype(field.dtype) for field in schema.fields if field.kind == "array"}
 
-    def encode(self, sample: Sample) -> EncodedSample:
-        """The records of a sample. Large contiguous arrays are not copied.
+    def encode(self, sample: Sample) -> NewSample:
+        """Return a sample as a writer takes it, with the number 0.
+
+        Records may be views of what the source has yielded, so write them at once.
 
         Raises:
             Refused: It is not a mapping, or does not fit the schema; the message names the field.
@@ -72,11 +52,10 @@ class SampleEncoder:
         except MemoryError as error:
             raise Refused("there is not enough memory to encode it") from error
         records = tuple(None if each is None else each.record(bare=self._bare) for each in found)
-        size = sum(record.size for record in records if record is not None)
-        if size > self._most:
-            raise self._too_large(size)
-        columns = tuple(map(_columns, self._schema.fields, records, found))
-        return EncodedSample(label, records, columns, size)
+        encoded = NewSample(0, label, records)
+        if encoded.size > self._most:
+            raise self._too_large(encoded.size)
+        return encoded
 
     def _encoded(self, field: Field, value: Any) -> Encoded | None:
         if value is None:
@@ -140,10 +119,3 @@ def _json(value: Any) -> bytes:
     except UnicodeEncodeError:
         # Half of a surrogate pair, which only an escape can be.
         return json.dumps(value).encode()
-
-
-def _columns(field: Field, record: NewRecord | None, encoded: Encoded | None) -> tuple[int, ...]:
-    width = len(field.columns()) - 3
-    if record is None or encoded is None:
-        return (-1, 0, *(0,) * width)
-    return (record.size, record.crc32c, *encoded.frame[:width])

@@ -18,9 +18,10 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.locks import Lock
 from packtrain._core.printable import printable
 from packtrain._core.sizes import size
+from packtrain._formats.writing import NewSample
 
 from . import page_cache
-from .encoding import EncodedSample, SampleEncoder
+from .encoding import SampleEncoder
 from .figures import FillFigures
 from .intake import Intake, Source
 from .options import FillOptions
@@ -146,7 +147,7 @@ class Filler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, sample: EncodedSample) -> None:
+    def add(self, sample: NewSample) -> None:
         """Writes a sample, once there is room for it, and publishes the shard before if that is full.
 
         A sample that is larger than a shard is refused. If the disk is full, the samples of the present shard are lost.
@@ -159,7 +160,7 @@ class Filler:
             self.publish()
         if self._number >= self._pacing.limit:
             self._wait(self._readers_behind)
-        self._keep_to_rate(sample.bytes)
+        self._keep_to_rate(sample.size)
         try:
             if self._shard is None:
                 self._wait(self._lack_of_room)
@@ -172,7 +173,7 @@ class Filler:
         self._number += 1
         self._spent += cost
         self.figures.samples += 1
-        self.figures.sample_bytes += sample.bytes
+        self.figures.sample_bytes += sample.size
         if time.monotonic() >= self._next_progress:
             self.idle()
 

@@ -22,9 +22,10 @@ import numpy as np
 
 from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.generations import CacheInfo
+from packtrain._formats.writing import NewSample
 from packtrain._packer.sources import Refused
 
-from .encoding import EncodedSample, SampleEncoder
+from .encoding import SampleEncoder
 from .figures import FillFigures
 from .forms import Form, Sample, described, mapping_of
 from .options import FillOptions
@@ -103,7 +104,7 @@ class Intake:
             return held
         return stated or self._settled(idle)
 
-    def samples(self, encoder: SampleEncoder, idle: Callable[[], None]) -> Iterator[EncodedSample]:
+    def samples(self, encoder: SampleEncoder, idle: Callable[[], None]) -> Iterator[NewSample]:
         """Yields samples until the source ends; each must be written before the next is asked for.
 
         Args:

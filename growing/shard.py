@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -19,10 +19,10 @@ from packtrain._core.generations import (
     shard_path,
 )
 from packtrain._formats import container
-from packtrain._formats.writing import shard_writer
+from packtrain._formats.writing import NewSample, shard_writer
+from packtrain._packer.columns import RowWriter
 
 from . import page_cache
-from .encoding import EncodedSample
 
 _SIDECARS: Final = (".idx",)
 
@@ -68,16 +68,15 @@ class GrowingShard:
         self._first = first
         self._keep = keep
         self._behind = 0
-        self._schema: Final = info.schema
         self._final = shard_path(root, container(info.format).SUFFIX, number)
         self._path = root / TEMPORARY / self._final.name
         self._path.unlink(missing_ok=True)
         try:
-            self._writer = shard_writer(info.format)(self._path, self._schema, checksum=False)
+            writer = shard_writer(info.format)(self._path, info.schema, checksum=False)
         except BaseException:
             self._path.unlink(missing_ok=True)
             raise
-        self._rows: list[tuple[Any, tuple[tuple[int, ...], ...]]] = []
+        self._rows: Final = RowWriter(writer, info.schema)
         self.bytes = 0
         self.whole = True
 
@@ -85,12 +84,11 @@ class GrowingShard:
         """Number of samples."""
         return len(self._rows)
 
-    def add(self, sample: EncodedSample) -> None:
-        """Appends a sample."""
+    def add(self, sample: NewSample) -> None:
+        """Append a sample under its number."""
         self.whole = False
-        self._writer.add(sample.numbered(self._first + len(self._rows)))
-        self._rows.append((sample.label, sample.columns))
-        self.bytes += sample.bytes
+        self._rows.add(sample._replace(line=self._first + len(self._rows)))
+        self.bytes += sample.size
         self.whole = True
         if self.bytes - self._behind >= page_cache.PART:
             page_cache.write_behind(self._path, self._behind, self.bytes)
@@ -99,9 +97,12 @@ class GrowingShard:
     def finish(self) -> FinishedShard:
         """Completes the shard and its index, durably, under their final names."""
         self.whole = False
-        written = self._writer.finish()
-        self._writer.close()
-        data = index_bytes(self._table(written.offsets))
+        written, columns = self._rows.finish()
+        self._rows.close()
+        table = np.zeros(len(self._rows), index_dtype(self._info.schema))
+        for name, values in columns.arrays.items():
+            table["number" if name == "line" else name] = values
+        data = index_bytes(table)
         fsync_file(self._path)
         if not self._keep:
             page_cache.settle(self._path)
@@ -116,20 +117,9 @@ class GrowingShard:
         """Gives the shard up, and removes all of it: no generation has it."""
         # What the writer still wants to write at its end may fail as well.
         with suppress(OSError):
-            self._writer.close()
+            self._rows.close()
         for path in (self._path, *shard_files(self._root, self._info, self._number)):
             path.unlink(missing_ok=True)
-
-    def _table(self, offsets: list[tuple[int, ...]]) -> Any:
-        table = np.zeros(len(self._rows), index_dtype(self._schema))
-        table["number"] = np.arange(self._first, self._first + len(self._rows))
-        if self._schema.labels.kind != "none":
-            table["label"] = [label for label, _ in self._rows]
-        for at, field in enumerate(self._schema.fields):
-            table[field.prefix + "offset"] = [row[at] for row in offsets]
-            for place, name in enumerate(list(field.columns())[1:]):
-                table[name] = [columns[at][place] for _, columns in self._rows]
-        return table
 
 
 def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:

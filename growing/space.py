@@ -18,11 +18,10 @@ from packtrain._core.mounts import file_system
 from packtrain._core.schema import Schema
 from packtrain._core.sizes import size
 from packtrain._formats.tar.reader import BLOCK, KEY_DIGITS
+from packtrain._formats.writing import NewSample
 from packtrain._storage.staging.folder import Folder
 from packtrain._storage.staging.notes import allocated_bytes
 from packtrain._storage.staging.room import room
-
-from .encoding import EncodedSample
 
 _DIGITS: Final = 24
 """Characters of a number in a text, with a sign or a separator."""
@@ -72,11 +71,11 @@ class ShardCost:
         header = 512 + 128 * len(columns.names or ())
         self.fixed: Final = container + header + block * (6 + 2 * spools)
 
-    def sample(self, sample: EncodedSample) -> int:
+    def sample(self, sample: NewSample) -> int:
         """The most bytes that a sample adds to a shard and to the files beside it."""
         total = self._each
         if self._format == "hdf5":
-            return total + sample.bytes
+            return total + sample.size
         for record in sample.records:
             if record is not None:
                 length = record.size

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from packtrain._core.index import ROW_COLUMNS, Index, text_column
 from packtrain._core.schema import Field, Schema
+from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard
 
 from .reordering import Form, picked_texts
 
@@ -98,6 +99,50 @@ class ShardColumns:
         ends = np.concatenate([np.zeros(1, "<i8"), np.cumsum(sizes)])
         arrays = {name: values[rows] for name, values in self.arrays.items()}
         return ShardColumns(arrays, (ends, picked_texts(texts, offsets[rows], sizes)))
+
+
+class RowWriter:
+    """Writes samples with a writer of shards, and collects the columns of what was written.
+
+    Args:
+        writer: The writer of the shard.
+        schema: What samples consist of.
+    """
+
+    def __init__(self, writer: ShardWriter, schema: Schema) -> None:
+        self._writer = writer
+        self._schema = schema
+        self._lines: list[int] = []
+        self._labels: list[Any] = []
+        self._paths: list[bytes] = []
+        self._values: list[tuple[tuple[int, ...] | None, ...]] = []
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._lines)
+
+    def add(self, sample: NewSample, path: bytes = b"") -> None:
+        """Writes a sample; `path` is its path in the list."""
+        self._writer.add(sample)
+        self._lines.append(sample.line)
+        self._labels.append(sample.label)
+        self._paths.append(path)
+        self._values.append(
+            tuple(None if record is None else (record.size, record.crc32c, *record.frame) for record in sample.records)
+        )
+
+    def finish(self) -> tuple[WrittenShard, ShardColumns]:
+        """Completes and closes the file, which the caller fsyncs, and returns the columns of its samples."""
+        written = self._writer.finish()
+        records = [
+            [None if values is None else (offset, *values) for offset, values in zip(*sample, strict=True)]
+            for sample in zip(written.offsets, self._values, strict=True)
+        ]
+        return written, ShardColumns.of(self._schema, self._lines, self._labels, records, self._paths)
+
+    def close(self) -> None:
+        """Closes the file, whether it is complete or not."""
+        self._writer.close()
 
 
 def column_forms(schema: Schema) -> dict[str, Form]:

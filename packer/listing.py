@@ -98,7 +98,7 @@ class Encoded(NamedTuple):
         """The record in a container that holds `bare` values, or `.npy` files."""
         header = b"" if bare or self.dtype is None else npy_header(self.dtype, self.shape)
         checksum = crc32c(self.payload, crc32c(header)) if header else crc32c(self.payload)
-        return NewRecord(self.payload, self.extension, checksum, self.shape, header)
+        return NewRecord(self.payload, self.extension, checksum, self.shape, header, self.frame)
 
 
 class Source(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -28,10 +28,10 @@ from packtrain._core.files import (
 from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
 from packtrain._core.problems import way_out
 from packtrain._core.processes import ProcessName
-from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, WrittenShard, shard_writer
+from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard, shard_writer
 
-from .columns import ShardColumns
-from .listing import Encoded, ListedSample, Reject, Source
+from .columns import RowWriter, ShardColumns
+from .listing import ListedSample, Reject, Source
 from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_path
 from .output import Output
 from .plan import Plan
@@ -157,27 +157,25 @@ def _pack(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProg
         try:
             # The free space that a message gives is measured before the file is removed.
             with file_errors(task.folder, ShardFailed):
-                written, finished = _write(task, shard_writer(plan.format)(temporary, plan.schema), report)
+                written = _write(task, shard_writer(plan.format)(temporary, plan.schema), report)
                 fsync_file(temporary)
-                checksum = checksum_file(temporary) if finished.crc32c is None else finished.crc32c
+                checksum = checksum_file(temporary) if written.shard.crc32c is None else written.shard.crc32c
                 info = FileInfo(final.name, temporary.stat().st_size, checksum)
                 if (done := _done_by_another(task)) is not None:
                     return done
-                _replace(task, temporary, info, written, finished)
+                _replace(task, temporary, info, written)
         finally:
             temporary.unlink(missing_ok=True)
-    return ShardProgress(task.number, len(task.entries), tuple(written.rejects), dict(written.remarks))
+    return ShardProgress(task.number, len(task.entries), written.rejects, written.remarks)
 
 
-def _replace(task: ShardTask, temporary: Path, info: FileInfo, written: _Written, finished: WrittenShard) -> None:
+def _replace(task: ShardTask, temporary: Path, info: FileInfo, written: _Written) -> None:
     """Gives a shard and its sidecars their names, in the place of earlier ones, and leaves the note."""
     plan, final = task.plan, task.folder / task.name
-    sidecars = {final.with_suffix(suffix): data for suffix, data in sorted(finished.sidecars.items())}
+    sidecars = {final.with_suffix(suffix): data for suffix, data in sorted(written.shard.sidecars.items())}
     infos = tuple(FileInfo(path.name, len(data), crc32c(data)) for path, data in sidecars.items())
-    shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.lines), infos)
-    facts = NoteFacts(plan.sha256, shard, tuple(written.rejects), task.listed)
-    records = written.placed(finished.offsets)
-    note = ShardNote(facts, ShardColumns.of(plan.schema, written.lines, written.labels, records, written.paths))
+    shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.columns), infos)
+    note = ShardNote(NoteFacts(plan.sha256, shard, written.rejects, task.listed), written.columns)
     try:
         _remove_note(task)
         for path, data in sidecars.items():
@@ -199,64 +197,28 @@ def _remove_note(task: ShardTask) -> None:
         fsync_folder(path.parent)
 
 
-Values = tuple[int, ...]
-
-
 class _Written(NamedTuple):
-    """What has become of the entries.
+    """A complete shard, and what has become of the entries that are not in it.
 
     Attributes:
-        lines: Line of each sample.
-        paths: Its path in the list.
-        labels: Label of each sample.
-        values: For each sample and field: length, checksum and frame of its record; None where it is missing.
+        shard: What its writer says of it.
+        columns: The columns of its samples.
         rejects: The refused lines.
         remarks: What the user should know, with the number of records it is about.
     """
 
-    lines: list[int]
-    paths: list[bytes]
-    labels: list[Any]
-    values: list[tuple[Values | None, ...]]
-    rejects: list[Reject]
-    remarks: Counter[str]
-
-    def take(
-        self, entry: ListedSample, encoded: Sequence[Encoded | None], *, bare: bool
-    ) -> tuple[NewRecord | None, ...]:
-        """Takes note of a sample, and returns its records as they are written."""
-        records: list[NewRecord | None] = []
-        values: list[Values | None] = []
-        for record in encoded:
-            if record is None:
-                records.append(None)
-                values.append(None)
-                continue
-            stored = record.record(bare=bare)
-            records.append(stored)
-            values.append((stored.size, stored.crc32c, *record.frame))
-            if record.remarks:
-                self.remarks.update(record.remarks)
-        self.lines.append(entry.line)
-        self.paths.append(os.fsencode(entry.path))
-        self.labels.append(entry.label)
-        self.values.append(tuple(values))
-        return tuple(records)
-
-    def placed(self, offsets: Sequence[Values]) -> list[tuple[Values | None, ...]]:
-        """The same as `values`, with each record's offset first."""
-        return [
-            tuple(None if values is None else (offset, *values) for offset, values in zip(*sample, strict=True))
-            for sample in zip(offsets, self.values, strict=True)
-        ]
+    shard: WrittenShard
+    columns: ShardColumns
+    rejects: tuple[Reject, ...]
+    remarks: Mapping[str, int]
 
 
-def _write(
-    task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]
-) -> tuple[_Written, WrittenShard]:
+def _write(task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]) -> _Written:
     """Adds every entry to the writer and closes it."""
     schema = task.plan.schema
-    written = _Written([], [], [], [], [], Counter())
+    rows = RowWriter(writer, schema)
+    rejects: list[Reject] = []
+    remarks: Counter[str] = Counter()
     # A rate is measured from here on.
     report(ShardProgress(task.number, 0, ()))
     reported = time.monotonic()
@@ -266,17 +228,21 @@ def _write(
                 try:
                     encoded = source.encode(schema, entry)
                 except Refused as refusal:
-                    written.rejects.append(Reject(entry.line, entry.path, str(refusal)))
+                    rejects.append(Reject(entry.line, entry.path, str(refusal)))
                 except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
                     raise _not_the_files_fault(error, entry, source) from error
                 else:
-                    writer.add(NewSample(entry.line, entry.label, written.take(entry, encoded, bare=writer.bare)))
+                    records = tuple(None if each is None else each.record(bare=writer.bare) for each in encoded)
+                    rows.add(NewSample(entry.line, entry.label, records), os.fsencode(entry.path))
+                    for each in encoded:
+                        if each is not None and each.remarks:
+                            remarks.update(each.remarks)
                 if time.monotonic() - reported > _REPORT_SECONDS:
-                    report(ShardProgress(task.number, done, tuple(written.rejects)))
+                    report(ShardProgress(task.number, done, tuple(rejects)))
                     reported = time.monotonic()
-        return written, writer.finish()
+        return _Written(*rows.finish(), tuple(rejects), dict(remarks))
     finally:
-        writer.close()
+        rows.close()
 
 
 def _not_the_files_fault(

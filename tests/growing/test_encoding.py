@@ -23,7 +23,8 @@ from packtrain._core.errors import FillError
 from packtrain._core.generations import CacheInfo, Generation
 from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
-from packtrain._growing.encoding import EncodedSample, SampleEncoder
+from packtrain._formats.writing import NewSample
+from packtrain._growing.encoding import SampleEncoder
 from packtrain._growing.forms import Form
 from packtrain._growing.shard import GrowingShard
 from packtrain._packer.sources import Refused
@@ -38,14 +39,14 @@ def encoder(form: Form, *, bare: bool = False, **options: Any) -> SampleEncoder:
     return SampleEncoder(Schema(form.fields, form.labels), bare=bare, **options)
 
 
-def decoded(form: Form, sample: EncodedSample, *, bare: bool = False) -> dict[str, Any]:
+def decoded(form: Form, sample: NewSample, *, bare: bool = False) -> dict[str, Any]:
     """The values in the records of a sample."""
     found = {}
-    for field, record, columns in zip(form.fields, sample.records, sample.columns, strict=True):
+    for field, record in zip(form.fields, sample.records, strict=True):
         assert record is not None
         data = record.joined()
-        assert (len(data), crc32c(data)) == (record.size, record.crc32c) == columns[:2]
-        assert len(columns) == len(field.columns()) - 1
+        assert (len(data), crc32c(data)) == (record.size, record.crc32c)
+        assert len(record.frame) == len(field.columns()) - 3
         found[field.name] = decode_value(field, memoryview(data), bare=bare)
     return found
 
@@ -128,7 +129,7 @@ def test_an_image_is_stored_as_it_is_with_its_size(format: str) -> None:
     record = sample.records[0]
     assert record is not None
     assert record.joined() == data
-    assert sample.columns[0] == (len(data), crc32c(data), 24, 16, 1)
+    assert (record.size, record.crc32c, record.frame) == (len(data), crc32c(data), (24, 16, 1))
 
 
 @pytest.mark.parametrize(

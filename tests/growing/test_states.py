@@ -100,8 +100,8 @@ class Machine(RuleBasedStateMachine):
             self.filler.close()
         else:
             # What the kernel does for a process that is killed: its descriptors are closed, its files stay.
-            with suppress(AttributeError):
-                self.filler._shard._writer.close()  # type: ignore[union-attr]
+            if self.filler._shard is not None:
+                self.filler._shard._rows.close()
         del self.filler
         self.lock.close()
         self.start()
