@@ -1,33 +1,21 @@
 """A keyed bijection on [0, n): a shuffle that needs no memory.
 
 A Feistel network permutes the smallest even number of bits that covers n. Values that fall outside [0, n) go through it
-again until they fall inside (cycle walking), so the mapping remains a bijection. The round function is the finaliser of
-splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Cycle walking: Black and
-Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002. The mapping is part of the on-disk contract (a plan states
-only the seed) and must never change.
+again until they fall inside (cycle walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002), so
+the mapping remains a bijection. The round function is the finaliser of splitmix64. The mapping is part of the on-disk
+contract (a plan states only the seed) and must never change.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from .keys import MASK64, STEP, finalised, finalised_arrays
+
 _ROUNDS: Final = 8
-_MASK64: Final = (1 << 64) - 1
-
-
-def _mix(x: int) -> int:
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return x ^ (x >> 31)
-
-
-def _mix_array(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 class Permutation:
@@ -47,12 +35,7 @@ class Permutation:
             raise ValueError(f"n must be in [1, 2**62), got {n}")
         self._n = n
         self._half_bits = max(1, ((n - 1).bit_length() + 1) // 2)
-        state = seed & _MASK64
-        keys = []
-        for _ in range(_ROUNDS):
-            state = (state + 0x9E3779B97F4A7C15) & _MASK64
-            keys.append(_mix(state))
-        self._keys = keys
+        self._keys = [finalised(seed + step * STEP & MASK64) for step in range(1, _ROUNDS + 1)]
 
     def __len__(self) -> int:
         return self._n
@@ -64,7 +47,7 @@ class Permutation:
         while True:
             left, right = index >> half, index & mask
             for key in self._keys:
-                left, right = right, left ^ (_mix(right ^ key) & mask)
+                left, right = right, left ^ (finalised(right ^ key) & mask)
             index = left << half | right
             if index < self._n:
                 return index
@@ -73,17 +56,8 @@ class Permutation:
         """Returns elements start, start + 1, ..., stop - 1 of the permutation, int64 [stop - start]."""
         if not 0 <= start <= stop <= self._n:
             raise IndexError(f"[{start}, {stop}) is outside [0, {self._n})")
-        half, mask = np.uint64(self._half_bits), np.uint64((1 << self._half_bits) - 1)
-        result = np.arange(start, stop, dtype=np.uint64)
-        pending = np.arange(len(result))
-        while len(pending):
-            values = result[pending]
-            left, right = values >> half, values & mask
-            for key in self._keys:
-                left, right = right, left ^ (_mix_array(right ^ np.uint64(key)) & mask)
-            result[pending] = left << half | right
-            pending = pending[result[pending] >= self._n]
-        return result.astype(np.int64)
+        keys = np.array(self._keys, np.uint64)
+        return _permuted(np.arange(start, stop, dtype=np.uint64), np.uint64(self._n), np.uint64(self._half_bits), keys)
 
 
 class Permutations:
@@ -99,23 +73,38 @@ class Permutations:
         # A float64 holds these numbers exactly, and its exponent is their number of bits.
         bits = np.frexp((sizes - 1).astype(np.float64))[1]
         self._half_bits = np.maximum(1, (bits + 1) // 2).astype(np.uint64)
-        steps = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        self._keys = _mix_array(seeds[None] + steps[:, None])
+        steps = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(STEP)
+        self._keys = finalised_arrays(seeds[None] + steps[:, None])
 
     def at(self, which: npt.NDArray[np.int64], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Element ``indices[i]`` of permutation ``which[i]`` for each i; all int64 [n]."""
-        result = indices.astype(np.uint64)
-        pending, sizes, keys = np.arange(len(result)), self._sizes[which], self._keys[:, which]
-        half = self._half_bits[which]
-        mask = (np.uint64(1) << half) - np.uint64(1)
-        values = result
-        while len(pending):
-            left, right = values >> half, values & mask
-            for key in keys:
-                left, right = right, left ^ (_mix_array(right ^ key) & mask)
-            values = left << half | right
-            result[pending] = values
-            outside = values >= sizes
-            pending, values, sizes, keys = pending[outside], values[outside], sizes[outside], keys[:, outside]
-            half, mask = half[outside], mask[outside]
-        return result.astype(np.int64)
+        """Return element ``indices[i]`` of permutation ``which[i]`` for each i; all int64 [n]."""
+        return _permuted(indices.astype(np.uint64), self._sizes[which], self._half_bits[which], self._keys[:, which])
+
+
+def _permuted(
+    values: npt.NDArray[np.uint64],
+    sizes: Any,
+    half_bits: Any,
+    keys: npt.NDArray[np.uint64],
+) -> npt.NDArray[np.int64]:
+    """Return the images of `values` [n], which is overwritten.
+
+    Args:
+        values: Elements of the ranges.
+        sizes: Size of the range of each, uint64 [n], or of all, a scalar.
+        half_bits: Half the number of bits that cover the range, likewise.
+        keys: The keys of each round, [rounds, n] or [rounds].
+    """
+    result, pending = values, np.arange(len(values))
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    while len(pending):
+        left, right = values >> half_bits, values & mask
+        for key in keys:
+            left, right = right, left ^ (finalised_arrays(right ^ key) & mask)
+        values = left << half_bits | right
+        result[pending] = values
+        outside = values >= sizes
+        pending, values = pending[outside], values[outside]
+        if keys.ndim > 1:
+            sizes, half_bits, mask, keys = sizes[outside], half_bits[outside], mask[outside], keys[:, outside]
+    return result.astype(np.int64)
