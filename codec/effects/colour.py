@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from ..native import Extension
 from ..pillow import require_pillow
-from .in_place import InPlace
 from .operation import PixelOperation, Pixels, image_of
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _GREYS: Final = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Enhancement(InPlace):
+class _Enhancement(PixelOperation):
     factor: float
     enhancer: ClassVar[str]
     """What `PIL.ImageEnhance` calls it."""
@@ -53,8 +52,8 @@ class Brightness(_Enhancement):
         return [cls(0.3), cls(1.7)]
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.brighten(pixels, self.factor)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.brighten(pixels, self.factor)
 
 
 class Contrast(_Enhancement):
@@ -64,8 +63,8 @@ class Contrast(_Enhancement):
     styles = _GREYS
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.contrast(pixels, self.factor, style)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.contrast(pixels, self.factor, style)
 
 
 class Saturation(_Enhancement):
@@ -75,12 +74,12 @@ class Saturation(_Enhancement):
     styles = _GREYS
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.saturate(pixels, self.factor, style)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.saturate(pixels, self.factor, style)
 
 
 @dataclass(frozen=True, slots=True)
-class Hue(InPlace):
+class Hue(PixelOperation):
     """Turns the hues by `shift` of a whole turn, from -0.5 to 0.5, in Pillow's HSV with 8 bits."""
 
     shift: float
@@ -91,8 +90,8 @@ class Hue(InPlace):
         return [cls(-0.4), cls(0.0), cls(0.1)]
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.turn_hues(pixels, int(self.shift * 255))
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.turn_hues(pixels, int(self.shift * 255))
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -106,14 +105,14 @@ class Hue(InPlace):
 
 
 @dataclass(frozen=True, slots=True)
-class Grey(InPlace):
+class Grey(PixelOperation):
     """Makes the image grey; the number of its channels stays."""
 
     styles: ClassVar[tuple[int, ...]] = _GREYS
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.saturate(pixels, 0.0, style)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.saturate(pixels, 0.0, style)
 
     @override
     def through_pillow(self, image: Image) -> Image:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..native import extension
+from ..native import Extension
 from .operation import PixelOperation, Pixels, image_of, pixels_of
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ class Sharpness(PixelOperation):
         return [cls(0.0), cls(0.3), cls(1.7)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        assert extension is not None
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
         out = np.empty_like(pixels)
-        extension.sharpness(pixels, self.factor, out)
+        native.sharpness(pixels, self.factor, out)
         return out
 
     @override
@@ -61,11 +60,10 @@ class GaussianBlur(PixelOperation):
         return [cls((5, 3), (1.1, 0.4))]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        assert extension is not None
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
         across, down = self._weights(pixels)
         out = np.empty_like(pixels)
-        extension.gaussian_blur(pixels, across, down, out)
+        native.gaussian_blur(pixels, across, down, out)
         return out
 
     @override
@@ -109,10 +107,9 @@ class PillowBlur(PixelOperation):
         return [cls(0.4), cls(1.7), cls(11.0)]
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        assert extension is not None
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
         out = np.empty_like(pixels)
-        extension.box_blur(pixels, self.radius, out)
+        native.box_blur(pixels, self.radius, out)
         return out
 
     @override

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,7 +12,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
-from ..native import Extension, extension
+from ..native import Extension
 from ..pillow import require_pillow
 from .colour import Brightness
 from .operation import PixelOperation, Pixels, image_of, pixels_of
@@ -27,21 +26,10 @@ Chain = tuple[PixelOperation, ...]
 
 
 class _Mixture(PixelOperation):
-    """Base of what mixes the results of `chains`, each of which begins with the image itself."""
+    """A mixture of the results of several `chains`, each of which begins with the image itself."""
 
     chains: tuple[Chain, ...]
     moves: ClassVar[bool] = True
-
-    @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        assert extension is not None
-        # An operation may overwrite its image.
-        results = (_run(chain, pixels.copy()) for chain in self.chains)
-        return self.mixed(extension, pixels, results)
-
-    @abstractmethod
-    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
-        """The image that is made of `results`, of which each is made when it is asked for, of `pixels` as they are."""
 
     @override
     def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -79,14 +67,13 @@ class Mix(_Mixture):
         return [cls(chains, weights, share) for weights in ((0.2, 0.5, 0.3), (0.7, 0.1, 0.25)) for share in (0.37, 0.9)]
 
     @override
-    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
         images = np.empty((len(self.chains), *pixels.shape), np.uint8)
-        for image, result in zip(images, results, strict=True):
-            image[...] = result
+        for image, chain in zip(images, self.chains, strict=True):
+            image[...] = _run(chain, pixels.copy())
         mean = np.empty_like(pixels)
-        extension.mean_of_images(images, np.array(self.weights, np.float32), mean)
-        extension.blend_images(pixels, mean, self.share)
-        return pixels
+        native.mean_of_images(images, np.array(self.weights, np.float32), mean)
+        native.blend_images(pixels, mean, self.share)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -115,10 +102,10 @@ class Overlay(_Mixture):
         return [cls(((Invert(),), (), (Brightness(0.4),)), (0.2, 0.1, 0.4))]
 
     @override
-    def mixed(self, extension: Extension, pixels: Pixels, results: Iterator[Pixels]) -> Pixels:
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
         mixed = pixels.copy()
-        for result, share in zip(results, self.shares, strict=True):
-            extension.blend_images(mixed, result, share)
+        for chain, share in zip(self.chains, self.shares, strict=True):
+            native.blend_images(mixed, _run(chain, pixels.copy()), share)
         return mixed
 
     @override
@@ -130,6 +117,7 @@ class Overlay(_Mixture):
 
 
 def _run(chain: Chain, pixels: Pixels) -> Pixels:
+    """Run a chain on pixels, which may be overwritten."""
     for operation in chain:
         pixels = operation.on_pixels(pixels)
     return pixels

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..native import extension
+from ..native import Extension, extension
 from ..pillow import require_pillow
 from ..pixels import array_from_image
 
@@ -40,19 +40,20 @@ class PixelOperation(ABC):
     """True if pixels end up in other places, so that a mask has to follow."""
 
     @classmethod
-    @abstractmethod
     def examples(cls) -> Sequence[PixelOperation]:
-        """Operations, mostly of this kind, that show whether a style agrees with Pillow."""
+        """Return operations, mostly of this kind, that show whether a style agrees with Pillow."""
+        return [cls()]
 
-    def change(self, pixels: Pixels, style: int) -> Pixels:
-        """Runs the operation with the extension; only called with one of `styles`.
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels | None:
+        """Run the operation with the extension, in one of the `styles`.
 
         Args:
+            native: The extension.
             pixels: The image, which may be overwritten.
-            style: Whose arithmetic it follows.
+            style: Whose arithmetic the operation follows.
 
         Returns:
-            `pixels`, or a new array: uint8 [height, width, channels], contiguous.
+            A new array, uint8 [height, width, channels], contiguous; None if `pixels` was overwritten with the result.
         """
         raise NotImplementedError
 
@@ -75,9 +76,10 @@ class PixelOperation(ABC):
     def on_pixels(self, pixels: Pixels) -> Pixels:
         """Runs the operation on an array, which may be overwritten."""
         style = style_of(type(self))
-        if style is not None:
-            return self.change(pixels, style)
-        return pixels_of(self.through_pillow(image_of(pixels)))
+        if style is None or extension is None:
+            return pixels_of(self.through_pillow(image_of(pixels)))
+        changed = self.change(extension, pixels, style)
+        return pixels if changed is None else changed
 
     def apply(self, image: Image) -> Image:
         """Runs the operation on a PIL image."""
@@ -91,17 +93,19 @@ def style_of(kind: type[PixelOperation]) -> int | None:
     """The style with which an operation gives the pixels of the installed Pillow; None if there is none."""
     if extension is None:
         return None
-    return next((style for style in kind.styles if all(map(functools.partial(_agrees, style), kind.examples()))), None)
+    agrees = functools.partial(_agrees, extension)
+    return next((style for style in kind.styles if all(agrees(style, each) for each in kind.examples())), None)
 
 
-def _agrees(style: int, operation: PixelOperation) -> bool:
+def _agrees(native: Extension, style: int, operation: PixelOperation) -> bool:
     # Noise, so that every rounding shows; with a fixed seed, so that all processes come to the same answer.
     width, height = _SIZE
     generator = np.random.Generator(np.random.Philox(0))
     for channels in (3, 1):
         pixels = generator.integers(0, 256, (height, width, channels), np.uint8)
         expected = pixels_of(operation.through_pillow(image_of(pixels)))
-        if not np.array_equal(operation.change(pixels, style), expected):
+        changed = operation.change(native, pixels, style)
+        if not np.array_equal(pixels if changed is None else changed, expected):
             return False
     return True
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from ..native import Extension
-from .in_place import InPlace
 from .operation import PixelOperation, Pixels
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _VALUES: Final = np.arange(256)
 
 
-class _Map(InPlace):
+class _Map(PixelOperation):
     """Maps values in the same way whatever the image."""
 
     @abstractmethod
@@ -29,8 +28,8 @@ class _Map(InPlace):
         """What becomes of the values from 0 to 255, each from 0 to 255."""
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.map_values(pixels, self.table().astype(np.uint8).tobytes())
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.map_values(pixels, self.table().astype(np.uint8).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +115,12 @@ class Invert(_Map):
 
 
 @dataclass(frozen=True, slots=True)
-class AutoContrast(InPlace):
+class AutoContrast(PixelOperation):
     """Stretches the values of each channel so that they reach from 0 to 255."""
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.stretch_values(pixels)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.stretch_values(pixels)
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -131,12 +130,12 @@ class AutoContrast(InPlace):
 
 
 @dataclass(frozen=True, slots=True)
-class Equalize(InPlace):
+class Equalize(PixelOperation):
     """Equalises the histogram of each channel."""
 
     @override
-    def overwrite(self, extension: Extension, pixels: Pixels, style: int) -> None:
-        extension.equalize_values(pixels)
+    def change(self, native: Extension, pixels: Pixels, style: int) -> None:
+        native.equalize_values(pixels)
 
     @override
     def through_pillow(self, image: Image) -> Image:

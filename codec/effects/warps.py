@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
-from ..native import extension
+from ..native import Extension, extension
 from ..pillow import require_pillow
 from .operation import PixelOperation, Pixels, style_of
 
@@ -49,14 +49,14 @@ class Warp(PixelOperation):
         """Where the pixels come from in an image of `width` x `height` pixels."""
 
     @override
-    def change(self, pixels: Pixels, style: int) -> Pixels:
+    def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels | None:
         height, width, channels = pixels.shape
         way = self.way(width, height)
         if way == (width, height, _UNMOVED, NEAREST):
-            return pixels
+            return None
         colour = colour_of(self.fill, channels)
         ink = bytes(min(max(value, 0), 255) for value in (colour if isinstance(colour, tuple) else (colour,)))
-        return _warped(pixels, way, ink)
+        return _warped(native, pixels, way, ink)
 
     @override
     def size_after(self, width: int, height: int) -> tuple[int, int]:
@@ -74,14 +74,15 @@ class Warp(PixelOperation):
         nearest = replace(self, resample=NEAREST)  # type: ignore[type-var]
         height, width = mask.shape
         mask = np.ascontiguousarray(mask)
-        if style_of(type(self)) is None:
+        if extension is None or style_of(type(self)) is None:
             mode = "L" if mask.dtype == np.uint8 else "I"
             image = require_pillow().frombytes(mode, (width, height), mask.tobytes())
             return np.array(nearest.through_pillow(image), mask.dtype)
         if mask.dtype == np.uint8:
-            return nearest.change(mask[..., None], 0)[..., 0]
+            moved = nearest.change(extension, mask[..., None], 0)
+            return mask if moved is None else moved[..., 0]
         parts = mask.view(np.uint8).reshape(height, width, mask.itemsize)
-        moved = _warped(parts, nearest.way(width, height), mask.dtype.type(self.fill[0]).tobytes())
+        moved = _warped(extension, parts, nearest.way(width, height), mask.dtype.type(self.fill[0]).tobytes())
         return moved.view(mask.dtype)[..., 0]
 
 
@@ -210,8 +211,7 @@ def colour_of(fill: Fill, channels: int) -> Fill | int:
     return fill[0] if channels == 1 else fill * channels if len(fill) == 1 else fill
 
 
-def _warped(pixels: Pixels, way: Way, ink: bytes) -> Pixels:
-    assert extension is not None
+def _warped(native: Extension, pixels: Pixels, way: Way, ink: bytes) -> Pixels:
     out = np.empty((way.height, way.width, pixels.shape[2]), np.uint8)
-    extension.warp(pixels, way.coefficients, way.resample, ink, out)
+    native.warp(pixels, way.coefficients, way.resample, ink, out)
     return out

@@ -38,7 +38,7 @@ def test_all_smoothed_pixels(channels: int) -> None:
     pixels[1::3, 1::3] = centers[:, None, None]
     effect = Sharpness(0.0)
     np.testing.assert_array_equal(
-        effect.change(pixels, 0)[1::3, 1::3], pixels_of(effect.through_pillow(image_of(pixels)))[1::3, 1::3]
+        effect.change(_extension, pixels, 0)[1::3, 1::3], pixels_of(effect.through_pillow(image_of(pixels)))[1::3, 1::3]
     )
 
 
@@ -47,7 +47,7 @@ def test_all_smoothed_pixels(channels: int) -> None:
 def test_sharpness(factor: float, size: tuple[int, int]) -> None:
     for channels in (1, 3):
         pixels, effect = noise(*size, channels), Sharpness(factor)
-        found = effect.change(pixels.copy(), 0)
+        found = effect.change(_extension, pixels.copy(), 0)
         np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
 
 
@@ -96,7 +96,7 @@ def test_a_kernel_that_reaches_further_than_the_image_is_refused_as_in_torchvisi
 def test_pillow_blur(radius: float, size: tuple[int, int]) -> None:
     for channels in (1, 3):
         pixels, effect = noise(*size, channels), PillowBlur(radius)
-        found = effect.change(pixels.copy(), 0)
+        found = effect.change(_extension, pixels.copy(), 0)
         np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
 
 
@@ -106,17 +106,19 @@ def test_pillow_blur_of_the_brightest_images(radius: float) -> None:
     for edge in (0, 50, 100):
         pixels, effect = np.full((90, 140, 3), 255, np.uint8), PillowBlur(radius)
         pixels[:edge, :edge] = 0
-        found = effect.change(pixels.copy(), 0)
+        found = effect.change(_extension, pixels.copy(), 0)
         np.testing.assert_array_equal(found, pixels_of(effect.through_pillow(image_of(pixels))))
 
 
 @pytest.mark.parametrize("radius", [0.3, 1.2, 30.0])
 def test_a_single_row_or_column_is_blurred_like_many_equal_ones(radius: float) -> None:
     line, effect = noise(1, 40), PillowBlur(radius)
-    many = effect.change(np.repeat(line, 3, 0), 0)
-    np.testing.assert_array_equal(effect.change(line, 0)[0], many[1])
+    many = effect.change(_extension, np.repeat(line, 3, 0), 0)
+    np.testing.assert_array_equal(effect.change(_extension, line, 0)[0], many[1])
     turned = np.ascontiguousarray(line.transpose(1, 0, 2))
-    np.testing.assert_array_equal(effect.change(turned, 0), effect.change(np.repeat(turned, 3, 1), 0)[:, 1:2])
+    np.testing.assert_array_equal(
+        effect.change(_extension, turned, 0), effect.change(_extension, np.repeat(turned, 3, 1), 0)[:, 1:2]
+    )
 
 
 WEIGHTS = np.ones(2, np.float32)
