@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .box import Box
+from .geometry import Box
 from .native import extension
 
 _TABLE: Final = struct.Struct("<10sHIIII")

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from packtrain._core.npy import HEADER_BYTES, npy_header
 from packtrain._core.options import StoreOptions
 
-from .box import Box
 from .cut import Cut, cut
 from .decoders import Decoder
+from .geometry import Box
 from .pillow import check_pixels, open_image, require_pillow
 from .pixels import array_from_image, rgb_from_pixels
 from .stages import CUT, DECODE, OnStage, untimed

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from .box import Box as Box
 from .effects.operation import PixelOperation
 from .pillow import require_pillow
 
@@ -40,7 +39,16 @@ _SUPPORT: Final = {1: 3.0, 2: 1.0, 3: 2.0, 4: 0.5, 5: 1.0}
 _ROUNDING: Final = 1 / 1024
 
 
-# Operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
+# Boxes and operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
+class Box(NamedTuple):
+    """A rectangle, in pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
 class Crop(NamedTuple):
     """Takes the rectangle `box`; pixels outside the image are 0."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import extra_command
 
-from .scans import too_many_scans
+from .jpeg_markers import too_many_scans
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from packtrain._codec.box import Box
 from packtrain._codec.cut import cut, without_table
-from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.geometry import Box
+from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import (
     exceeds_limit,
@@ -22,7 +22,6 @@ from packtrain._codec.pillow import (
     require_pillow,
     whole_images_only,
 )
-from packtrain._codec.scans import too_many_scans
 from packtrain._core.errors import MissingDependency, PacktrainError
 from packtrain._core.installing import build_command
 from packtrain._core.options import LARGEST_JPEG_SIDE, ResizeRule, StoreOptions

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from packtrain._codec.scans import too_many_scans
+from packtrain._codec.jpeg_markers import too_many_scans
 
 _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26

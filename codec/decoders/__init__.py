@@ -10,21 +10,15 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import build_command, extra_command
 
-from ..box import Box
-from .fallback import BackEnd
-from .pillow import Encoded
+from .base import PILLOW, BackEnd
+from .base import Decoder as Decoder
 from .selfcheck import deviation
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from PIL.Image import Image
 
 DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg", "accimage")
 
@@ -37,53 +31,11 @@ _COMMANDS: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
-class Decoder(Protocol):
-    """What a decoder provides. A decoder has no state, so it can be used in any thread or process."""
-
-    @property
-    def name(self) -> str:
-        """The decoder's name in `DECODERS`."""
-
-    @property
-    def version(self) -> str:
-        """The library that decodes, and its version."""
-
-    def decode(self, data: Encoded, mode: str, box: Box | None = None, scale: int = 1) -> Image:
-        """Decodes a rectangle of an image.
-
-        Args:
-            data: A whole JPEG, or a file of any other format that Pillow reads.
-            mode: ``"RGB"`` or ``"L"``.
-            box: A rectangle inside the image, in pixels of the scaled image; None for the whole image.
-            scale: 1, 2, 4 or 8: width and height are divided by it and rounded up. A JPEG is decoded to that size from
-                its DCT coefficients; the pixels of any other image are averaged.
-
-        Returns:
-            An image of mode `mode`. Its mode may be RGBX in place of RGB; only the first three bands count then.
-
-        Raises:
-            ValueError: `box` is not inside the image.
-            Exception: Whatever Pillow raises on an image it refuses.
-        """
-
-    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
-        """Decodes a rectangle of an image to the pixels that `decode` gives in mode RGB.
-
-        Args:
-            data: A whole JPEG, or a file of any other format that Pillow reads.
-            box: A rectangle inside the image, in pixels; None for the whole image.
-
-        Returns:
-            Pixels, uint8 [height, width, 3]; there may be gaps between rows. None if only `decode` can decode `data`.
-        """
-
-
 class Candidate(NamedTuple):
     """A decoder that ``"auto"`` considers.
 
     Attributes:
-        name: Name of the decoder in `DECODERS`.
-        decoder: The decoder; None if it is not installed.
+        decoder: None if the decoder is not installed.
         problem: Why ``"auto"`` does not use it; None if it may.
     """
 
@@ -93,7 +45,7 @@ class Candidate(NamedTuple):
 
 
 def decoder(name: str = "auto") -> Decoder:
-    """The decoder called `name`.
+    """Return the decoder called `name`.
 
     ``"auto"`` is the first of the extension, simplejpeg and Pillow that is installed and gives Pillow's pixels on this
     machine. They are in order of speed, fastest first.
@@ -104,6 +56,8 @@ def decoder(name: str = "auto") -> Decoder:
     """
     if choice("decoder", name, DECODERS) == "auto":
         return _fastest_exact()
+    if name == PILLOW.name:
+        return PILLOW
     try:
         made: Decoder = importlib.import_module(f"{__name__}.{name}").DECODER
     except ImportError as error:
@@ -112,7 +66,7 @@ def decoder(name: str = "auto") -> Decoder:
 
 
 def candidates() -> Iterator[Candidate]:
-    """The decoders that ``"auto"`` considers, in order of preference. It uses the first one without a problem."""
+    """Yield the decoders that ``"auto"`` considers, in order of preference. It uses the first one without a problem."""
     for name in (*_PREFERRED, "pillow"):
         try:
             found = decoder(name)

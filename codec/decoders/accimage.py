@@ -13,15 +13,15 @@ from typing_extensions import override
 
 from packtrain._core.errors import MissingDependency
 
+from ..jpeg_markers import too_many_scans
 from ..pillow import require_pillow
-from ..scans import too_many_scans
-from .fallback import BackEnd, frame_size
+from .base import BackEnd, frame_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..box import Box
-    from .pillow import Encoded
+    from ..geometry import Box
+    from .base import Encoded
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
 

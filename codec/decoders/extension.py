@@ -8,17 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..box import Box
+from ..geometry import Box
 from ..native import absence, extension
 from ..pillow import require_pillow
-from .fallback import BackEnd, size_within_limit
-from .fallback import frame_size as frame_size
-from .rgbx import rgb_image
+from ..pixels import rgb_image
+from .base import BackEnd, frame_size, size_within_limit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from .pillow import Encoded
+    from .base import Encoded
 
 if extension is None:
     raise ImportError(absence)

@@ -8,14 +8,14 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..box import Box
+from ..geometry import Box
 from ..pillow import require_pillow
-from .pillow import DECODER as PILLOW
+from .base import PILLOW
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from .fallback import BackEnd
+    from .base import BackEnd
 
 # Sampling factors of luma (across, down), and the number of MCUs (across, down) that 48 blocks make with them.
 _SAMPLINGS: Final = {

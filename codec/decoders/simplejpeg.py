@@ -8,17 +8,16 @@ import numpy as np
 import simplejpeg
 from typing_extensions import override
 
-from ..jpeg_frame import frame_header
+from ..jpeg_markers import frame_header, too_many_scans
 from ..pillow import require_pillow
-from ..scans import too_many_scans
-from .fallback import BackEnd
-from .rgbx import rgb_image
+from ..pixels import rgb_image
+from .base import BackEnd
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..box import Box
-    from .pillow import Encoded
+    from ..geometry import Box
+    from .base import Encoded
 
 _EXACT: Final = ("YCbCr", "Gray", "RGB")
 

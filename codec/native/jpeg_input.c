@@ -10,7 +10,7 @@
 
 /* The most scans of an image. Each takes as long as decoding the whole image; a progressive JPEG has about ten. The
    limit is that of libjpeg-turbo's own fuzzers. An image has more than FEW_SCANS only if all of them together read no
-   more than MOST_SCANNED pixels, as in codec/scans.py. */
+   more than MOST_SCANNED pixels, as in codec/jpeg_markers.py. */
 #define MOST_SCANS 500
 #define FEW_SCANS 32
 #define MOST_SCANNED ((int64_t)1 << 30)

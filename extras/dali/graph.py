@@ -13,7 +13,7 @@ import numpy as np
 
 from packtrain._codec.geometry import FILTERS, Box
 from packtrain._codec.image_plan import ImagePlan
-from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.jpeg_markers import frame_header
 from packtrain._core.errors import UsageError
 from packtrain._readers.transforms.undecoded import Undecoded
 

@@ -6,10 +6,9 @@ import re
 import struct
 from typing import Final, NamedTuple, cast
 
-from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
-from packtrain._codec.scans import too_many_scans
 from packtrain._codec.values import decode_json, parse_npy
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import check_array

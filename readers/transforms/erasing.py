@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from packtrain._codec.box import Box
+from packtrain._codec.geometry import Box
 from packtrain._core.arguments import choice, flag, unexpected
 from packtrain._core.errors import UsageError
 

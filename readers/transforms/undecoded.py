@@ -17,7 +17,7 @@ from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
-from packtrain._codec.jpeg_frame import frame_header
+from packtrain._codec.jpeg_markers import frame_header
 from packtrain._codec.pillow import check_pixels, check_scans, open_image, require_pillow
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError

@@ -24,13 +24,13 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from packtrain._codec import decoders, native
-from packtrain._codec.decoders import DECODERS, Decoder, candidates, decoder, rgbx
-from packtrain._codec.decoders.fallback import BackEnd
-from packtrain._codec.decoders.pillow import Encoded
+from packtrain._codec import pixels as conversions
+from packtrain._codec.decoders import DECODERS, Decoder, candidates, decoder
+from packtrain._codec.decoders.base import BackEnd, Encoded
 from packtrain._codec.decoders.selfcheck import deviation, sampled, samples
 from packtrain._codec.geometry import Box
-from packtrain._codec.jpeg_frame import frame_header
-from packtrain._codec.pixels import array_from_image
+from packtrain._codec.jpeg_markers import frame_header
+from packtrain._codec.pixels import array_from_image, rgb_image
 from packtrain._core.installing import build_command, extra_command
 from packtrain.errors import MissingDependency, UsageError
 
@@ -584,19 +584,19 @@ class TestRgbx:
 
     @pytest.mark.parametrize("maps", [True, False])
     def test_the_first_three_of_four_bytes_count(self, monkeypatch: pytest.MonkeyPatch, maps: bool) -> None:
-        monkeypatch.setattr(rgbx, "_maps_rgb", lambda: maps)
-        image = rgbx.rgb_image(memoryview(self.PIXELS), 3, 2, 20)
+        monkeypatch.setattr(conversions, "_maps_rgb", lambda: maps)
+        image = rgb_image(memoryview(self.PIXELS), 3, 2, 20)
         expected = np.arange(40, dtype=np.uint8).reshape(2, 5, 4)[:, :3, :3]
         assert image.mode == ("RGB" if maps else "RGBX")
         assert np.array_equal(pixels(image, "RGB"), expected)
         with pytest.raises(ValueError, match="not large enough"):
-            rgbx.rgb_image(self.PIXELS, 3, 3, 20)
+            rgb_image(self.PIXELS, 3, 3, 20)
 
     @pytest.mark.parametrize("stride", [12, 20])
     @pytest.mark.parametrize("mirrored", [False, True])
     def test_its_pixels_can_be_had_as_an_array(self, stride: int, mirrored: bool) -> None:
         """Pillow 12 crashes if it is asked to export such an image."""
-        image = rgbx.rgb_image(self.PIXELS, 3, 2, stride)
+        image = rgb_image(self.PIXELS, 3, 2, stride)
         rows = [list(self.PIXELS[start : start + 12]) for start in (0, stride)]
         expected = np.array(rows, np.uint8).reshape(2, 3, 4)[:, :: -1 if mirrored else 1, :3]
         assert np.array_equal(array_from_image(image, mirrored=mirrored), expected)
@@ -610,9 +610,9 @@ class TestRgbx:
                 raise fault
             return Image.new("RGB", (2, 1))
 
-        assert rgbx._maps_rgb.__wrapped__()
-        monkeypatch.setattr(rgbx, "_map_rgb", changed)
-        assert not rgbx._maps_rgb.__wrapped__()
+        assert conversions._maps_rgb.__wrapped__()
+        monkeypatch.setattr(conversions, "_map_rgb", changed)
+        assert not conversions._maps_rgb.__wrapped__()
 
 
 def test_a_dataset_of_photographs_needs_no_fallback() -> None:

@@ -8,9 +8,9 @@ from helpers.jpegs import SEGMENTS, any_jpeg, picture, progressive, scan_bomb, s
 from PIL import Image
 
 from packtrain._codec.geometry import Box
+from packtrain._codec.jpeg_markers import too_many_scans
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import open_image
-from packtrain._codec.scans import too_many_scans
 from packtrain._core.options import StoreOptions
 from packtrain._packer.images import store_image
 from packtrain._packer.sources import Refused

@@ -19,7 +19,7 @@ from helpers.jpegs import ARITHMETIC, JFIF, SAMPLINGS, SEGMENTS, Picture, pictur
 from PIL import Image
 
 from packtrain._codec.cut import cut, python_cut
-from packtrain._codec.decoders.extension import frame_size
+from packtrain._codec.decoders.base import frame_size
 from packtrain._codec.geometry import Box
 from packtrain._codec.native import require_extension
 

@@ -18,8 +18,9 @@ from helpers.support import sources as listed
 from PIL import Image
 
 from packtrain import PackedDataset, open_dataset
+from packtrain._codec import pixels as conversions
 from packtrain._codec.cut import has_table
-from packtrain._codec.decoders import DECODERS, decoder, rgbx
+from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset import samples as samples_module
@@ -111,7 +112,7 @@ def test_every_pixel_is_torchvisions(
         transforms = transforms[CASES.index(decoder) % 2 :: 2]
     if decoder.endswith("RGBX"):
         decoder = decoder.split(",")[0] if "extension" in importable() else "auto"
-        monkeypatch.setattr(rgbx, "_maps_rgb", lambda: False)
+        monkeypatch.setattr(conversions, "_maps_rgb", lambda: False)
     elif decoder != "pillow" and open_dataset(folder).store.manifest.store.store == "raw":
         pytest.skip("nothing is decoded")
     done = 0
@@ -200,7 +201,7 @@ class TestForeign:
     ) -> None:
         for maps in (True, False):
             if not maps:
-                monkeypatch.setattr(rgbx, "_maps_rgb", lambda: False)
+                monkeypatch.setattr(conversions, "_maps_rgb", lambda: False)
             seen: list[Image.Image] = []
             opened = open_dataset(folder, [TRANSFORMS[kind](), seen.append])
             assert isinstance(opened._samples.compose, Compose)
