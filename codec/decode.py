@@ -10,7 +10,7 @@ import numpy.typing as npt
 from packtrain._core.npy import HEADER_BYTES, npy_header
 from packtrain._core.options import StoreOptions
 
-from .cut import Cut, cut
+from .cut import cut
 from .decoders import Decoder
 from .geometry import Box
 from .pillow import check_pixels, open_image, require_pillow
@@ -117,24 +117,16 @@ class RecordDecoder:
             flat = np.ascontiguousarray(found).reshape(-1)
             return self._image(flat.data, found.shape[1], Box(0, 0, found.shape[1], found.shape[0]))
         if self.store.store == "raw":
-            return self._raw_region(encoded, box)
+            pixels = raw_pixels(encoded.data, encoded.height, encoded.width, self.store.channels)
+            return self._image(pixels, encoded.width, box)
         if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, encoded.width)) != box:
             left = box.left - aligned.left
             image = self.region(encoded, aligned, on_stage=on_stage)
             return image.crop((left, 0, left + box.width, box.height))
-        whole = box == encoded.box
-        if not whole:
-            # Decoders check the size of what they are given, which may be a small part.
-            check_pixels(encoded.width, encoded.height)
-        part = None if whole else self._cut(encoded, box)
-        on_stage(CUT)
-        if part is not None:
-            box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
-            image = self.decoder.decode(part.data, self.store.mode, shrunk(box, scale), scale)
-        else:
-            image = self.decoder.decode(encoded.data, self.store.mode, None if whole else shrunk(box, scale), scale)
+        data, inside = self._source(encoded, box, on_stage)
+        image = self.decoder.decode(data, self.store.mode, None if inside is None else shrunk(inside, scale), scale)
         on_stage(DECODE)
-        if whole and image.size != shrunk(box, scale)[2:]:
+        if inside is None and image.size != shrunk(box, scale)[2:]:
             raise ValueError(
                 f"it holds an image of {image.width} x {image.height} pixels, not of {encoded.width} x {encoded.height}"
             )
@@ -172,15 +164,7 @@ class RecordDecoder:
             return found
         if self.store.store == "raw":
             return self.raw_pixels(encoded, box)
-        whole = box == encoded.box
-        if not whole:
-            # Decoders check the size of what they are given, which may be a small part.
-            check_pixels(encoded.width, encoded.height)
-        part = None if whole else self._cut(encoded, box)
-        on_stage(CUT)
-        if part is not None:
-            box = Box(box.left - part.left, box.top - part.top, box.width, box.height)
-        pixels = self.decoder.pixels(encoded.data if part is None else part.data, None if whole else box)
+        pixels = self.decoder.pixels(*self._source(encoded, box, on_stage))
         on_stage(DECODE)
         return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
 
@@ -202,12 +186,20 @@ class RecordDecoder:
         # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
         return self.store.store not in ("raw", "verbatim")
 
-    def _cut(self, encoded: EncodedImage, box: Box) -> Cut | None:
-        return cut(encoded.data, box) if self.cuts else None
-
-    def _raw_region(self, encoded: EncodedImage, box: Box) -> Image:
-        pixels = raw_pixels(encoded.data, encoded.height, encoded.width, self.store.channels)
-        return self._image(pixels, encoded.width, box)
+    def _source(
+        self, encoded: EncodedImage, box: Box, on_stage: OnStage
+    ) -> tuple[bytes | bytearray | memoryview, Box | None]:
+        """Return what is to be decoded for a rectangle, and where the rectangle lies there; None if it is all of it."""
+        if box == encoded.box:
+            on_stage(CUT)
+            return encoded.data, None
+        # Decoders check the size of what they are given, which may be a small part.
+        check_pixels(encoded.width, encoded.height)
+        part = cut(encoded.data, box) if self.cuts else None
+        on_stage(CUT)
+        if part is None:
+            return encoded.data, box
+        return part.data, Box(box.left - part.left, box.top - part.top, box.width, box.height)
 
     def _image(self, pixels: memoryview, row: int, box: Box) -> Image:
         """A PIL image of a rectangle of pixels, uint8 [height * row * channels]."""
