@@ -111,14 +111,14 @@ class StoredImages:
         plan = self.pipeline.plan(encoded.width, encoded.height, random)
         on_stage(OTHER)
         try:
-            decoded = self.pipeline.decode(encoded, plan, on_stage)
+            run_rest = self.pipeline.decode(encoded, plan, on_stage)
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             raise self.records.undecodable(row, error) from error
         # In a concatenation, the other samples may have other views.
         fits = isinstance(into, tuple) is self.pipeline.several and not finish
-        made = decoded.finish(into if fits else None, on_stage)
+        made = run_rest(into if fits else None, on_stage)
         if finish:
             made = self.pipeline.finished(made, random)
             on_stage(TRANSFORM)

@@ -1,14 +1,15 @@
 """Runs plans on encoded images, and decodes only what a plan needs.
 
-An executor decodes what a plan (`packtrain._codec.image_plan`) needs, or returns None if it cannot run the plan.
-`finish` then makes the result. `decode` fails on damaged records, `finish` in the user's own transforms. The pixels
-equal those of the transform on the whole decoded image, bit for bit, unless decoding is `scaled`.
+An executor decodes what a plan (`packtrain._codec.image_plan`) needs, and returns the `Continuation` that makes the
+result; or None if it cannot run the plan. `decode` fails on damaged records, the continuation in the user's transforms.
+The pixels equal those of the transform on the whole decoded image, bit for bit, unless decoding is `scaled`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -17,10 +18,9 @@ import torch
 from typing_extensions import override
 
 from packtrain._codec import resizing
-from packtrain._codec.array_operations import change_pixels
 from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
-from packtrain._codec.effects.operation import PixelOperation, image_of
-from packtrain._codec.geometry import Box, Flip, Operation, Scale, apply, needed
+from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of
+from packtrain._codec.geometry import Box, Crop, Flip, Operation, Pad, Scale, apply, needed
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
 from packtrain._codec.pillow import require_pillow
@@ -43,28 +43,21 @@ CUT_PIXELS: Final = 16_000
 _WORTHWHILE: Final = 0.8
 
 
-class Decoded(Protocol):
-    """What an executor decoded, ready to be finished."""
+Continuation = Callable[[Any, OnStage], Any]
+"""Runs what is left of a plan once its part of the image is decoded.
 
-    def finish(self, into: Any, on_stage: OnStage) -> Any:
-        """Runs what is left of the plan.
-
-        Args:
-            into: uint8 [height, width, channels], contiguous: where the pixels are written if they have this shape and
-                no foreign callable follows. For `Views`, a tuple of them.
-            on_stage: Called at the end of each stage.
-
-        Returns:
-            `into`, or a tensor, uint8 [channels, height, width], in channels_last memory. With foreign
-            callables: what the last of them returns.
-        """
+It takes memory for the result, and the callback at the end of each stage. The memory, uint8 [height, width, channels]
+and contiguous, is used if the pixels have its shape and no foreign callable follows; for `Views` it is a tuple. The
+result is that memory, or a tensor, uint8 [channels, height, width], in channels_last; with foreign callables, what the
+last of them returns.
+"""
 
 
 class Executor(Protocol):
     """One way of running plans."""
 
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
-        """Decodes what `plan` needs of `image`; None if this executor cannot run it.
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation | None:
+        """Decode what `plan` needs of `image`; return None if this executor cannot run it.
 
         Raises:
             ValueError: The record does not hold an image of this size.
@@ -87,7 +80,7 @@ class ArrayExecutor(Executor):
         self._style = resizing.style() if records.store.channels == 3 else None
 
     @override
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded | None:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation | None:
         if plan.rest and (extension is None or not _only_flips_first(plan.rest)):
             return None
         if plan.resize is None:
@@ -97,14 +90,14 @@ class ArrayExecutor(Executor):
             ready = None if image.part is None else image.part.cropped(plan.box, 1)
             if ready is None and self._raw:
                 ready = self._records.raw_pixels(image, plan.box)
-            return None if ready is None else _Array(ready, plan, plan.box, 0)
+            return None if ready is None else partial(_finish_array, ready, plan, plan.box, 0)
         if self._style is None or plan.resize.resample not in resizing.RESAMPLES:
             return None
         if self._scaled and decoding_scale(self._records, plan) > 1:
             return None
         source = self._source(image, plan)
         pixels = self._records.rgb(image, source, on_stage)
-        return None if pixels is None else _Array(pixels, plan, source, self._style)
+        return None if pixels is None else partial(_finish_array, pixels, plan, source, self._style)
 
     def _source(self, image: EncodedImage, plan: ImagePlan) -> Box:
         """The rectangle to decode: what the plan needs, or the whole image if that takes less time."""
@@ -115,42 +108,27 @@ class ArrayExecutor(Executor):
         return source if spared > CUT_PIXELS else image.box
 
 
-class _Array:
-    """Pixels, uint8 [height, width, channels], of the rectangle `source` of the image, which holds what the plan needs.
+def _finish_array(
+    pixels: Pixels, plan: ImagePlan, source: Box, style: int, into: Pixels | None, on_stage: OnStage
+) -> Any:
+    """Finish a plan on pixels, uint8 [height, width, channels], of the rectangle `source` of the image.
 
-    There may be other bytes between their rows.
+    The rectangle holds what the plan needs. There may be other bytes between the rows.
     """
-
-    __slots__ = ("_pixels", "_plan", "_source", "_style")
-
-    def __init__(self, pixels: Pixels, plan: ImagePlan, source: Box, style: int) -> None:
-        self._pixels = pixels
-        self._plan = plan
-        self._source = source
-        self._style = style
-
-    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        box, resize, window, mirrored, rest = self._plan
-        unfinished = bool(rest)
-        if resize is None:
-            made = array_from_pixels(self._pixels, mirrored=mirrored, into=into, unfinished=unfinished)
-        else:
-            part = (box.width, box.height, self._source.left - box.left, self._source.top - box.top)
-            made = resizing.array_resized(
-                self._pixels,
-                resize,
-                self._style,
-                part=part,
-                window=window,
-                mirrored=mirrored,
-                into=into,
-                unfinished=unfinished,
-            )
-            on_stage(RESIZE)
-        if rest:
-            made = _changed(made, rest, into, on_stage)
-        on_stage(WRITE)
-        return _delivered(made, into)
+    box, resize, window, mirrored, rest = plan
+    unfinished = bool(rest)
+    if resize is None:
+        made = array_from_pixels(pixels, mirrored=mirrored, into=into, unfinished=unfinished)
+    else:
+        part = (box.width, box.height, source.left - box.left, source.top - box.top)
+        made = resizing.array_resized(
+            pixels, resize, style, part=part, window=window, mirrored=mirrored, into=into, unfinished=unfinished
+        )
+        on_stage(RESIZE)
+    if rest:
+        made = _changed(made, rest, into, on_stage)
+    on_stage(WRITE)
+    return _delivered(made, into)
 
 
 class PillowExecutor(Executor):
@@ -168,11 +146,11 @@ class PillowExecutor(Executor):
         self._scaled = scaled
 
     @override
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation:
         picture, operations = self._decode_box(image, plan, on_stage)
         if self._foreign:
-            return _ForeignInput(self._records.with_info(picture, image), operations, self._foreign)
-        return _Picture(picture, operations)
+            return partial(_call_foreign, self._records.with_info(picture, image), operations, self._foreign)
+        return partial(_finish_picture, picture, operations)
 
     def _decode_box(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> tuple[Image, Sequence[Operation]]:
         """Decodes what the operations on the plan's box need. Returns the image and the operations that are left."""
@@ -194,49 +172,37 @@ class PillowExecutor(Executor):
         return canvas, operations
 
 
-class _Picture:
-    """A PIL image and the operations that are left."""
-
-    __slots__ = ("_image", "_operations")
-
-    def __init__(self, image: Image, operations: Sequence[Operation]) -> None:
-        self._image = image
-        self._operations = operations
-
-    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        moving, changing = _parted(self._operations)
-        # A mirroring at the end is done while the pixels are written.
-        mirrored = bool(moving) and moving[-1] == MIRROR
-        image = apply(self._image, moving[:-1] if mirrored else moving)
-        on_stage(RESIZE)
-        made = array_from_image(image, mirrored=mirrored, into=into)
-        if changing:
-            made = _changed(made, changing, into, on_stage)
-        on_stage(WRITE)
-        return _delivered(made, into)
+def _finish_picture(image: Image, operations: Sequence[Operation], into: Pixels | None, on_stage: OnStage) -> Any:
+    moving, changing = _parted(operations)
+    # A mirroring at the end is done while the pixels are written.
+    mirrored = bool(moving) and moving[-1] == MIRROR
+    image = apply(image, moving[:-1] if mirrored else moving)
+    on_stage(RESIZE)
+    made = array_from_image(image, mirrored=mirrored, into=into)
+    if changing:
+        made = _changed(made, changing, into, on_stage)
+    on_stage(WRITE)
+    return _delivered(made, into)
 
 
-class _ForeignInput:
-    """A PIL image, the operations that are left, and the callables that follow."""
-
-    __slots__ = ("_foreign", "_image", "_operations")
-
-    def __init__(self, image: Image, operations: Sequence[Operation], foreign: Sequence[Callable[[Any], Any]]) -> None:
-        self._image = image
-        self._operations = operations
-        self._foreign = foreign
-
-    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        moving, changing = _parted(self._operations)
-        image = apply(self._image, moving)
-        on_stage(RESIZE)
-        result: Any = image_of(change_pixels(array_from_image(image), changing)) if changing else ordinary(image)
-        if changing:
-            on_stage(EFFECTS)
-        for transform in self._foreign:
-            result = called(transform, result)
-        on_stage(TRANSFORM)
-        return result
+def _call_foreign(
+    image: Image,
+    operations: Sequence[Operation],
+    foreign: Sequence[Callable[[Any], Any]],
+    into: Pixels | None,
+    on_stage: OnStage,
+) -> Any:
+    """Run the operations that are left on a PIL image, and then the callables."""
+    moving, changing = _parted(operations)
+    image = apply(image, moving)
+    on_stage(RESIZE)
+    result: Any = image_of(_change_pixels(array_from_image(image), changing)) if changing else ordinary(image)
+    if changing:
+        on_stage(EFFECTS)
+    for transform in foreign:
+        result = called(transform, result)
+    on_stage(TRANSFORM)
+    return result
 
 
 class ForeignArrayExecutor(Executor):
@@ -255,27 +221,17 @@ class ForeignArrayExecutor(Executor):
         self._through_pillow = PillowExecutor(records, scaled=scaled)
 
     @override
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation:
         decoded = self._on_arrays.decode(image, plan, on_stage)
         if decoded is None and plan.resize is None and not plan.rest:
             pixels = self._records.rgb(image, plan.box, on_stage)
-            decoded = None if pixels is None else _Array(pixels, plan, plan.box, 0)
+            decoded = None if pixels is None else partial(_finish_array, pixels, plan, plan.box, 0)
         if decoded is None:
             decoded = self._through_pillow.decode(image, plan, on_stage)
-        return _ForeignArrayInput(decoded, self._foreign)
+        return partial(self._call, decoded)
 
-
-class _ForeignArrayInput:
-    """What becomes an array, and the callables that follow."""
-
-    __slots__ = ("_decoded", "_foreign")
-
-    def __init__(self, decoded: Decoded, foreign: Sequence[Callable[[Any], Any]]) -> None:
-        self._decoded = decoded
-        self._foreign = foreign
-
-    def finish(self, into: Pixels | None, on_stage: OnStage) -> Any:
-        result: Any = self._decoded.finish(None, on_stage).permute(1, 2, 0).numpy()
+    def _call(self, decoded: Continuation, into: Pixels | None, on_stage: OnStage) -> Any:
+        result: Any = decoded(None, on_stage).permute(1, 2, 0).numpy()
         for transform in self._foreign:
             result = transform(result)
         on_stage(TRANSFORM)
@@ -313,13 +269,37 @@ def _parted(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Seque
 
 def _changed(pixels: Pixels, operations: Sequence[Operation], into: Pixels | None, on_stage: OnStage) -> Pixels:
     """The result of operations of which the first changes pixels; it ends up in `into` if it fits."""
-    made = change_pixels(pixels, operations)
+    made = _change_pixels(pixels, operations)
     on_stage(EFFECTS)
     return made if into is None or made is into or made.shape != into.shape else array_from_pixels(made, into=into)
 
 
 def _delivered(pixels: Pixels, into: Pixels | None) -> Any:
     return into if pixels is into else torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _change_pixels(pixels: Pixels, operations: Sequence[Operation]) -> Pixels:
+    """Return the result of `operations` on contiguous pixels, which may be overwritten; `apply` gives the same."""
+    for operation in operations:
+        pixels = operation.on_pixels(pixels) if isinstance(operation, PixelOperation) else _moved(pixels, operation)
+    return pixels
+
+
+def _moved(pixels: Pixels, operation: Crop | Scale | Flip | Pad) -> Pixels:
+    height, width, channels = pixels.shape
+    match operation:
+        case Crop((left, top, wide, high)) if min(left, top) >= 0 and left + wide <= width and top + high <= height:
+            # No other view of all pixels: whoever asked for them in a certain place has to see that they are there.
+            whole = (wide, high) == (width, height)
+            return pixels if whole else np.ascontiguousarray(pixels[top : top + high, left : left + wide])
+        case Flip(horizontal):
+            # A copy even of a single row, whose strides would be negative.
+            return array_from_pixels(pixels, mirrored=True) if horizontal else pixels[::-1].copy()
+        case Scale(_, _, resample) if channels == 3 and resample in resizing.RESAMPLES:
+            style = resizing.style()
+            if style is not None:
+                return resizing.array_resized(pixels, operation, style)
+    return pixels_of(operation.apply(image_of(pixels)))
 
 
 def decoding_scale(records: RecordDecoder, plan: ImagePlan) -> int:

@@ -12,7 +12,7 @@ from packtrain._codec.image_plan import COLOURED, ImagePlan
 from packtrain._codec.stages import OnStage, untimed
 
 from .compose import Compose
-from .executors import ArrayExecutor, Decoded, Executor, ForeignArrayExecutor, PillowExecutor
+from .executors import ArrayExecutor, Continuation, Executor, ForeignArrayExecutor, PillowExecutor
 from .finisher import Finisher
 from .recognition.albumentations import OnArray
 
@@ -55,7 +55,7 @@ class Pipeline:
         """
         return self.compose.plan(width, height, drawn(self.compose.draws) if random is None else random)
 
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage = untimed) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage = untimed) -> Continuation:
         """Decodes what `plan` needs of `image`.
 
         Raises:
@@ -65,9 +65,9 @@ class Pipeline:
         if self._in_colour and plan.rest and plan.rest[0] is COLOURED:
             plan = plan._replace(rest=plan.rest[1:])
         for executor in self._executors:
-            decoded = executor.decode(image, plan, on_stage)
-            if decoded is not None:
-                return decoded
+            finish = executor.decode(image, plan, on_stage)
+            if finish is not None:
+                return finish
         raise AssertionError("the executor over Pillow runs every plan")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from packtrain._codec import resizing
@@ -12,7 +13,7 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import RESIZE, OnStage, untimed
 
 from .compose import Compose
-from .executors import CUT_PIXELS, Decoded, Into, decoding_scale
+from .executors import CUT_PIXELS, Continuation, Into, decoding_scale
 from .finisher import Finisher
 from .pipeline import Pipeline, drawn
 from .views import Views
@@ -35,7 +36,7 @@ class AnyPipeline(Protocol):
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
         """What becomes of an image of this size: for `decode`."""
 
-    def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Decoded:
+    def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Continuation:
         """Decodes what the plan needs of `image`."""
 
     @property
@@ -75,16 +76,12 @@ class ViewsPipeline:
         each = zip(self._pipelines, self._parts(random), strict=True)
         return tuple(pipeline.plan(width, height, part) for pipeline, part in each)
 
-    def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Decoded:
+    def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Continuation:
         """Decodes what all plans need of `image`; raises what `Pipeline.decode` does."""
         image, plan = self._resized(image, plan, on_stage)
         images = self._decoded(image, plan, on_stage)
-        return _Views(
-            tuple(
-                pipeline.decode(image, plan, on_stage)
-                for pipeline, image, plan in zip(self._pipelines, images, plan, strict=True)
-            )
-        )
+        each = zip(self._pipelines, images, plan, strict=True)
+        return partial(_finish_views, tuple(pipeline.decode(image, plan, on_stage) for pipeline, image, plan in each))
 
     @property
     def finishes(self) -> bool:
@@ -150,18 +147,10 @@ class ViewsPipeline:
         return [found[scale] for scale in scales]
 
 
-class _Views:
-    """The views of an image, ready to be finished."""
-
-    __slots__ = ("_views",)
-
-    def __init__(self, views: tuple[Decoded, ...]) -> None:
-        self._views = views
-
-    def finish(self, into: Into, on_stage: OnStage) -> tuple[Any, ...]:
-        if not isinstance(into, tuple) or len(into) != len(self._views):
-            into = (None,) * len(self._views)
-        return tuple(view.finish(target, on_stage) for view, target in zip(self._views, into, strict=True))
+def _finish_views(views: tuple[Continuation, ...], into: Into, on_stage: OnStage) -> tuple[Any, ...]:
+    if not isinstance(into, tuple) or len(into) != len(views):
+        into = (None,) * len(views)
+    return tuple(finish(target, on_stage) for finish, target in zip(views, into, strict=True))
 
 
 def pipeline_of(transform: Compose | Views, records: RecordDecoder, *, scaled: bool = False) -> AnyPipeline:

@@ -6,7 +6,7 @@ DALI or a GPU, gets a small ordinary JPEG where the record can be cut, and so ne
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
 
 from .compose import Compose, name_of
-from .executors import ArrayExecutor, Decoded, Executor, PillowExecutor, Pixels
+from .executors import ArrayExecutor, Continuation, Executor, PillowExecutor, Pixels
 from .views import Views
 
 _SOI: Final = b"\xff\xd8"
@@ -70,8 +70,8 @@ class DecodedElsewhere:
         left, top, width, height = plan.source
         part = DecodedPart(pixels, 1, left, top)
         image = EncodedImage(memoryview(b""), left + width, top + height, part)
-        decoded = next(filter(None, (each.decode(image, plan, untimed) for each in self._executors)))
-        made = decoded.finish(into, untimed)
+        finish = next(filter(None, (each.decode(image, plan, untimed) for each in self._executors)))
+        made = finish(into, untimed)
         if made is not into:
             into[:] = made.permute(1, 2, 0).numpy()
 
@@ -87,16 +87,16 @@ class UndecodedExecutor(Executor):
         self._records = records
 
     @override
-    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Decoded:
+    def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation:
         check_pixels(image.width, image.height)
         source = plan.source
         part = cut(image.data, source) if self._records.cuts and source != image.box else None
         on_stage(CUT)
         if part is None:
             _check_header(image)
-            return _Ready(image.data, plan)
+            return partial(_undecoded, image.data, plan)
         left, top, width, height = plan.box
-        return _Ready(part.data, plan._replace(box=Box(left - part.left, top - part.top, width, height)))
+        return partial(_undecoded, part.data, plan._replace(box=Box(left - part.left, top - part.top, width, height)))
 
 
 def _check_header(image: EncodedImage) -> None:
@@ -118,20 +118,8 @@ def _check_header(image: EncodedImage) -> None:
         check_scans(image.data, frame.width, frame.height)
 
 
-class _Ready:
-    """What needs no more work here."""
-
-    __slots__ = ("_data", "_plan")
-
-    def __init__(self, data: bytes | bytearray | memoryview, plan: ImagePlan) -> None:
-        self._data = data
-        self._plan = plan
-
-    def finish(self, into: Any, on_stage: OnStage) -> Undecoded:
-        plan = self._plan
-        if plan.rest not in ((), (UPSIDE_DOWN,)):
-            plan = _with_flips(plan)
-        return Undecoded(self._data, plan)
+def _undecoded(data: bytes | bytearray | memoryview, plan: ImagePlan, into: Any, on_stage: OnStage) -> Undecoded:
+    return Undecoded(data, plan if plan.rest in ((), (UPSIDE_DOWN,)) else _with_flips(plan))
 
 
 def _with_flips(plan: ImagePlan) -> ImagePlan:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from packtrain import PackedDataset, open_dataset
-from packtrain._codec.decode import RecordDecoder
+from packtrain._codec import decode
 from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.records import FieldRecords
@@ -145,17 +145,17 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is read and decoded."""
     found: list[str] = []
 
-    def watch(owner: type, name: str) -> None:
+    def watch(owner: Any, name: str) -> None:
         call = getattr(owner, name)
 
-        def spy(self: Any, *arguments: Any) -> Any:
+        def spy(*arguments: Any) -> Any:
             found.append(name)
-            return call(self, *arguments)
+            return call(*arguments)
 
         monkeypatch.setattr(owner, name, spy)
 
     watch(FieldRecords, "image")
-    watch(RecordDecoder, "_cut")
+    watch(decode, "cut")
     return found
 
 
@@ -164,7 +164,7 @@ def test_a_record_is_read_once_and_decoded_as_it_pays(crop_ready: Path, reads: l
         reads.clear()
         open_dataset(crop_ready, Views(transforms))._samples.make(4, random)[0]
         assert reads.count("image") == 1
-        return reads.count("_cut")
+        return reads.count("cut")
 
     corners = [0.5] * 20 + [0.0, 0.0] + [0.5] * 20 + [0.999, 0.999]
     assert cuts([TINY, TINY], corners) == 2
