@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import Box
 from .native import extension
+from .pixels import Box
 
 _TABLE: Final = struct.Struct("<10sHIIII")
 _NAME: Final = b"packtrain\0"

@@ -12,9 +12,8 @@ from packtrain._core.options import StoreOptions
 
 from .cut import cut
 from .decoders import Decoder
-from .geometry import Box
 from .pillow import check_pixels, open_image, require_pillow
-from .pixels import array_from_image, rgb_from_pixels
+from .pixels import Box, array_from_image, rgb_from_pixels
 from .stages import CUT, DECODE, OnStage, untimed
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .effects.operation import PixelOperation
 from .pillow import require_pillow
+from .pixels import Box as Box
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,16 +40,7 @@ _SUPPORT: Final = {1: 3.0, 2: 1.0, 3: 2.0, 4: 0.5, 5: 1.0}
 _ROUNDING: Final = 1 / 1024
 
 
-# Boxes and operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
-class Box(NamedTuple):
-    """A rectangle, in pixels."""
-
-    left: int
-    top: int
-    width: int
-    height: int
-
-
+# Operations are made for every image: a named tuple takes a third of the time of a frozen dataclass.
 class Crop(NamedTuple):
     """Takes the rectangle `box`; pixels outside the image are 0."""
 

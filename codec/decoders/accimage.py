@@ -20,7 +20,7 @@ from .base import BackEnd, frame_size
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..pixels import Box
     from .base import Encoded
 
 _END_OF_IMAGE: Final = b"\xff\xd9"

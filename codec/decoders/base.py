@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..pixels import Box
 
 
 class Decoder(ABC):

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from ..geometry import Box
 from ..native import absence, extension
 from ..pillow import require_pillow
-from ..pixels import rgb_image
+from ..pixels import Box, rgb_image
 from .base import BackEnd, frame_size, size_within_limit
 
 if TYPE_CHECKING:

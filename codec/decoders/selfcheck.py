@@ -8,8 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..geometry import Box
 from ..pillow import require_pillow
+from ..pixels import Box
 from .base import PILLOW
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from .base import BackEnd
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..pixels import Box
     from .base import Encoded
 
 _EXACT: Final = ("YCbCr", "Gray", "RGB")

@@ -22,7 +22,7 @@ from ..pixels import array_from_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..geometry import Box
+    from ..pixels import Box
 
 Pixels = npt.NDArray[np.uint8]
 """uint8 [height, width, channels], contiguous and writable, with one or three channels."""
