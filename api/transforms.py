@@ -14,20 +14,18 @@ from packtrain._readers.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
-from packtrain._readers.transforms.colours_only import ColoursOnly
-from packtrain._readers.transforms.compose import Compose, from_timm
+from packtrain._readers.transforms.compose import ColoursOnly, Compose, from_timm
 from packtrain._readers.transforms.erasing import RandomErasing
 from packtrain._readers.transforms.geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
 )
-from packtrain._readers.transforms.padding import Pad
 from packtrain._readers.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
-from packtrain._readers.transforms.several_crops import FiveCrop, TenCrop
 from packtrain._readers.transforms.tensor_steps import (
     ConvertImageDtype,
     Normalize,
@@ -37,7 +35,7 @@ from packtrain._readers.transforms.tensor_steps import (
     ToPureTensor,
     ToTensor,
 )
-from packtrain._readers.transforms.views import Views
+from packtrain._readers.transforms.views import FiveCrop, TenCrop, Views
 from packtrain._readers.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [

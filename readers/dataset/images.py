@@ -10,8 +10,7 @@ from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
 from ..transforms.executors import Into
-from ..transforms.pipeline import Pipeline, drawn
-from ..transforms.sharing import AnyPipeline, pipeline_of
+from ..transforms.pipeline import AnyPipeline, Pipeline, drawn, pipeline_of
 from ..transforms.undecoded import UndecodedExecutor, require_plannable
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 from packtrain._core.suggestions import did_you_mean
 
 from ..transforms.base import Transform
-from ..transforms.colours_only import ColoursOnly
-from ..transforms.compose import Compose, name_of
+from ..transforms.compose import ColoursOnly, Compose, name_of
 from ..transforms.executors import Into, called
 from ..transforms.pipeline import drawn
 from ..transforms.recognition import class_of, recognised

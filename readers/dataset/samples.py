@@ -25,10 +25,8 @@ from ..transforms.batched import Destination, plan_batch
 from ..transforms.compose import Compose
 from ..transforms.executors import Into
 from ..transforms.finisher import Finisher
-from ..transforms.pipeline import Pipeline
-from ..transforms.several_crops import composed
-from ..transforms.sharing import finishers_of
-from ..transforms.views import Views
+from ..transforms.pipeline import Pipeline, finishers_of
+from ..transforms.views import Views, composed
 from .images import StoredImages
 from .named import NamedSamples, checked_fields, checked_name
 from .records import FieldRecords, counted

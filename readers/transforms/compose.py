@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from packtrain._codec.geometry import Operation
 from packtrain._codec.image_plan import ImagePlan, plan_image
-from packtrain._core.arguments import checks_names, items
+from packtrain._core.arguments import checks_names, items, unexpected
 from packtrain._core.errors import UsageError
 
 from .base import Transform, transform_image
 from .choices import operations_of
-from .colours_only import ColoursOnly
 from .recognition import recognised
 from .recognition.albumentations import OnArray, adapted
 from .tensor_steps import FinishingStep, check_statistics
@@ -123,6 +122,38 @@ class Compose:
         for number, later in enumerate(self._later):
             why = f", because it follows {name_of(self.foreign[0])}" if self.foreign and later and number else ""
             yield foreign if self.foreign else ON_TENSORS, why
+
+
+class ColoursOnly:
+    """A callable on an image that changes values, but moves no pixels: a blur or a lookup table, for example.
+
+    A callable that packtrain does not know gets the image of a sample alone. Beside masks or further images it has to
+    be wrapped in this, so that none is left behind by a callable that moves pixels. A transform that packtrain knows,
+    and that moves no pixels, is the same without it.
+
+    Args:
+        transform: The callable. It gets a PIL image, or what the transform before it makes.
+
+    Raises:
+        UsageError: `transform` is not callable, or is a class.
+    """
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        if not callable(transform):
+            raise unexpected("transform", transform, "a callable on an image; wrap each of several by itself")
+        if isinstance(transform, type):
+            raise UsageError(
+                f"{transform.__name__} is a class: give an object of it, ColoursOnly({transform.__name__}(...))"
+            )
+        self.transform: Final = adapted(transform)
+        self.__name__: Final = str(getattr(self.transform, "__name__", type(transform).__name__))
+
+    def __call__(self, image: Any) -> Any:
+        """Whatever the callable makes of an image."""
+        return self.transform(image)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.transform!r})"
 
 
 def compose(transform: Any) -> Compose:

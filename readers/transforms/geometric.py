@@ -8,12 +8,13 @@ what torchvision's do, also in torchvision's ``Compose``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from typing_extensions import override
 
-from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, Scale, size_after
+from packtrain._codec import geometry
+from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Scale, size_after
 from packtrain._core.arguments import flag
 from packtrain._core.errors import UsageError
 
@@ -227,12 +228,12 @@ class RandomCrop(GeometricTransform):
         pads: list[Operation] = []
         if self.pads:
             left, top, right, bottom = self._padding
-            pads.append(Pad(left, top, right, bottom, *self._style))
+            pads.append(geometry.Pad(left, top, right, bottom, *self._style))
             width, height = pads[0].size_after(width, height)
         if self.pad_if_needed and width < self.size[1]:
-            pads.append(Pad(self.size[1] - width, 0, self.size[1] - width, 0, *self._style))
+            pads.append(geometry.Pad(self.size[1] - width, 0, self.size[1] - width, 0, *self._style))
         if self.pad_if_needed and height < self.size[0]:
-            pads.append(Pad(0, self.size[0] - height, 0, self.size[0] - height, *self._style))
+            pads.append(geometry.Pad(0, self.size[0] - height, 0, self.size[0] - height, *self._style))
         return pads
 
     def __repr__(self) -> str:
@@ -240,6 +241,40 @@ class RandomCrop(GeometricTransform):
         defaults = {"size": (), "padding": (), "pad_if_needed": False, "fill": 0, "padding_mode": "constant"}
         shown = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Pad(GeometricTransform):
+    """Adds pixels on the sides of the image.
+
+    Args:
+        padding: Pixels on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
+        fill: Value of the pixels added by the padding mode ``"constant"``: one for all channels or one for each.
+        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    draws: Final = 0
+
+    def __init__(
+        self,
+        padding: int | Sequence[int],
+        fill: float | Sequence[float] | None = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        self.padding: Final = tuple(padding) if isinstance(padding, Iterable) else padding
+        self.fill: Final = fill
+        self.padding_mode: Final = arguments.pad_mode(padding_mode)
+        left, top, right, bottom = (arguments.integers("padding", padding, (1, 2, 4), least=0) * 4)[:4]
+        self._operation: Final = geometry.Pad(left, top, right, bottom, arguments.fill(fill), self.padding_mode)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        return (self._operation,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(padding={self.padding}, fill={self.fill}, padding_mode={self.padding_mode})"
 
 
 class _RandomFlip(GeometricTransform):

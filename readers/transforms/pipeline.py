@@ -1,20 +1,58 @@
-"""A transform over the encoded images of a dataset: plans it, has the plan run, and finishes the result."""
+"""A transform over the encoded images of a dataset: planned, decoded once for all views that pay, run and finished."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
 
 import torch
 
-from packtrain._codec.decode import EncodedImage, RecordDecoder
+from packtrain._codec import resizing
+from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
+from packtrain._codec.geometry import Box
 from packtrain._codec.image_plan import COLOURED, ImagePlan
-from packtrain._codec.stages import OnStage, untimed
+from packtrain._codec.stages import RESIZE, OnStage, untimed
 
 from .compose import Compose
-from .executors import ArrayExecutor, Continuation, Executor, ForeignArrayExecutor, PillowExecutor
+from .executors import (
+    CUT_PIXELS,
+    ArrayExecutor,
+    Continuation,
+    Executor,
+    ForeignArrayExecutor,
+    Into,
+    PillowExecutor,
+    decoding_scale,
+)
 from .finisher import Finisher
 from .recognition.albumentations import OnArray
+from .views import Views
+
+
+class AnyPipeline(Protocol):
+    """What `Pipeline` and `ViewsPipeline` have in common."""
+
+    @property
+    def several(self) -> bool:
+        """True if the result is a tuple of views."""
+
+    @property
+    def draws(self) -> int:
+        """Number of random numbers that `plan` and `finished` take."""
+
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
+        """What becomes of an image of this size: for `decode`."""
+
+    def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Continuation:
+        """Decodes what the plan needs of `image`."""
+
+    @property
+    def finishes(self) -> bool:
+        """True if `finished` changes anything."""
+
+    def finished(self, image: Any, random: Sequence[float]) -> Any:
+        """The result after the steps on tensors that transforms end with."""
 
 
 class Pipeline:
@@ -100,3 +138,152 @@ def _executors_of(compose: Compose, records: RecordDecoder, *, scaled: bool) -> 
     if isinstance(compose.foreign[0], OnArray):
         return (ForeignArrayExecutor(records, compose.foreign, scaled=scaled),)
     return (PillowExecutor(records, compose.foreign, scaled=scaled),)
+
+
+class ViewsPipeline:
+    """Several transforms over each of the encoded images of a dataset.
+
+    Attributes:
+        draws: Number of random numbers that `plan` and `finished` take: those of the first view, those of the second,
+            and so on; for views that are `alike`, those of one.
+
+    Args:
+        views: The transforms.
+        records: Decodes images.
+        scaled: See `Pipeline`.
+    """
+
+    several: Final = True
+
+    def __init__(self, views: Views, records: RecordDecoder, *, scaled: bool = False) -> None:
+        self._pipelines = tuple(Pipeline(view, records, scaled=scaled) for view in views.views)
+        self._records = records
+        self._scaled = scaled
+        self._alike = views.alike
+        self._style = resizing.style() if records.store.channels == 3 else None
+        self.draws: Final = views.draws
+
+    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[ImagePlan, ...]:
+        """What each transform makes of an image; takes and raises what `Pipeline.plan` does."""
+        random = drawn(self.draws) if random is None else random
+        each = zip(self._pipelines, self._parts(random), strict=True)
+        return tuple(pipeline.plan(width, height, part) for pipeline, part in each)
+
+    def decode(self, image: EncodedImage, plan: Sequence[ImagePlan], on_stage: OnStage = untimed) -> Continuation:
+        """Decodes what all plans need of `image`; raises what `Pipeline.decode` does."""
+        image, plan = self._resized(image, plan, on_stage)
+        images = self._decoded(image, plan, on_stage)
+        each = zip(self._pipelines, images, plan, strict=True)
+        return partial(_finish_views, tuple(pipeline.decode(image, plan, on_stage) for pipeline, image, plan in each))
+
+    @property
+    def finishes(self) -> bool:
+        """True if `finished` changes anything."""
+        return any(pipeline.finishes for pipeline in self._pipelines)
+
+    def finished(self, images: Sequence[torch.Tensor], random: Sequence[float]) -> tuple[torch.Tensor, ...]:
+        """The views after the steps on tensors that each transform ends with; see `Pipeline.finished`."""
+        each = zip(self._pipelines, images, self._parts(random), strict=True)
+        return tuple(pipeline.finished(image, part) for pipeline, image, part in each)
+
+    def _parts(self, random: Sequence[float]) -> Iterator[Sequence[float]]:
+        """The random numbers of each view."""
+        start = 0
+        for pipeline in self._pipelines:
+            yield random[start : start + pipeline.draws]
+            start += 0 if self._alike else pipeline.draws
+
+    def _resized(
+        self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage
+    ) -> tuple[EncodedImage, Sequence[ImagePlan]]:
+        """The image resized, and plans for this one, where all plans resize alike and keep overlapping windows."""
+        box, resize = plans[0].box, plans[0].resize
+        if len(plans) < 2 or resize is None or any(plan.box != box or plan.resize != resize for plan in plans):
+            return image, plans
+        if self._style is None or resize.resample not in resizing.RESAMPLES:
+            return image, plans
+        windows = [Box(0, 0, *resize[:2]) if plan.window is None else plan.window for plan in plans]
+        window = _union(windows)
+        if window.width * window.height >= sum(each.width * each.height for each in windows):
+            return image, plans
+        if self._scaled and decoding_scale(self._records, plans[0]) > 1:
+            return image, plans
+        source = plans[0]._replace(window=window).source
+        pixels = self._records.rgb(image, source, on_stage)
+        if pixels is None:
+            return image, plans
+        part = (box.width, box.height, source.left - box.left, source.top - box.top)
+        pixels = resizing.array_resized(pixels, resize, self._style, part=part, window=window)
+        on_stage(RESIZE)
+        made = EncodedImage(image.data, *resize[:2], DecodedPart(pixels, 1, *window[:2]))
+        return made, [
+            plan._replace(box=kept, resize=None, window=None) for plan, kept in zip(plans, windows, strict=True)
+        ]
+
+    def _decoded(self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage) -> list[EncodedImage]:
+        """The image as each plan is to take it, with what it shares with other plans decoded."""
+        store = self._records.store
+        if store.store == "raw" or image.part is not None:
+            return [image] * len(plans)
+        scales = [decoding_scale(self._records, plan) if self._scaled else 1 for plan in plans]
+        found = {}
+        for scale in dict.fromkeys(scales):
+            # Shrunken decoding takes all that is resized, whatever is kept of it.
+            boxes = [
+                plan.source if scale == 1 else plan.box for plan, its in zip(plans, scales, strict=True) if its == scale
+            ]
+            box = shared_box(boxes, cuts=self._records.cuts)
+            if scale > 1 and store.mode == "L":
+                # Where shrunken colours become grey, the pixels may depend on the rectangle.
+                box = None
+            found[scale] = image if box is None else self._records.with_part(image, box, scale, on_stage)
+        return [found[scale] for scale in scales]
+
+
+def _finish_views(views: tuple[Continuation, ...], into: Into, on_stage: OnStage) -> tuple[Any, ...]:
+    if not isinstance(into, tuple) or len(into) != len(views):
+        into = (None,) * len(views)
+    return tuple(finish(target, on_stage) for finish, target in zip(views, into, strict=True))
+
+
+def pipeline_of(transform: Compose | Views, records: RecordDecoder, *, scaled: bool = False) -> AnyPipeline:
+    """The pipeline of a transform; see `Pipeline`."""
+    if isinstance(transform, Views):
+        return ViewsPipeline(transform, records, scaled=scaled)
+    return Pipeline(transform, records, scaled=scaled)
+
+
+def finishers_of(transform: Compose | Views | None) -> tuple[Finisher, ...]:
+    """What finishes the image, or each view of it, given all random numbers of the sample; empty if nothing does."""
+    found, first = [], 0
+    for view in transform.views if isinstance(transform, Views) else (transform,) if transform is not None else ():
+        found.append(Finisher(view.finishing, first + view.planned))
+        first += 0 if isinstance(transform, Views) and transform.alike else view.draws
+    return tuple(found) if any(found) else ()
+
+
+def shared_box(boxes: Sequence[Box], *, cuts: bool) -> Box | None:
+    """The rectangle to decode for all of `boxes` at once; None if decoding each by itself takes less time.
+
+    Args:
+        boxes: Rectangles of one image, in pixels.
+        cuts: True if each can be cut out of the record. Otherwise all of the record above its lower edge would be read
+            again for each rectangle.
+
+    >>> shared_box([Box(0, 0, 300, 300), Box(100, 100, 300, 300)], cuts=True)
+    Box(left=0, top=0, width=400, height=400)
+    >>> shared_box([Box(0, 0, 100, 100), Box(400, 300, 100, 100)], cuts=True) is None
+    True
+    """
+    if len(boxes) < 2:
+        return None
+    together = _union(boxes)
+    apart = sum(box.width * box.height + CUT_PIXELS for box in boxes)
+    return together if not cuts or together.width * together.height + CUT_PIXELS < apart else None
+
+
+def _union(boxes: Sequence[Box]) -> Box:
+    """The smallest rectangle that holds all of `boxes`."""
+    left, top = min(box.left for box in boxes), min(box.top for box in boxes)
+    right, bottom = max(box.left + box.width for box in boxes), max(box.top + box.height for box in boxes)
+    return Box(left, top, right - left, bottom - top)

@@ -1,4 +1,4 @@
-"""timm's RandAugment, AutoAugment and 3-Augment: its operations, magnitudes and signs, from given random numbers.
+"""timm's RandAugment, AutoAugment, 3-Augment and AugMix: operations, magnitudes and signs, from given random numbers.
 
 An operation is known by two functions of `timm.data.auto_augment`: one that turns a magnitude into an argument, and one
 that takes an image and this argument. `LEVELS` and `EFFECTS` have their counterparts under the same names.
@@ -14,10 +14,13 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from packtrain._codec.effects.colour import Brightness, Contrast, Saturation
 from packtrain._codec.effects.filters import PillowBlur, Sharpness
+from packtrain._codec.effects.mixing import Chain, Mix, Overlay
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.effects.tones import AutoContrast, Equalize, Invert, Posterize, Solarize, SolarizeAdd
 from packtrain._codec.effects.warps import Affine, Rotate
@@ -32,6 +35,8 @@ _NORMAL: Final = NormalDist()
 _LEAST: Final = 2.0**-54
 _ALL_BITS: Final = 8
 _BLUR: Final = (0.1, 2.0)
+_LONGEST_CHAIN: Final = 3
+"""Most operations in a chain of AugMix whose length is random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,59 @@ class TimmAutoAugment(AugmentSequence):
         return f"{type(self).__name__}({parts})"
 
 
+class TimmAugMix(Transform):
+    """timm's AugMix with weights that are all equally likely (its ``alpha`` is 1).
+
+    Args:
+        operations: The operations to choose from.
+        width: The number of chains.
+        depth: The number of operations in each; 0 for one to three.
+        blended: Blend the image with one chain's result after the other, instead of with their mean.
+    """
+
+    geometric: Final = True
+
+    def __init__(self, operations: Sequence[AugmentOperation], width: int, depth: int, blended: bool) -> None:
+        self._operations: Final = tuple(operations)
+        self._width: Final = width
+        self._depth: Final = depth
+        self._blended: Final = blended
+        # A number for its length, then one for each choice, then those of the operations.
+        self._draws_of_a_chain: Final = 1 + (depth or _LONGEST_CHAIN) * (1 + AugmentOperation.draws)
+
+    @property
+    @override
+    def draws(self) -> int:
+        return 1 + self._width * (1 + self._draws_of_a_chain)
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        share = np.float32(random[0])
+        weights = _weights(random[1 : 1 + self._width])
+        first, step = 1 + self._width, self._draws_of_a_chain
+        chains = tuple(
+            self._chain(width, height, random[at : at + step]) for at in range(first, first + self._width * step, step)
+        )
+        if self._blended:
+            return (Overlay(chains, _shares(weights, share)),)
+        return (Mix(chains, tuple(weights.tolist()), float(share)),)
+
+    def _chain(self, width: int, height: int, random: Sequence[float]) -> Chain:
+        depth = self._depth or 1 + int(random[0] * _LONGEST_CHAIN)
+        most, numbers = self._depth or _LONGEST_CHAIN, AugmentOperation.draws
+        made: Chain = ()
+        for at in range(depth):
+            operation = self._operations[int(random[1 + at] * len(self._operations))]
+            start = 1 + most + at * numbers
+            made += operation.operations(width, height, random[start : start + numbers])
+        return made
+
+    def __repr__(self) -> str:
+        names = " ".join(each.effect for each in self._operations)
+        blended = ", blended" if self._blended else ""
+        return f"{type(self).__name__}(width={self._width}, depth={self._depth or -1}{blended}, ops={names})"
+
+
 def _distinct(weights: Sequence[float], random: Sequence[float]) -> list[int]:
     """Different places, chosen one after the other by the weights of those that are left."""
     left, chosen = list(weights), list[int]()
@@ -283,3 +341,18 @@ EFFECTS: Final[dict[str, Callable[[float, float], PixelOperation | None]]] = {
 
 KNOWN_EFFECTS: Final = {*EFFECTS, *_WARPS}
 """Names of all effects of `AugmentOperation`."""
+
+
+def _weights(random: Sequence[float]) -> npt.NDArray[np.float32]:
+    """Positive numbers whose sum is 1, all such equally likely: Dirichlet's distribution with parameters of 1."""
+    found = [-math.log1p(-max(number, _LEAST)) for number in random]
+    return (np.array(found) / sum(found)).astype(np.float32)
+
+
+def _shares(weights: npt.NDArray[np.float32], share: np.float32) -> tuple[float, ...]:
+    """What each blend must take so that the last image has these weights, in timm's arithmetic."""
+    left, shares = 1.0, list[float]()
+    for weight in (weights * share)[::-1]:
+        shares.append(weight / left)
+        left *= 1 - shares[-1]
+    return tuple(np.array(shares[::-1], np.float32).tolist())

@@ -1,14 +1,25 @@
-"""Several views of one image: what a transform gives, several times over."""
+"""Several views of one image: what a transform gives, several times over, and torchvision's crops for evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
-from packtrain._core.arguments import items
+from typing_extensions import override
+
+from packtrain._codec.geometry import Box, Crop, Flip, Operation
+from packtrain._core.arguments import flag, items
 from packtrain._core.errors import UsageError
 
+from . import arguments
+from .base import Transform
 from .compose import Compose, compose
+from .geometric import GeometricTransform
+from .recognition import class_of
+from .recognition.torchvision import V1, V2
+
+_CORNERS: Final = ("top left", "top right", "bottom left", "bottom right")
+_PLACES: Final = (*_CORNERS, "centre")
 
 
 class Views:
@@ -57,3 +68,136 @@ class Views:
         """The transforms of each view, with what becomes of them."""
         lines = [f"    {line}" for view in self.views for line in str(view).splitlines()]
         return "\n".join([f"{type(self).__name__}([", *lines, "])"])
+
+
+class CropAt(GeometricTransform):
+    """Crops a corner or the middle of an image, perhaps of the flipped image.
+
+    Args:
+        size: (height, width) in pixels.
+        place: ``"top left"``, ``"top right"``, ``"bottom left"``, ``"bottom right"`` or ``"centre"``.
+        flip: Flip the image first; None does not.
+    """
+
+    draws: Final = 0
+
+    def __init__(self, size: tuple[int, int], place: str, flip: Flip | None = None) -> None:
+        self.size: Final = size
+        self.place: Final = place
+        self.flip: Final = flip
+
+    @override
+    def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
+        crop_height, crop_width = self.size
+        right, bottom = width - crop_width, height - crop_height
+        if min(right, bottom) < 0:
+            raise UsageError(
+                f"crops of {crop_width} x {crop_height} pixels (width x height) from an image of {width} x {height}: "
+                "put a Resize before them"
+            )
+        if self.place in _CORNERS:
+            left, top = right if "right" in self.place else 0, bottom if "bottom" in self.place else 0
+        else:
+            left, top = round(right / 2), round(bottom / 2)
+        box = Box(left, top, crop_width, crop_height)
+        if self.flip is None:
+            return (Crop(box),)
+        # The crop comes first, so that no more than its pixels is computed.
+        return Crop(self.flip.source(box, width, height)), self.flip
+
+    def __repr__(self) -> str:
+        flipped = "" if self.flip is None else f", {self.flip}"
+        return f"{type(self).__name__}({self.size}, {self.place!r}{flipped})"
+
+
+class SeveralCrops(Views):
+    """Crops of what the same transforms make of an image.
+
+    Args:
+        crops: The crops; they take no random numbers.
+        before: The transforms before them, with the same random numbers for all crops.
+    """
+
+    alike = True
+
+    def __init__(self, crops: Sequence[CropAt], before: Sequence[Transform] = ()) -> None:
+        super().__init__([[*before, crop] for crop in crops])
+        self._crops = tuple(crops)
+        self._before = tuple(before)
+
+    def behind(self, transforms: Sequence[Transform]) -> SeveralCrops:
+        """The same crops of what `transforms` make of an image."""
+        return SeveralCrops(self._crops, (*transforms, *self._before)) if transforms else self
+
+    @override
+    def __call__(self, image: Any) -> tuple[Any, ...]:
+        image = Compose(self._before)(image)
+        return tuple(crop(image) for crop in self._crops)
+
+
+class FiveCrop(SeveralCrops):
+    """Crops the four corners and the middle: top left, top right, bottom left, bottom right, centre.
+
+    As the last transform of a dataset it makes the image of a sample a tuple of views, as `Views` does. The image is
+    decoded once for all of them, and resized once if a `Resize` comes before. Called with a PIL image, it returns a
+    tuple of images.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+
+    Raises:
+        UsageError: `size` is out of its range.
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.size: Final = arguments.size(size)
+        super().__init__([CropAt(self.size, place) for place in _PLACES])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self.size})"
+
+
+class TenCrop(SeveralCrops):
+    """The crops of `FiveCrop`, and the same ones of the flipped image.
+
+    Args:
+        size: Pixels of each side, or (height, width).
+        vertical_flip: Swap top and bottom instead of left and right.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    def __init__(self, size: int | Sequence[int], vertical_flip: bool = False) -> None:
+        self.size: Final = arguments.size(size)
+        self.vertical_flip: Final = flag("vertical_flip", vertical_flip)
+        flip = Flip(horizontal=not self.vertical_flip)
+        super().__init__([CropAt(self.size, place, each) for each in (None, flip) for place in _PLACES])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(size={self.size}, vertical_flip={self.vertical_flip})"
+
+
+def composed(transform: Any) -> Compose | Views:
+    """A transform, any callable, or a list of them, as a `Compose`; as `Views` if it ends in these.
+
+    `Views` must stand alone, `SeveralCrops` may follow packtrain's transforms.
+
+    Raises:
+        UsageError: `transform` is none of these.
+    """
+    found = compose(transform)
+    last = _known(found.foreign[0]) if len(found.foreign) == 1 else None
+    if isinstance(last, SeveralCrops):
+        return last.behind(found.fused)
+    return last if isinstance(last, Views) and not found.fused else found
+
+
+def _known(transform: Any) -> Any:
+    """The same as one of torchvision's transforms that give several crops; anything else as it is."""
+    package, name = class_of(transform)
+    if package in (V1, V2) and name == "FiveCrop":
+        return FiveCrop(transform.size)
+    if package in (V1, V2) and name == "TenCrop":
+        return TenCrop(transform.size, transform.vertical_flip)
+    return transform

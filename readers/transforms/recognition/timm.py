@@ -14,8 +14,7 @@ from ..base import Transform
 from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
 from ..tensor_steps import FinishingStep
-from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAutoAugment, TimmRandAugment
-from ..timm_augmix import TimmAugMix
+from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAugMix, TimmAutoAugment, TimmRandAugment
 from ..timm_geometry import (
     CenterCropOrPad,
     RandomCropOrPad,

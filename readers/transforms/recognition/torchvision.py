@@ -29,13 +29,13 @@ from ..colour import (
 from ..erasing import RandomErasing
 from ..geometric import (
     CenterCrop,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
 )
-from ..padding import Pad
 from ..policies import AutoAugment, RandAugment, TrivialAugmentWide
 from ..tensor_steps import (
     ConvertImageDtype,

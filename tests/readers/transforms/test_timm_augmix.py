@@ -17,7 +17,7 @@ from packtrain._codec.effects.mixing import Mix, Overlay
 from packtrain._codec.geometry import apply
 from packtrain._readers.transforms.compose import from_timm
 from packtrain._readers.transforms.recognition import recognised
-from packtrain._readers.transforms.timm_augmix import TimmAugMix
+from packtrain._readers.transforms.timm_augment import TimmAugMix
 from packtrain.errors import UsageError
 
 FALSE_ALARM = 1e-6

@@ -20,7 +20,7 @@ from packtrain._codec import decode
 from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.records import FieldRecords
-from packtrain._readers.transforms.sharing import shared_box
+from packtrain._readers.transforms.pipeline import shared_box
 from packtrain.errors import CorruptRecord, UsageError
 from packtrain.transforms import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Views
 
