@@ -10,10 +10,10 @@ On a GPU, DALI does all of that, with other arithmetic than Pillow's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,47 +26,28 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import CorruptRecord, LoaderError
 from packtrain._core.schema import IMAGE
-from packtrain._readers.dataset.rows import is_sample
 from packtrain._readers.loader.batches import BatchMaker, Made, Probe
 from packtrain._readers.loader.engine import Batch, Engine, Job
 from packtrain._readers.loader.randomness import preserved
-from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.loader.slots import Event
 from packtrain._readers.monitoring.counters import Words, blank
 from packtrain._readers.monitoring.timing import StageTimer
 from packtrain._readers.transforms.undecoded import DecodedElsewhere, Undecoded
 
-from .graph import STAND_IN, DaliPipeline, Inputs, decodes, inputs_of
+from .graph import STAND_IN, DaliOptions, DaliPipeline, Inputs, decodes, inputs_of
 
 Pixels = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class DaliOptions:
-    """How DALI works.
-
-    Attributes:
-        threads: Number of threads that decode.
-        depth: Number of batches that it works on ahead of the consumer.
-        device: Number of the GPU that decodes; None: the CPU does.
-        hints: Further arguments of DALI's decoder, about memory.
-    """
-
-    threads: int
-    depth: int
-    device: int | None = None
-    hints: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Begun(NamedTuple):
     """A batch that DALI works on.
 
     Attributes:
-        batch: All of it but the images.
+        batch: All of the batch but the images.
         rows: Rows of its samples.
-        inputs: What DALI got, with the memory that it reads.
-        plans: What becomes of each image that DALI decodes.
-        pixels: The images that packtrain decoded, by their places in the batch.
+        inputs: Arguments of DALI, with the memory that DALI reads.
+        plans: What becomes of the pixels of each image.
+        pixels: Pixels of the images that packtrain decoded, by number in the batch: the rectangle ``plan.source``.
     """
 
     batch: Batch
@@ -100,7 +81,7 @@ class DaliEngine(Engine):
         self._error: Exception | None = None
         """Why there are no more batches after those that are begun."""
         self._refused: dict[int, str] = {}
-        """Rows that DALI refused, with what it said about each."""
+        """Rows that DALI refused, with its reason for each."""
         self._damaged: dict[int, str] = {}
         """Rows that packtrain refused as well, with what is wrong with each."""
         self._lent: deque[tuple[Event, Any]] = deque()
@@ -115,7 +96,6 @@ class DaliEngine(Engine):
         with preserved():
             self.layout = maker.layout(probe)
         self._maker = maker
-        self._decoded: SampleMaker | None = maker.samples.decoded()
         self._timer = StageTimer(self._words, maker.samples.opened)
 
     @override
@@ -155,7 +135,7 @@ class DaliEngine(Engine):
         if not begun:
             return
         if self._pipeline is None:
-            self._pipeline = self._built(self.layout.batch_size, self._options.threads, self._options.depth)
+            self._pipeline = self._built(self.layout.batch_size, self._options)
         elif not self._begun:
             self._pipeline.rewind()
         self._begun += begun
@@ -168,30 +148,35 @@ class DaliEngine(Engine):
             raise _failed(error) from error
 
     def _planned(self, job: Job) -> _Begun:
-        """Reads and plans a batch, and decodes what DALI does not."""
+        """Read and plan a batch, and decode the images that DALI does not decode."""
         assert self._maker is not None
-        while True:
-            kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
-            left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
-            batch, rows, images = self._read(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
-            try:
-                pixels = {
-                    place: self._pixels(job.key, int(batch.value["position"][place]), row)
-                    for place, (row, image) in enumerate(zip(rows, images, strict=True))
-                    if row in self._refused or not decodes(image)
-                }
-            except _Damage as damage:
-                self._damaged[damage.row] = str(damage)
+        samples = self._maker.samples
+        kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
+        left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
+        batch, rows, images = self._read(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
+        pixels: dict[int, Pixels] = {}
+        for number, (row, image) in enumerate(zip(rows, images, strict=True)):
+            if row not in self._refused and decodes(image):
                 continue
-            refused = [
-                f"DALI refuses {self._maker.samples.describe(row)}, so packtrain decodes it: {self._refused[row]}"
-                for row in rows
-                if row in self._refused
-            ]
-            made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused)
-            given = [STAND_IN if place in pixels else image for place, image in enumerate(images)]
-            inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
-            return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in given], pixels)
+            try:
+                left, top, width, height = image.plan.source
+                pixels[number] = samples.pixels(row, image)[top : top + height, left : left + width]
+            except CorruptRecord as error:
+                if not self._maker.skip:
+                    raise
+                self._damaged[row] = str(error)
+        if not self._damaged.keys().isdisjoint(rows):
+            # Once more, without those that are damaged.
+            return self._planned(job)
+        refused = [
+            f"DALI refuses {samples.describe(row)}, so packtrain decodes it: {self._refused[row]}"
+            for row in rows
+            if row in self._refused
+        ]
+        made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused)
+        given = [STAND_IN if number in pixels else image for number, image in enumerate(images)]
+        inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
+        return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in images], pixels)
 
     def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
         """Reads and plans a batch: all of it but the images, the rows of its samples, and the images."""
@@ -204,25 +189,6 @@ class DaliEngine(Engine):
         row_at = dict(zip(job.positions.tolist(), job.rows.tolist(), strict=True))
         rows = [row_at[position] for position in arrays["position"][: made.size].tolist()]
         return Batch(job, made._replace(undecoded=()), arrays), rows, made.undecoded
-
-    def _pixels(self, key: int, position: int, row: int) -> Pixels:
-        """The image of a sample, decoded by packtrain: uint8 [height, width, 3].
-
-        Raises:
-            CorruptRecord: The record is damaged.
-            _Damage: The same, if damaged records are left out.
-        """
-        assert self._maker is not None and self._decoded is not None
-        try:
-            with preserved():
-                sample = self._decoded.make(key, position, row, self._decoded.random(key, [position])[0].tolist())
-        except CorruptRecord as error:
-            if not self._maker.skip:
-                raise
-            raise _Damage(row, str(error)) from error
-        image = getattr(sample, IMAGE) if is_sample(sample) else sample[0]
-        pixels: Pixels = image.permute(1, 2, 0).numpy()
-        return pixels
 
     def _next(self) -> list[Batch]:
         """Waits for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
@@ -248,11 +214,10 @@ class DaliEngine(Engine):
             return self._on_device(begun, images)
         out = np.empty((self.layout.batch_size, *self.layout.fields[IMAGE].shape), np.uint8)
 
-        def finish(place: int) -> None:
-            if place in begun.pixels:
-                out[place] = begun.pixels[place]
-            else:
-                self._elsewhere.finish(begun.plans[place], np.asarray(images[place]), out[place])
+        def finish(number: int) -> None:
+            own = begun.pixels.get(number)
+            pixels = np.asarray(images[number]) if own is None else own
+            self._elsewhere.finish(begun.plans[number], pixels, out[number])
 
         # The extension resizes without Python's lock.
         deque(self._threads.map(finish, range(len(begun.plans))), maxlen=0)
@@ -262,8 +227,10 @@ class DaliEngine(Engine):
     def _on_device(self, begun: _Begun, images: Any) -> Batch:
         """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
         tensor = from_dlpack(images.as_tensor())
-        for place, pixels in begun.pixels.items():
-            tensor[place].copy_(torch.from_numpy(pixels))
+        for number, pixels in begun.pixels.items():
+            finished = np.empty(tensor.shape[1:], np.uint8)
+            self._elsewhere.finish(begun.plans[number], pixels, finished)
+            tensor[number].copy_(torch.from_numpy(finished))
         while self._lent and self._lent[0][0].query():
             self._lent.popleft()
 
@@ -293,7 +260,7 @@ class DaliEngine(Engine):
         found: dict[int, str] = {}
         pipeline: DaliPipeline | None = None
         for place in range(len(inputs[0])):
-            pipeline = pipeline or self._built(1, 1, 1)
+            pipeline = pipeline or self._built(1, replace(self._options, threads=1, depth=1))
             try:
                 pipeline.begin([tuple(each[place : place + 1] for each in inputs)])
                 pipeline.next()
@@ -301,9 +268,9 @@ class DaliEngine(Engine):
                 found[place], pipeline = _reason(error), None
         return found
 
-    def _built(self, batch_size: int, threads: int, depth: int) -> DaliPipeline:
+    def _built(self, batch_size: int, options: DaliOptions) -> DaliPipeline:
         height, width, _ = self.layout.fields[IMAGE].shape
-        return DaliPipeline((width, height), batch_size, threads, depth, self._options.device, self._options.hints)
+        return DaliPipeline((width, height), batch_size, options)
 
     def _abandon(self) -> None:
         """Drops what DALI works on, and waits until it no longer reads it."""
@@ -343,15 +310,7 @@ class DaliEngine(Engine):
             event.synchronize()
         self._lent.clear()
         # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
-        self._maker = self._decoded = None
-
-
-class _Damage(Exception):
-    """A damaged record that is to be left out."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
+        self._maker = None
 
 
 def _failed(error: Exception) -> LoaderError:

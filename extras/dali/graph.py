@@ -5,8 +5,12 @@ On a CPU, packtrain does that: DALI's resize takes ten times as long as its own,
 
 from __future__ import annotations
 
+import ctypes
+import os
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +20,6 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.jpeg_markers import frame_header
 from packtrain._core.errors import UsageError
 from packtrain._readers.transforms.undecoded import Undecoded
-
-from .forks import left_alone_by_children
 
 Inputs = tuple[Any, ...]
 """What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each. On a GPU, also start
@@ -43,37 +45,72 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_BITS: Final = 24
 
 
+@dataclass(frozen=True)
+class DaliOptions:
+    """Resources of a pipeline.
+
+    Attributes:
+        threads: Number of threads that decode.
+        depth: Number of batches that the pipeline works on ahead of its consumer.
+        device: Number of the GPU that decodes and resizes; None: the CPU decodes.
+        hints: Further arguments of DALI's decoder, about memory.
+    """
+
+    threads: int
+    depth: int
+    device: int | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+
+
 class DaliPipeline:
     """A DALI pipeline that works on batches ahead of its consumer.
 
-    Its outputs stay valid after it is gone. After any error it cannot be used any more: whatever is called then may
-    wait for ever.
+    Outputs stay valid after the pipeline is gone. After any error the pipeline cannot be used any more: whatever is
+    called then may wait for ever.
 
     Args:
         size: Width and height of the results, in pixels.
         batch_size: Largest number of images in a batch.
-        threads: Number of threads that decode.
-        depth: Number of batches that it may work on.
-        device: Number of the GPU that decodes and resizes; None: the CPU does.
-        hints: Further arguments of the decoder, about memory.
+        options: Resources of the pipeline.
     """
 
-    def __init__(
-        self,
-        size: tuple[int, int],
-        batch_size: int,
-        threads: int,
-        depth: int,
-        device: int | None = None,
-        hints: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, size: tuple[int, int], batch_size: int, options: DaliOptions) -> None:
+        from nvidia.dali import Pipeline, fn, types
+
         self._fed: deque[Inputs] = deque()
-        self._pipeline = _built(self._fed, size, batch_size, threads, depth, device, hints or {})
+        fed, device = self._fed, options.device
+
+        def source() -> Inputs:
+            if not fed:
+                raise StopIteration
+            return fed.popleft()
+
+        decoding = {
+            "output_type": types.RGB,
+            # packtrain turns no image by its EXIF orientation, as torchvision does.
+            "adjust_orientation": False,
+            "jpeg_fancy_upsampling": True,
+            **options.hints,
+        }
+        inputs = _REGIONS if device is None else _REGIONS + _RESIZES
+        self._pipeline = Pipeline(
+            batch_size, options.threads, device, prefetch_queue_depth=options.depth, exec_dynamic=True
+        )
+        with self._pipeline:
+            data, start, shape, *resize = fn.external_source(source=source, num_outputs=inputs, no_copy=True)
+            rectangle = {"start": start, "shape": shape, "axes": [0, 1]}
+            if device is None:
+                images = fn.decoders.image_slice(data, device="cpu", **rectangle, **decoding)
+            else:
+                images = resized(fn.decoders.image(data, device="mixed", **decoding), rectangle, resize, size)
+            self._pipeline.set_outputs(images)
+        self._pipeline.build()
+        _pipelines.add(self._pipeline)
 
     def begin(self, batches: Sequence[Inputs]) -> None:
-        """Begins to work on batches. The memory of their images must stay as it is until they are done.
+        """Begin to work on batches. The memory of their images must stay as it is until they are done.
 
-        The first call, and the first one after `rewind`, must have as many as it may work on, or all there are.
+        The first call, and the first one after `rewind`, must have `depth` batches, or all there are.
         """
         self._fed.extend(batches)
         while left := len(self._fed):
@@ -81,7 +118,7 @@ class DaliPipeline:
             assert len(self._fed) < left
 
     def next(self) -> Any:
-        """Waits for the next batch: a TensorList, uint8 [batch][height, width, 3], on a CPU each of its own size.
+        """Wait for the next batch: a TensorList, uint8 [batch][height, width, 3], on a CPU each of its own size.
 
         Raises:
             Exception: Whatever DALI raises.
@@ -91,45 +128,23 @@ class DaliPipeline:
         return images
 
     def rewind(self) -> None:
-        """Prepares for other batches, once all that were begun are done."""
+        """Prepare for other batches, once all that were begun are done."""
         self._pipeline.reset()
 
 
-def _built(
-    fed: deque[Inputs],
-    size: tuple[int, int],
-    batch_size: int,
-    threads: int,
-    depth: int,
-    device: int | None,
-    hints: Mapping[str, int],
-) -> Any:
-    from nvidia.dali import Pipeline, fn, types
+# DALI's threads do not live on in a forked process, where ending a pipeline would wait for them for ever.
+_pipelines: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
-    def source() -> Inputs:
-        if not fed:
-            raise StopIteration
-        return fed.popleft()
 
-    options = {
-        "output_type": types.RGB,
-        # packtrain turns no image by its EXIF orientation, as torchvision does.
-        "adjust_orientation": False,
-        "jpeg_fancy_upsampling": True,
-        **hints,
-    }
-    inputs = _REGIONS if device is None else _REGIONS + _RESIZES
-    pipeline = Pipeline(batch_size, threads, device, prefetch_queue_depth=depth, exec_dynamic=True)
-    with pipeline:
-        data, start, shape, *resize = fn.external_source(source=source, num_outputs=inputs, no_copy=True)
-        rectangle = {"start": start, "shape": shape, "axes": [0, 1]}
-        if device is None:
-            images = fn.decoders.image_slice(data, device="cpu", **rectangle, **options)
-        else:
-            images = resized(fn.decoders.image(data, device="mixed", **options), rectangle, resize, size)
-        pipeline.set_outputs(images)
-    pipeline.build()
-    return left_alone_by_children(pipeline)
+def _abandon_after_fork() -> None:
+    for pipeline in _pipelines:
+        # A reference that nobody gives back: the pipeline is not ended at the end of the process either.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline._pipe))
+        pipeline._pipe = None
+    _pipelines.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_after_fork)
 
 
 def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], size: tuple[int, int]) -> Any:
@@ -163,16 +178,10 @@ def decodes(image: Undecoded) -> bool:
     It does so for JPEGs of all kinds, and for PNGs of up to 8 bits. It refuses GIFs, spreads 16 bits in another way,
     turns TIFFs, and reads some of their palettes differently.
     """
-    data, source = image.data, image.plan.source
+    data = image.data
     if bytes(data[:3]) == _JPEG:
         frame = frame_header(data)
-        # The index may say another size than the image.
-        return (
-            frame is not None
-            and not frame.is_lossless
-            and source.left + source.width <= frame.width
-            and source.top + source.height <= frame.height
-        )
+        return frame is not None and not frame.is_lossless and image.fits(frame.width, frame.height)
     return bytes(data[:8]) == _PNG and len(data) > _PNG_BITS and data[_PNG_BITS] <= 8
 
 

@@ -17,7 +17,8 @@ from packtrain._readers.loader.order import Order
 from packtrain._readers.loader.postprocess import BatchTransform
 
 from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
-from .engine import DaliEngine, DaliOptions
+from .engine import DaliEngine
+from .graph import DaliOptions
 
 if TYPE_CHECKING:
     import torch

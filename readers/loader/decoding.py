@@ -165,7 +165,8 @@ class Decoding:
         pixels = self._decoder.decode([image.data for image in images])
         refused, damaged = [], []
         for number, image in enumerate(images):
-            if _holds(pixels[number], image):
+            given = pixels[number]
+            if given is not None and image.fits(given.shape[1], given.shape[0]):
                 continue
             row = _row(batch, number)
             try:
@@ -180,19 +181,8 @@ class Decoding:
         return pixels, refused, damaged
 
     def _by_the_cpu(self, image: Undecoded, row: int) -> torch.Tensor:
-        pixels = torch.from_numpy(np.require(self._samples.pixels(row, image.data), requirements="W"))
-        if not _holds(pixels, image):
-            height, width, _ = pixels.shape
-            raise self._samples.undecodable(row, ValueError(f"it holds an image of only {width} x {height} pixels"))
-        return pixels.to(self._decoder.device)
-
-
-def _holds(pixels: torch.Tensor | None, image: Undecoded) -> bool:
-    """True if these are pixels, and all that are needed. An index may promise another size."""
-    if pixels is None:
-        return False
-    left, top, width, height = image.plan.source
-    return left >= 0 and top >= 0 and left + width <= pixels.shape[1] and top + height <= pixels.shape[0]
+        pixels = np.require(self._samples.pixels(row, image), requirements="W")
+        return torch.from_numpy(pixels).to(self._decoder.device)
 
 
 def _row(batch: Batch, number: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._codec.pillow import Encoded
 from packtrain._codec.pixels import array_from_image
 from packtrain._codec.stages import TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import items
@@ -37,6 +35,7 @@ from ..dataset.samples import Samples
 from ..dataset.store import Opened, Store
 from ..transforms.batched import Destination
 from ..transforms.finisher import Finisher
+from ..transforms.undecoded import Undecoded
 from ..transforms.unfused import Unfused, unfused
 from .generators import Seeder
 from .randomness import uniforms
@@ -128,12 +127,6 @@ class SampleMaker:
     def of(self, dataset: Dataset[Any]) -> SampleMaker:
         """The same for another dataset."""
         return SampleMaker(dataset, self.fields, finish=self._finish_all, undecoded=self._undecoded)
-
-    def decoded(self) -> SampleMaker:
-        """The same samples with decoded images."""
-        other = copy.copy(self)
-        other._packed = self._given
-        return other
 
     def look_again(self) -> None:
         """Prepares for a dataset that is not packtrain's to have changed."""
@@ -258,21 +251,25 @@ class SampleMaker:
             return sample_type((*sample._fields, *self.fields))(*sample, *extras)
         return *(sample if isinstance(sample, (tuple, list)) else (sample,)), *extras
 
-    def pixels(self, row: int, data: Encoded) -> npt.NDArray[np.uint8]:
-        """The pixels of the image of `row`, uint8 [height, width, 3], from what the sample was left with undecoded.
+    def pixels(self, row: int, image: Undecoded) -> npt.NDArray[np.uint8]:
+        """Decode the image that the sample of `row` was left with, uint8 [height, width, 3].
 
         Raises:
-            CorruptRecord: It cannot be decoded.
+            CorruptRecord: The image cannot be decoded, or is smaller than the index says.
         """
         assert self._packed is not None
         packed, _ = self._packed.locate(row)
         try:
-            pixels = packed.decoder.pixels(data)
-            return array_from_image(packed.decoder.decode(data, "RGB")) if pixels is None else pixels
+            found = packed.decoder.pixels(image.data)
+            pixels = array_from_image(packed.decoder.decode(image.data, "RGB")) if found is None else found
         except (MissingDependency, MemoryError):
             raise
         except Exception as error:
             raise self.undecodable(row, error) from error
+        height, width, _ = pixels.shape
+        if not image.fits(width, height):
+            raise self.undecodable(row, ValueError(f"it holds an image of only {width} x {height} pixels"))
+        return pixels
 
     def undecodable(self, row: int, error: Exception) -> CorruptRecord:
         """The error for an image that cannot be decoded."""

@@ -50,6 +50,11 @@ class Undecoded(NamedTuple):
         """Width and height of the result, in pixels."""
         return self.plan.size
 
+    def fits(self, width: int, height: int) -> bool:
+        """Check that an image of this size has all pixels that the plan needs. An index may promise another size."""
+        source = self.plan.source
+        return min(source[:2]) >= 0 and source.left + source.width <= width and source.top + source.height <= height
+
 
 class DecodedElsewhere:
     """Does what plans say with pixels that somebody else has decoded, as the loader's workers do."""
