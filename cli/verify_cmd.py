@@ -30,7 +30,7 @@ def _remedy(shards: str, *, linked: bool, remote: bool) -> str:
 
 @click.command("verify", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=PATH_OR_URL)
-@click.option("--decode", is_flag=True, help="Also decode every image.")
+@click.option("--decode", is_flag=True, help="Also decode every image, and read tar shards as webdataset does.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option("--journal", type=PATH, help="File that lets the next run continue if this one is stopped.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

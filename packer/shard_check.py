@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -153,7 +154,8 @@ def _check_contents(
     check: ShardCheck, manifest: Manifest, report: Callable[[CheckProgress], None], *, whole: bool
 ) -> Iterator[Problem]:
     """Compares every record with its checksum, and the container with the index if the file is `whole`."""
-    contents, name = ShardContents(check.folder, manifest, check.number), manifest.shards[check.number].name
+    contents = ShardContents(check.folder, manifest, check.number, decode=check.decode)
+    name = manifest.shards[check.number].name
     decode, start, deaths = check.decode, 0, 0
     while True:
         last = _Message(_RECORDS, start, None)
@@ -205,7 +207,8 @@ def _work(contents: ShardContents, name: str, start: int, decode: bool, whole: b
             for problem in contents.check_container():
                 sound = False
                 say(_CONTAINER, done, problem)
-            for problem in contents.check_dali_indexes() if sound else ():
+            others = [contents.check_dali_indexes, *([contents.check_webdataset] if decode else [])] if sound else []
+            for problem in chain.from_iterable(check() for check in others):
                 say(_CONTAINER, done, problem)
     except DatasetError as error:
         say(_RECORDS, done, Problem(name, str(error), unreadable=isinstance(error, UnreadableFile)))

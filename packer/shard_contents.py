@@ -9,6 +9,7 @@ import mmap
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,14 @@ from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import reading, reason
 from packtrain._core.schema import IMAGE, LABEL, Field
 from packtrain._formats import MOST_LABEL_BYTES, StoredLabel, StoredSample, container
-from packtrain._formats.tar.reader import check_dali_index, dali_index
+from packtrain._formats.tar.reader import (
+    KEY_DIGITS,
+    check_dali_index,
+    dali_index,
+    field_of,
+    webdataset_reader,
+    webdataset_samples,
+)
 
 from .foreign import records
 from .foreign.plan import IndexPlan, Rules
@@ -49,12 +57,13 @@ class ShardContents:
         folder: Folder of the dataset.
         manifest: Its manifest.
         number: Number of the shard.
+        decode: True if its records will be decoded.
 
     Raises:
         DatasetError: The index is damaged.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, number: int) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, number: int, *, decode: bool) -> None:
         self._folder = folder
         self._number = number
         self._info = manifest.shards[number]
@@ -62,6 +71,8 @@ class ShardContents:
         self._manifest = manifest
         # Imported here, once: every process that is forked has it.
         self._container = container(manifest.format)
+        if decode and manifest.format == "tar":
+            webdataset_reader()
         self._index = Index.of(folder, manifest)
         first = sum(shard.records for shard in manifest.shards[:number])
         self._rows = self._index.rows_at(np.arange(first, first + self._info.records))
@@ -121,7 +132,11 @@ class ShardContents:
         if manifest.labels.kind != "none":
             labels = self._index["label"][self._rows].tolist()
         for row, line, label, *places in zip(
-            self._rows.tolist(), self._index["line"][self._rows].tolist(), labels, *self._places(), strict=True
+            self._rows.tolist(),
+            self._index["line"][self._rows].tolist(),
+            labels,
+            *self._columns("offset", "length"),
+            strict=True,
         ):
             indexed = {part: place for part, place in zip(schema.names, places, strict=True) if place[1] >= 0}
             stored = found.pop(line, StoredSample(line, {}, None))
@@ -157,21 +172,56 @@ class ShardContents:
                 why = f"{index}, which DALI would read, cannot be read: {reason(error)}"
                 yield Problem(self._info.name, why, unreadable=True)
 
+    def check_webdataset(self) -> Iterator[Problem]:
+        """Compare the samples that webdataset reads from a sound tar shard, key by key and byte by byte."""
+        if self._manifest.format != "tar":
+            return
+        schema = self._manifest.schema
+        field: Callable[[str], str | None] = partial(field_of, schema)
+        keys = [f"{line:0{KEY_DIGITS}d}".encode() for line in self._index["line"][self._rows].tolist()]
+        if self._info.link is not None:
+            keys = self._keys()
+            field = {rule.extension: rule.name for rule in IndexPlan.load(self._folder).rules.fields}.get
+        numbers = {key: number for number, key in enumerate(keys)}
+        records = zip(*self._columns("length", "crc32c"), strict=True)
+        # Length and checksum of each record that is still to be found, by field, for each sample.
+        lacking = [
+            {name: record for name, record in zip(schema.names, sample, strict=True) if record[0] >= 0}
+            for sample in records
+        ]
+        try:
+            for key, members in webdataset_samples(self._path):
+                if (number := numbers.get(os.fsencode(key))) is None:
+                    # The index has refused the sample.
+                    continue
+                for extension, data in members:
+                    if lacking[number].get(name := field(extension) or "") == (len(data), crc32c(data)):
+                        del lacking[number][name]
+        except MemoryError:
+            raise
+        except Exception as error:
+            yield Problem(self._info.name, f"webdataset cannot read it: {type(error).__name__}: {error}")
+            return
+        for number, names in enumerate(lacking):
+            for name in names:
+                yield self.problem(int(self._rows[number]), "webdataset does not read this record from the shard", name)
+
     def _walk(self) -> Iterator[StoredSample]:
         """What the container's own library finds."""
         if self._info.link is None:
             return self._container.walk(self._path, self._manifest.schema)
-        rows = self._rows.tolist()
-        keys = (os.fsencode(self._index.text("path", row)).partition(b"/")[2] for row in rows)
-        lines = dict(zip(keys, self._index["line"][self._rows].tolist(), strict=True))
+        lines = dict(zip(self._keys(), self._index["line"][self._rows].tolist(), strict=True))
         return walk_foreign(self._path, IndexPlan.load(self._folder).rules, lines, self._manifest.classes)
 
-    def _places(self) -> Iterator[Iterator[tuple[int, int]]]:
-        """Yields, for each field, offset and length of its records by the index."""
-        for name in self._manifest.schema.names:
-            columns = self._index.field(name)
-            offsets, lengths = (columns[column][self._rows].tolist() for column in ("offset", "length"))
-            yield zip(offsets, lengths, strict=True)
+    def _keys(self) -> list[bytes]:
+        """Keys of the samples of a shard that was indexed."""
+        return [os.fsencode(self._index.text("path", row)).partition(b"/")[2] for row in self._rows.tolist()]
+
+    def _columns(self, *names: str) -> Iterator[Iterator[tuple[int, ...]]]:
+        """Yields, for each field, the values of these of its columns for each sample."""
+        for field in self._manifest.schema.names:
+            columns = self._index.field(field)
+            yield zip(*(columns[name][self._rows].tolist() for name in names), strict=True)
 
     def problem(self, row: int, message: str, field: str = IMAGE) -> Problem:
         """A problem with the sample of a row."""
@@ -251,7 +301,7 @@ class _FieldRecords:
         return None
 
 
-def _where(place: tuple[int, int] | None) -> str:
+def _where(place: tuple[int, ...] | None) -> str:
     """Names a place, which is offset and length."""
     return "nowhere" if place is None else f"at {place[0]} + {place[1]}"
 

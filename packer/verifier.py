@@ -85,8 +85,9 @@ def verify(
     """Checks everything in a dataset against what was written.
 
     That is the plan, rejects.jsonl, the index, every shard and every record. Each container is also read by the library
-    of its own format and compared with the index. What parses a shard runs in a forked process with limits on memory
-    and time, so that a file that was made to do harm is a problem in the report.
+    of its own format and compared with the index; if images are decoded, tar shards are read by webdataset as well.
+    What parses a shard runs in a forked process with limits on memory and time, so that a file that was made to do harm
+    is a problem in the report.
 
     Args:
         path: Folder of the dataset, or its address in an object store. From there, each worker fetches one shard after

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
 import pytest
+from helpers.support import image_set, packed
 
 TENSORS = {"torch"}
 CONTAINERS = {"h5py", "lmdb", "webdataset"}
@@ -57,3 +59,14 @@ def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:
 def test_a_dataset_loads_torch() -> None:
     """The other side of the law: the name is there, and torch comes with it rather than before."""
     assert "torch" in loaded_after("from packtrain import open_dataset")
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_webdataset_and_torch_come_only_with_images_that_are_decoded(tmp_path: Path, decode: bool) -> None:
+    """They take half a second to import, which nobody is to wait for who verifies a small dataset."""
+    listing = image_set(tmp_path / "images", 1)
+    dataset = packed(listing, tmp_path / "out", "tar")
+    loaded = loaded_after(
+        f"from packtrain import verify\nassert not verify({str(dataset)!r}, decode_images={decode}).problems"
+    )
+    assert loaded & {"webdataset", "torch"} == ({"webdataset", "torch"} if decode else set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import pytest
 from crc32c import crc32c
 from helpers.shards import jpeg, write_tar
 from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, sources, tree
+from webdataset import tariterators
+from webdataset.tariterators import tar_file_iterator
 
 from packtrain import Problem, VerifyProgress, index_shards, verify
 from packtrain._core.index import IndexWriter
@@ -266,3 +268,51 @@ def test_a_strangers_index_beside_a_linked_shard_is_checked(tmp_path: Path, vers
         (tmp_path / "a.idx").write_text(f"{version} 1\njpg 512 {size}{name}\n")
         problems = verify(out).problems
         assert not problems if sound else "a.idx, which DALI would read, is damaged: line 2" in problems[0].message
+
+
+class TestByWebdataset:
+    """With `decode_images`, tar shards are also read by webdataset, which has to find every record of the index."""
+
+    @pytest.fixture
+    def read_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, bytes], bytes | None]], None]:
+        """Makes webdataset read other bytes for the members of shards, or none."""
+
+        def change(read: Callable[[str, bytes], bytes | None]) -> None:
+            def files(*args: Any) -> Iterator[dict[str, Any]]:
+                for member in tar_file_iterator(*args):
+                    if (data := read(member["fname"], member["data"])) is not None:
+                        yield {**member, "data": data}
+
+            monkeypatch.setattr(tariterators, "tar_file_iterator", files)
+
+        return change
+
+    @pytest.mark.parametrize("data", [None, b"other bytes"], ids=["missing", "other"])
+    @pytest.mark.parametrize("linked", [False, True], ids=["packed", "indexed"])
+    def test_a_record_that_it_reads_otherwise_is_named(
+        self,
+        tar: Path,
+        tmp_path: Path,
+        read_otherwise: Callable[[Callable[[str, bytes], bytes | None]], None],
+        linked: bool,
+        data: bytes | None,
+    ) -> None:
+        dataset = tar
+        if linked:
+            dataset = tmp_path / "index"
+            index_shards([tar], dataset)
+        read_otherwise(lambda name, content: data if name == "000000004.jpg" else content)
+        (problem,) = verify(dataset, decode_images=True).problems
+        assert problem.message.endswith("webdataset does not read this record from the shard")
+        assert "000000004" in problem.message if linked else problem.line == 4
+        assert verify(dataset).problems == ()
+
+    def test_an_archive_that_it_cannot_read_is_a_problem_of_the_shard(
+        self, tar: Path, read_otherwise: Callable[[Callable[[str, bytes], bytes | None]], None]
+    ) -> None:
+        def fail(name: str, content: bytes) -> bytes:
+            raise ValueError("a reason")
+
+        read_otherwise(fail)
+        problems = verify(tar, decode_images=True).problems
+        assert [problem.message for problem in problems] == ["webdataset cannot read it: ValueError: a reason"] * 3
