@@ -18,9 +18,9 @@ from packtrain._core.launching import Launched
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, LABEL, Schema
 
-from .forms import Sample
 from .options import FillOptions
 from .process import start
+from .samples import Sample
 from .status import FillStatus, read_status
 
 if TYPE_CHECKING:

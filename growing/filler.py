@@ -7,7 +7,6 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,16 +20,16 @@ from packtrain._core.sizes import size
 from packtrain._formats.writing import NewSample
 
 from . import page_cache
-from .encoding import SampleEncoder
 from .figures import FillFigures
-from .intake import Intake, Source
 from .options import FillOptions
 from .ownership import make_own_folder
 from .pacing import Pacing
 from .publishing import Generations
 from .rate import Rate
 from .recovery import check_folder, stray_warning
+from .samples import SampleEncoder
 from .shard import FinishedShard, GrowingShard
+from .source_reader import Source, SourceReader
 from .space import Space
 
 OnProgress = Callable[[FillFigures], None]
@@ -47,7 +46,7 @@ _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
 
 
-def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgress | None = None) -> FillFigures:
+def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgress = lambda _: None) -> FillFigures:
     """Fills a cache from a source, until that ends.
 
     However it ends, samples that are in no shard yet are published as a last, smaller shard; only a sample that was
@@ -75,11 +74,12 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
         make_own_folder(root)
         check_folder(root)
         lock = filler_lock(root)
-    with lock, file_errors(root), Intake(source, options, figures) as intake:
-        info = _info(root, options, intake, lambda: on_progress(figures) if on_progress else None)
+    with lock, file_errors(root), SourceReader(source, options, figures, lambda: on_progress(figures)) as reader:
+        info = _info(root, options, reader)
         encoder = SampleEncoder(info.schema, bare=info.bare, most=options.shard_bytes)
         with Filler(root, info, options, figures, on_progress) as filler:
-            for sample in intake.samples(encoder, filler.idle):
+            reader.idle = filler.idle
+            for sample in reader.samples(encoder):
                 filler.add(sample)
     return figures
 
@@ -117,10 +117,10 @@ class Filler:
         info: CacheInfo,
         options: FillOptions,
         figures: FillFigures,
-        on_progress: OnProgress | None = None,
+        on_progress: OnProgress,
     ) -> None:
         self.figures: Final = figures
-        self._on_progress = on_progress or (lambda _: None)
+        self._on_progress = on_progress
         self._root: Final = root
         self._info: Final = info
         self._options: Final = options
@@ -350,22 +350,23 @@ class Filler:
         )
 
 
-def _info(root: Path, options: FillOptions, intake: Intake, idle: Callable[[], None]) -> CacheInfo:
-    """What the cache holds; a new one holds samples like the first ones.
+def _info(root: Path, options: FillOptions, reader: SourceReader) -> CacheInfo:
+    """Return what the cache holds. A new cache is made for samples like the first ones.
 
     Raises:
-        UsageError: The cache has another format than was asked for, or other fields than the source says.
+        UsageError: The cache has another format than the options ask for, or another schema than the source states.
     """
-    with suppress(NotADataset):
+    try:
         info = CacheInfo.load(root)
-        if options.format not in (None, info.format):
-            raise UsageError(
-                f"{root} holds shards in {info.format}, not in {options.format}: leave out the format, or choose "
-                "another folder"
-            )
-        intake.form(info, idle)
+    except NotADataset:
+        schema = reader.schema(None)
+        info = CacheInfo(secrets.token_hex(16), options.format or "tar", schema.fields, schema.labels)
+        info.save(root)
         return info
-    form = intake.form(None, idle)
-    info = CacheInfo(secrets.token_hex(16), options.format or "tar", form.fields, form.labels)
-    info.save(root)
+    if options.format not in (None, info.format):
+        raise UsageError(
+            f"{root} holds shards in {info.format}, not in {options.format}: leave out the format, or choose "
+            "another folder"
+        )
+    reader.schema(info.schema)
     return info

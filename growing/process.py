@@ -28,9 +28,9 @@ from packtrain._core.problems import reason
 
 from .figures import FillFigures
 from .filler import fill
-from .intake import Source
 from .options import FillOptions
 from .ownership import make_own_folder
+from .source_reader import Source
 from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
 
 _MOST_LOG: Final = 32 << 10

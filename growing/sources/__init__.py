@@ -10,7 +10,7 @@ from functools import reduce
 from packtrain._core.errors import UsageError
 from packtrain._core.suggestions import did_you_mean
 
-from ..intake import Source
+from ..source_reader import Source
 
 _EXPECTED = "expected MODULE:FUNCTION, as in my_data:samples for the function samples in my_data.py"
 

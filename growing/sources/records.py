@@ -15,8 +15,6 @@ from packtrain._core.schema import LABEL, Schema
 from packtrain._packer.dataset_rows import StoredRecords
 from packtrain._readers.dataset.store import RecordStore
 
-from ..forms import Form
-
 
 @dataclass(frozen=True)
 class RandomRecords:
@@ -46,16 +44,15 @@ class RandomRecords:
         if self.seed is not None:
             object.__setattr__(self, "seed", whole("seed", self.seed, 0))
 
-    def sample_form(self) -> Form:
-        """What the records are.
+    def sample_schema(self) -> Schema:
+        """Return the schema of the records.
 
         Raises:
             UsageError: The dataset has no such field.
-            DatasetError: It cannot be opened.
+            DatasetError: The dataset cannot be opened.
         """
         with RecordStore(self.path, io="pread") as store:
-            schema = self._schema(store)
-        return Form(schema.fields, schema.labels)
+            return self._schema(store)
 
     def __call__(self) -> Iterator[dict[str, Any]]:
         """Yields the records.
@@ -78,10 +75,10 @@ class RandomRecords:
                 yield sample
 
     def _schema(self, store: RecordStore) -> Schema:
-        """What is copied of a dataset."""
+        """Return the schema of what is copied. A cache has no names of classes."""
         schema = store.schema
         if self.fields is None:
-            return schema
+            return Schema(schema.fields, schema.labels)
         wanted = [schema[name] for name in self.fields if name != LABEL]
         if LABEL in self.fields and schema.labels.kind == "none":
             raise UsageError(f"{self.path} has no labels: leave out {LABEL!r}")

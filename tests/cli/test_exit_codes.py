@@ -8,7 +8,7 @@ import pytest
 from helpers.support import encoded, picture
 
 from packtrain import PackOptions, StoreOptions, pack
-from packtrain._growing import intake
+from packtrain._growing import source_reader
 
 from .conftest import Run
 
@@ -73,8 +73,8 @@ CODES = {
 
 @pytest.mark.parametrize("line", list(CODES))
 def test_what_a_command_exits_with(run: Run, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "_FAILURES", 1)
-    monkeypatch.setattr(intake, "_HOPELESS", 2)
+    monkeypatch.setattr(source_reader, "_FAILURES", 1)
+    monkeypatch.setattr(source_reader, "_HOPELESS", 2)
     names = ("list", "damaged", "missing", "new", "strange", "set", "spoilt", "place", "tars")
     paths = {name: tmp_path / name for name in names}
     (tmp_path / "0.jpg").write_bytes(encoded(picture(0)))

@@ -27,10 +27,9 @@ from packtrain._core.errors import CorruptRecord, MissingDependency, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
-from packtrain._growing.encoding import SampleEncoder
 from packtrain._growing.filler import fill
-from packtrain._growing.forms import Form
 from packtrain._growing.options import FillOptions
+from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.sources import load_source
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
@@ -93,9 +92,9 @@ def cached(folder: Path, source: Any, samples: int, format: str = "tar") -> Gene
     """The newest generation of a cache of this many samples of a source."""
 
     class Some:
-        def sample_form(self) -> Form:
-            form: Form = source.sample_form()
-            return form
+        def sample_schema(self) -> Schema:
+            schema: Schema = source.sample_schema()
+            return schema
 
         def __call__(self) -> Iterator[Any]:
             return islice(source(), samples)
@@ -129,15 +128,15 @@ def test_records_of_every_kind_are_copied_as_they_are_stored(format: str, cache_
 
 def test_some_fields_alone_are_copied_in_the_order_of_the_dataset(tmp_path: Path) -> None:
     path = make_dataset(tmp_path / "dataset")
-    form = RandomRecords(path, ["pose", "caption"]).sample_form()
-    assert [field.name for field in form.fields] == ["caption", "pose"]
-    assert form.labels.kind == "none"
-    form = RandomRecords(path, ["pose", "label"]).sample_form()
-    assert ([field.name for field in form.fields], form.labels.kind) == (["pose"], "int")
+    schema = RandomRecords(path, ["pose", "caption"]).sample_schema()
+    assert [field.name for field in schema.fields] == ["caption", "pose"]
+    assert schema.labels.kind == "none"
+    schema = RandomRecords(path, ["pose", "label"]).sample_schema()
+    assert ([field.name for field in schema.fields], schema.labels.kind) == (["pose"], "int")
     sample = next(RandomRecords(path, ["pose", "label"])())
     assert set(sample) == {"pose", "label"}
     with pytest.raises(UsageError, match="poses"):
-        RandomRecords(path, ["poses"]).sample_form()
+        RandomRecords(path, ["poses"]).sample_schema()
 
 
 def is_uniform(found: Sequence[Hashable], kinds: int) -> bool:
@@ -237,8 +236,8 @@ def test_windows_are_what_plain_slices_give(kind: str, tmp_path: Path) -> None:
 def test_windows_are_stored_in_a_cache(kind: str, tmp_path: Path) -> None:
     path, name = stored(tmp_path, kind)
     source = RandomSlices(path, SHAPE, name)
-    form = Form.of(next(source()))
-    encoder = SampleEncoder(Schema(form.fields, form.labels), bare=True)
+    schema = schema_of(next(source()))
+    encoder = SampleEncoder(Schema(schema.fields, schema.labels), bare=True)
     for sample in islice(source(), 3):
         record = encoder.encode(sample).records[0]
         assert record is not None

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo
-from packtrain._growing.encoding import SampleEncoder
 from packtrain._growing.figures import FillFigures
 from packtrain._growing.filler import fill
-from packtrain._growing.forms import Form
 from packtrain._growing.options import FillOptions
 from packtrain._growing.recovery import clear_up
+from packtrain._growing.samples import SampleEncoder, join_schemas, schema_of
 from packtrain._growing.shard import GrowingShard
 from packtrain._growing.space import Space
 
@@ -37,8 +36,8 @@ def _sample(sizes: tuple[int, ...], label: float | None) -> dict[str, Any]:
 
 
 def _begun(root: Path, format: str, first: dict[str, Any]) -> tuple[CacheInfo, Space]:
-    form = Form.of(first).joined(Form.of({**first, "array": np.zeros(len(first["array"]) + 1, np.uint8)}))
-    info = CacheInfo("0" * 32, format, form.fields, form.labels)
+    schema = join_schemas(schema_of(first), schema_of({**first, "array": np.zeros(len(first["array"]) + 1, np.uint8)}))
+    info = CacheInfo("0" * 32, format, schema.fields, schema.labels)
     info.save(root)
     clear_up(root, 0)
     return info, Space(root, info, 1 << 40)

@@ -29,11 +29,10 @@ from hypothesis.stateful import (
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import CacheInfo, Generation, generation_numbers, generation_path, promise
 from packtrain._growing import filler as filler_module
-from packtrain._growing.encoding import SampleEncoder
 from packtrain._growing.figures import FillFigures
 from packtrain._growing.filler import Filler, filler_lock
-from packtrain._growing.forms import Form
 from packtrain._growing.options import FillOptions
+from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore, newest
 
@@ -55,8 +54,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.root = Path(tempfile.mkdtemp(dir=self.folder)) / "cache"
         self.root.mkdir()
-        form = Form.of(numbered_sample(0))
-        self.info = CacheInfo("0" * 32, self.format, form.fields, form.labels)
+        schema = schema_of(numbered_sample(0))
+        self.info = CacheInfo("0" * 32, self.format, schema.fields, schema.labels)
         self.info.save(self.root)
         self.encoder = SampleEncoder(self.info.schema, bare=self.info.bare)
         self.samples: list[int] = []

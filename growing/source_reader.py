@@ -1,4 +1,4 @@
-"""Takes samples from a source, and survives what a source may do: fail, stall, yield garbage, never return.
+"""Reads samples from a source, and survives what a source may do: fail, stall, yield garbage, never return.
 
 The source runs in a thread of its own, so that the filler notices a stall and can do other things meanwhile. That
 thread makes one step at a time, when it is asked to: as in a loop over the samples, a source may yield the same buffer
@@ -15,20 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
 from packtrain._core.errors import FillError, MissingDependency, UsageError
-from packtrain._core.generations import CacheInfo
+from packtrain._core.schema import Schema
 from packtrain._formats.writing import NewSample
 from packtrain._packer.sources import Refused
 
-from .encoding import SampleEncoder
 from .figures import FillFigures
-from .forms import Form, Sample, described, mapping_of
 from .options import FillOptions
+from .samples import Sample, SampleEncoder, describe_schema, join_schemas, mapping_of, schema_of
 
 Source = Callable[[], Iterable[Sample]]
 """Called without arguments, returns an iterator of samples; it is called again when that fails."""
@@ -38,40 +36,46 @@ _STALL_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
 _FAILURES: Final = 8
-"""So many failures in a row, without any sample ever, end the filling."""
+"""Number of failures in a row that end the filling, if there never was a sample."""
 _REFUSED: Final = 100
-"""So many refused samples in a row are cause for a pause."""
+"""Number of refused samples in a row after which there is a pause."""
 _HOPELESS: Final = 1000
-"""So many end the filling, if there never was another one."""
-_SETTLING_SAMPLES: Final = 64
-_SETTLING_BYTES: Final = 64 << 20
+"""Number of refused samples in a row that end the filling, if there never was another sample."""
+_FIRST_SAMPLES: Final = 64
+_FIRST_BYTES: Final = 64 << 20
+"""So many samples or bytes show the schema of a new cache."""
 _SHOWN_REASONS: Final = 3
 _LONGEST_PROBLEM: Final = 2000
 _CLOSING_SECONDS: Final = 1.0
 
 
 @runtime_checkable
-class Formed(Protocol):
-    """A source that knows what its samples look like."""
+class SourceWithSchema(Protocol):
+    """A source that knows the schema of its samples."""
 
-    def sample_form(self) -> Form:
-        """The form of all its samples."""
+    def sample_schema(self) -> Schema:
+        """Return the schema of all samples."""
 
 
-class Intake:
-    """The samples of a source, as they can be written.
+class SourceReader:
+    """Reads samples from a source, and encodes them. A context manager: its end ends the source.
 
     Args:
-        source: Yields the samples.
+        source: The source.
         options: How the cache is filled.
-        figures: Where failures and refused samples are counted, and the last problem is told.
+        figures: Counts failures and refused samples, and holds the last problem.
+        idle: Called at least every 0.1 s while there is no sample.
     """
 
-    def __init__(self, source: Source, options: FillOptions, figures: FillFigures) -> None:
+    def __init__(
+        self, source: Source, options: FillOptions, figures: FillFigures, idle: Callable[[], None] = lambda: None
+    ) -> None:
+        self.idle = idle
         self._source: Final = source
-        self._settling_bytes: Final = min(options.shard_bytes, _SETTLING_BYTES)
+        self._most_first_bytes: Final = min(options.shard_bytes, _FIRST_BYTES)
         self._figures: Final = figures
-        self._feed: _Feed | None = None
+        self._thread: _SourceThread | None = None
+        self._ended = False
         self._first: list[Sample] = []
         self._pause = _FIRST_PAUSE
         self._accepted = False
@@ -79,47 +83,40 @@ class Intake:
         self._reasons: dict[str, None] = {}
         self._refused_in_row = 0
         self._refused_since = ""
-        self._idled = 0.0
 
-    def form(self, known: CacheInfo | None, idle: Callable[[], None] = lambda: None) -> Form:
-        """What samples look like: as in the cache, if there is one, or as the source or its first samples say.
+    def schema(self, cache: Schema | None) -> Schema:
+        """Return the schema of the samples: that of the cache, or what the source or its first samples say.
 
         Args:
-            known: What the cache holds; None if there is no cache yet.
-            idle: Called at least every 0.1 s while the source has nothing.
+            cache: The schema of the cache; None if there is no cache yet.
 
         Raises:
             FillError: The first samples differ, or none of them can be stored, or the source has none.
-            UsageError: What the source says that it yields does not fit the cache.
+            UsageError: The schema of the source is not that of the cache.
         """
         source: object = self._source
-        stated = source.sample_form() if isinstance(source, Formed) else None
-        if known is not None:
-            held = Form(known.schema.fields, known.schema.labels)
-            if stated is not None and stated != held:
-                raise UsageError(
-                    f"the source yields samples of {described(stated)}, and the cache holds {described(held)}: fill "
-                    "another folder, or delete this one"
-                )
-            return held
-        return stated or self._settled(idle)
+        stated = source.sample_schema() if isinstance(source, SourceWithSchema) else None
+        if cache is None:
+            return stated or self._schema_of_first()
+        if stated is not None and stated != cache:
+            raise UsageError(
+                f"the source yields samples of {describe_schema(stated)}, and the cache holds "
+                f"{describe_schema(cache)}: fill another folder, or delete this one"
+            )
+        return cache
 
-    def samples(self, encoder: SampleEncoder, idle: Callable[[], None]) -> Iterator[NewSample]:
-        """Yields samples until the source ends; each must be written before the next is asked for.
-
-        Args:
-            encoder: Encodes them.
-            idle: Called at least every 0.1 s while the source has nothing.
+    def samples(self, encoder: SampleEncoder) -> Iterator[NewSample]:
+        """Yield samples until the source ends; each must be written before the next is asked for.
 
         Raises:
             FillError: The source has failed again and again, and never yielded a sample.
         """
         try:
-            for sample in self._all(idle):
+            for sample in self._all():
                 try:
                     encoded = encoder.encode(sample)
                 except Refused as refusal:
-                    self._refuse(str(refusal), idle)
+                    self._refuse(str(refusal))
                 else:
                     self._accept()
                     yield encoded
@@ -127,106 +124,102 @@ class Intake:
             self.close()
 
     def close(self) -> None:
-        """Ends the source. One that does not return is left to itself."""
-        if self._feed is not None:
-            self._feed.close()
-            self._feed = None
+        """End the source. A source that does not return is left to itself."""
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _settled(self, idle: Callable[[], None]) -> Form:
-        """The form of the first samples, which are kept."""
-        form, size = None, 0
-        for sample in self._raw(idle):
+    def _schema_of_first(self) -> Schema:
+        """Return the schema of the first samples, which are kept."""
+        schema, size = None, 0
+        for sample in self._raw():
             try:
-                found = Form.of(sample)
+                found = schema_of(sample)
             except Refused as refusal:
-                self._refuse(str(refusal), idle)
+                self._refuse(str(refusal))
                 continue
-            form = found if form is None else form.joined(found)
+            schema = found if schema is None else join_schemas(schema, found)
             self._accept()
             copied, count = _copied(sample)
             self._first.append(copied)
             size += count
-            if len(self._first) == _SETTLING_SAMPLES or size >= self._settling_bytes:
+            if len(self._first) == _FIRST_SAMPLES or size >= self._most_first_bytes:
                 break
-        if form is None:
+        if schema is None:
             why = f": {self._figures.problem}" if self._figures.problem else ""
             raise FillError(f"the source ended without a sample{why}")
-        return form
+        return schema
 
-    def _all(self, idle: Callable[[], None]) -> Iterator[Sample]:
+    def _all(self) -> Iterator[Sample]:
         while self._first:
             yield self._first.pop(0)
-        yield from self._raw(idle)
+        yield from self._raw()
 
-    def _raw(self, idle: Callable[[], None]) -> Iterator[Sample]:
-        """Yields what the source yields, and calls it again where it fails."""
-        if self._feed is None:
-            self._feed = _Feed(self._source)
-        while not self._feed.ended:
-            answer = self._next(self._feed, idle)
+    def _raw(self) -> Iterator[Sample]:
+        """Yield what the source yields, and call the source again where it fails."""
+        if self._thread is None:
+            self._thread = _SourceThread(self._source)
+        while not self._ended:
+            answer = self._next(self._thread)
+            self._ended = answer is _END
             if answer.error is not None:
-                self._fail(answer.error, idle)
-            elif not self._feed.ended:
+                self._fail(answer.error)
+            elif not self._ended:
                 yield answer.sample
 
-    def _next(self, feed: _Feed, idle: Callable[[], None]) -> _Answer:
-        feed.ask()
+    def _next(self, thread: _SourceThread) -> _Answer:
+        thread.ask()
         started, since = time.monotonic(), ""
-        while (answer := feed.answer(_IDLE_SECONDS)) is None:
+        while (answer := thread.answer(_IDLE_SECONDS)) is None:
             seconds = time.monotonic() - started
             if seconds >= _STALL_SECONDS:
                 since = since or _ago(seconds)
-                self._tell(f"the source has yielded nothing since {since} ({seconds:.0f} s)")
-            idle()
+                self._report(f"the source has yielded nothing since {since} ({seconds:.0f} s)")
+            self.idle()
         if since:
-            self._tell(f"the source yielded nothing from {since} to {_ago(0)}")
+            self._report(f"the source yielded nothing from {since} to {_ago(0)}")
         return answer
 
-    def _fail(self, error: BaseException, idle: Callable[[], None]) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._failures += 1
         self._figures.failures += 1
         if not self._accepted and isinstance(error, UsageError | MissingDependency):
             raise error
-        what = f"the source failed at {_ago(0)}, {_told(error)}"
+        what = f"the source failed at {_ago(0)}, {_described(error)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
-        self._tell(f"{what}. It is called again after {self._pause:.1f} s")
-        self._wait(idle)
+        self._report(f"{what}. It is called again after {self._pause:.1f} s")
+        self._wait()
 
-    def _refuse(self, reason: str, idle: Callable[[], None]) -> None:
+    def _refuse(self, reason: str) -> None:
         self._figures.refused += 1
         self._refused_in_row += 1
         if self._refused_in_row == 1:
             self._refused_since = _ago(0)
         if len(self._reasons) < _SHOWN_REASONS:
             self._reasons[reason[:_LONGEST_PROBLEM]] = None
-        if self._refused_in_row < _REFUSED:
-            shown = "; ".join(self._reasons)
-            self._tell(f"{self._figures.refused} samples were refused, among them: {shown}")
-            if time.monotonic() - self._idled >= _IDLE_SECONDS:
-                self._idle(idle)
-            return
         if not self._accepted and self._refused_in_row >= _HOPELESS:
             raise FillError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
-        self._tell(
-            f"all {self._refused_in_row} samples since {self._refused_since} were refused. The last: {reason}. If the "
-            "source is to stay as it is, fill another folder"
-        )
-        if self._refused_in_row % _REFUSED == 0:
-            self._wait(idle)
+        if self._refused_in_row < _REFUSED:
+            self._report(f"{self._figures.refused} samples were refused, among them: {'; '.join(self._reasons)}")
         else:
-            self._idle(idle)
+            self._report(
+                f"all {self._refused_in_row} samples since {self._refused_since} were refused. The last: {reason}. If "
+                "the source is to stay as it is, fill another folder"
+            )
+        if self._refused_in_row % _REFUSED == 0:
+            self._wait()
+        else:
+            self.idle()
 
-    def _tell(self, problem: str) -> None:
-        """Notes a problem. What it quotes of the source may be of any length."""
+    def _report(self, problem: str) -> None:
+        """Report a problem in the figures. A quotation from the source may be of any length."""
         more = len(problem) - _LONGEST_PROBLEM
         self._figures.problem = problem if more <= 0 else f"{problem[:_LONGEST_PROBLEM]}... ({more:,} characters more)"
 
@@ -235,26 +228,17 @@ class Intake:
         self._failures = self._refused_in_row = 0
         self._pause = _FIRST_PAUSE
 
-    def _wait(self, idle: Callable[[], None]) -> None:
-        """Waits, the next time longer."""
+    def _wait(self) -> None:
+        """Wait, and the next time for longer."""
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         while (left := until - time.monotonic()) > 0:
-            idle()
+            self.idle()
             time.sleep(min(left, _IDLE_SECONDS))
-
-    def _idle(self, idle: Callable[[], None]) -> None:
-        self._idled = time.monotonic()
-        idle()
 
 
 class _Answer(NamedTuple):
-    """What a step of a source has brought.
-
-    Attributes:
-        sample: What it has yielded.
-        error: What it has raised.
-    """
+    """Result of a step of a source: what the source has yielded, or what it has raised."""
 
     sample: Any = None
     error: BaseException | None = None
@@ -263,15 +247,10 @@ class _Answer(NamedTuple):
 _END: Final = _Answer()
 
 
-class _Feed:
-    """A source that runs in a thread of its own, which does not keep the process alive.
-
-    Attributes:
-        ended: True if the source has ended.
-    """
+class _SourceThread:
+    """A thread that makes steps of a source. It does not keep the process alive."""
 
     def __init__(self, source: Source) -> None:
-        self.ended = False
         self._asked: SimpleQueue[bool] = SimpleQueue()
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self._thread = threading.Thread(
@@ -280,26 +259,24 @@ class _Feed:
         self._thread.start()
 
     def ask(self) -> None:
-        """Asks for a sample."""
+        """Ask for a step."""
         self._asked.put(True)
 
     def answer(self, seconds: float) -> _Answer | None:
-        """What has come of it; None if nothing has in this time."""
+        """Return what the step has brought, `_END` if the source has ended; None if the step takes longer."""
         try:
-            answer = self._answers.get(timeout=seconds)
+            return self._answers.get(timeout=seconds)
         except Empty:
             return None
-        self.ended = answer is _END
-        return answer
 
     def close(self) -> None:
-        """Ends the thread, if the source returns soon."""
+        """End the thread, if the source returns soon."""
         self._asked.put(False)
         self._thread.join(_CLOSING_SECONDS)
 
 
 def _run(source: Source, asked: SimpleQueue[bool], answers: SimpleQueue[_Answer]) -> None:
-    """Makes steps of a source as long as they are asked for."""
+    """Make steps of a source as long as they are asked for."""
     samples: Iterator[Any] | None = None
     while asked.get():
         try:
@@ -329,14 +306,14 @@ def _iterator(source: Callable[[], Any]) -> Iterator[Any]:
 
 
 def _close(samples: Iterator[Any] | None) -> None:
-    """Ends a generator, which runs what it has in ``finally``. What that raises is nobody's any more."""
+    """End a generator, which runs its ``finally`` clauses. Nobody is left to hear what they raise."""
     if hasattr(samples, "close"):
         with suppress(BaseException):
             cast(Any, samples).close()
 
 
 def _copied(sample: Sample) -> tuple[Sample, int]:
-    """A sample that does not change when the source goes on, and roughly its size in bytes."""
+    """Copy a sample, which the source may change when it goes on. Also return its size in bytes, roughly."""
     copied: dict[str, Any] = {}
     size = 0
     for name, value in mapping_of(sample).items():
@@ -349,8 +326,8 @@ def _copied(sample: Sample) -> tuple[Sample, int]:
     return copied, size
 
 
-def _told(error: BaseException) -> str:
-    """Type, message and place of an error, for messages."""
+def _described(error: BaseException) -> str:
+    """Describe an error: type, message, file and line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     paths = sysconfig.get_paths()
     libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -361,5 +338,5 @@ def _told(error: BaseException) -> str:
 
 
 def _ago(seconds: float) -> str:
-    """The time of day so many seconds ago."""
+    """Return the time of day so many seconds ago."""
     return f"{datetime.now() - timedelta(seconds=seconds):%H:%M:%S}"

@@ -24,8 +24,7 @@ from packtrain._core.generations import CacheInfo, Generation
 from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._formats.writing import NewSample
-from packtrain._growing.encoding import SampleEncoder
-from packtrain._growing.forms import Form
+from packtrain._growing.samples import SampleEncoder, join_schemas, schema_of
 from packtrain._growing.shard import GrowingShard
 from packtrain._packer.sources import Refused
 from packtrain._readers.dataset.cache_files import CacheFiles
@@ -35,14 +34,14 @@ DTYPES = ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8",
 LABELS = LabelSpec("none")
 
 
-def encoder(form: Form, *, bare: bool = False, **options: Any) -> SampleEncoder:
-    return SampleEncoder(Schema(form.fields, form.labels), bare=bare, **options)
+def encoder(schema: Schema, *, bare: bool = False, **options: Any) -> SampleEncoder:
+    return SampleEncoder(schema, bare=bare, **options)
 
 
-def decoded(form: Form, sample: NewSample, *, bare: bool = False) -> dict[str, Any]:
+def decoded(schema: Schema, sample: NewSample, *, bare: bool = False) -> dict[str, Any]:
     """The values in the records of a sample."""
     found = {}
-    for field, record in zip(form.fields, sample.records, strict=True):
+    for field, record in zip(schema.fields, sample.records, strict=True):
         assert record is not None
         data = record.joined()
         assert (len(data), crc32c(data)) == (record.size, record.crc32c)
@@ -69,11 +68,11 @@ def layouts(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
     st.booleans(),
 )
 def test_arrays_of_any_type_shape_and_layout_come_back_as_they_were(array: npt.NDArray[Any], bare: bool) -> None:
-    form = Form.of({"x": array})
+    schema = schema_of({"x": array})
     first = None
     for other in layouts(array):
-        sample = encoder(form, bare=bare).encode({"x": other})
-        found = decoded(form, sample, bare=bare)["x"]
+        sample = encoder(schema, bare=bare).encode({"x": other})
+        found = decoded(schema, sample, bare=bare)["x"]
         assert found.dtype == array.dtype
         # With bytes, so that NaN and -0.0 count.
         assert (found.shape, found.tobytes()) == (array.shape, array.tobytes())
@@ -85,7 +84,7 @@ def test_arrays_of_any_type_shape_and_layout_come_back_as_they_were(array: npt.N
 
 def test_a_contiguous_array_is_not_copied() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    record = encoder(Form.of({"x": array})).encode({"x": array}).records[0]
+    record = encoder(schema_of({"x": array})).encode({"x": array}).records[0]
     assert record is not None
     assert np.shares_memory(np.frombuffer(record.payload, np.uint8), array)
 
@@ -94,8 +93,8 @@ def test_a_contiguous_array_is_not_copied() -> None:
     "value", [np.float32(0.5), np.bool_(True), 7, 0.25, True, 1 + 2j, torch.arange(6).reshape(2, 3)]
 )
 def test_scalars_and_tensors_are_arrays(value: Any) -> None:
-    form = Form.of({"x": value})
-    found = decoded(form, encoder(form).encode({"x": value}))["x"]
+    schema = schema_of({"x": value})
+    found = decoded(schema, encoder(schema).encode({"x": value}))["x"]
     expected = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected, strict=True)
@@ -115,17 +114,17 @@ def test_scalars_and_tensors_are_arrays(value: Any) -> None:
     ],
 )
 def test_texts_bytes_and_json_come_back(value: Any, kind: str, expected: Any) -> None:
-    form = Form.of({"x": value})
-    assert form.fields[0].kind == kind
-    assert decoded(form, encoder(form).encode({"x": value})) == {"x": expected}
+    schema = schema_of({"x": value})
+    assert schema.fields[0].kind == kind
+    assert decoded(schema, encoder(schema).encode({"x": value})) == {"x": expected}
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_an_image_is_stored_as_it_is_with_its_size(format: str) -> None:
     data = encoded_image(picture(1, 24, 16), format)
-    form = Form.of({"n": 1, "image": data})
-    assert [field.name for field in form.fields] == ["image", "n"]
-    sample = encoder(form).encode({"n": 2, "image": data})
+    schema = schema_of({"n": 1, "image": data})
+    assert [field.name for field in schema.fields] == ["image", "n"]
+    sample = encoder(schema).encode({"n": 2, "image": data})
     record = sample.records[0]
     assert record is not None
     assert record.joined() == data
@@ -146,17 +145,17 @@ def test_an_image_is_stored_as_it_is_with_its_size(format: str) -> None:
     ],
 )
 def test_labels_are_numbers_or_vectors(label: Any, spec: str, stored: Any) -> None:
-    form = Form.of({"x": 1, "label": label})
-    assert str(form.labels) == spec
-    found = encoder(form).encode({"x": 1, "label": label}).label
+    schema = schema_of({"x": 1, "label": label})
+    assert str(schema.labels) == spec
+    found = encoder(schema).encode({"x": 1, "label": label}).label
     assert found == stored
     assert json.loads(json.dumps(found)) == (list(stored) if isinstance(stored, tuple) else stored)
 
 
 def test_whole_numbers_are_labels_of_type_float() -> None:
-    form = Form.of({"x": 1, "label": 1}).joined(Form.of({"x": 1, "label": 0.5}))
-    assert str(form.labels) == "float"
-    found = encoder(form).encode({"x": 1, "label": 2}).label
+    schema = join_schemas(schema_of({"x": 1, "label": 1}), schema_of({"x": 1, "label": 0.5}))
+    assert str(schema.labels) == "float"
+    found = encoder(schema).encode({"x": 1, "label": 2}).label
     assert (found, type(found)) == (2.0, float)
 
 
@@ -180,7 +179,7 @@ class Raising:
         raise RuntimeError("on another device")
 
 
-FORM = Form.of({"x": np.zeros((2, 3), np.float32), "t": "text", "j": {}, "label": 1})
+SCHEMA = schema_of({"x": np.zeros((2, 3), np.float32), "t": "text", "j": {}, "label": 1})
 GOOD: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "t": "text", "j": {"a": 1}, "label": 1}
 DEEP: list[Any] = []
 for _ in range(300):
@@ -223,49 +222,49 @@ for _ in range(300):
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(sample: Any, names: str) -> None:
-    encoder(FORM).encode(GOOD)
+    encoder(SCHEMA).encode(GOOD)
     with pytest.raises(Refused, match=names):
-        encoder(FORM).encode(sample)
+        encoder(SCHEMA).encode(sample)
 
 
 def test_a_number_that_is_not_finite_is_no_label() -> None:
-    form = Form.of({"x": 1, "label": 0.5})
+    schema = schema_of({"x": 1, "label": 0.5})
     for label in (float("nan"), float("inf"), 1e39):
         with pytest.raises(Refused, match="finite"):
-            encoder(form).encode({"x": 1, "label": label})
+            encoder(schema).encode({"x": 1, "label": label})
 
 
 @pytest.mark.parametrize("label", [16777217, [0.5, 16777217], np.array([1, -16777217]), (np.int64(16777217), 0.5)])
 def test_a_whole_number_that_would_be_rounded_is_no_label(label: Any) -> None:
     kind = [0.5, 1] if np.ndim(label) else 0.5
-    form = Form.of({"x": 1, "label": kind})
+    schema = schema_of({"x": 1, "label": kind})
     with pytest.raises(Refused, match="16777217 is a whole number that float32"):
-        encoder(form).encode({"x": 1, "label": label})
+        encoder(schema).encode({"x": 1, "label": label})
 
 
 @pytest.mark.parametrize("label", [[True, 2], [0.5, False], np.array([True]), [[True]]])
 def test_truth_is_no_label(label: Any) -> None:
     with pytest.raises(Refused, match="label is"):
-        Form.of({"x": 1, "label": label})
+        schema_of({"x": 1, "label": label})
 
 
 def test_a_huge_sample_is_refused_before_it_is_copied() -> None:
     huge = np.broadcast_to(np.float32(0), (1 << 20, 1 << 20))
-    form = Form((Field("x", "array", dtype="<f4", shape=huge.shape),), LABELS)
+    schema = Schema((Field("x", "array", dtype="<f4", shape=huge.shape),), LABELS)
     with pytest.raises(Refused, match="shard_size"):
-        encoder(form, most=1 << 20).encode({"x": huge})
-    text = Form.of({"t": ""})
+        encoder(schema, most=1 << 20).encode({"x": huge})
+    text = schema_of({"t": ""})
     with pytest.raises(Refused, match="shard_size"):
         encoder(text, most=99).encode({"t": "x" * 100})
     encoder(text, most=100).encode({"t": "x" * 100})
 
 
 def test_an_image_that_packing_refuses_is_refused_here() -> None:
-    form = Form.of({"image": encoded_image(picture(1, 24, 16))})
+    schema = schema_of({"image": encoded_image(picture(1, 24, 16))})
     with pytest.raises(Refused, match="image"):
-        encoder(form).encode({"image": b"<html>"})
+        encoder(schema).encode({"image": b"<html>"})
     with pytest.raises(Refused, match=r"cat\.jpg|type str"):
-        encoder(form).encode({"image": "cat.jpg"})
+        encoder(schema).encode({"image": "cat.jpg"})
 
 
 @pytest.mark.parametrize(
@@ -289,14 +288,14 @@ def test_an_image_that_packing_refuses_is_refused_here() -> None:
 )
 def test_what_cannot_be_stored_has_no_form(sample: Any, names: str) -> None:
     with pytest.raises(Refused, match=names):
-        Form.of(sample)
+        schema_of(sample)
 
 
 def test_a_first_size_that_differs_becomes_free() -> None:
-    forms = [Form.of({"x": np.zeros((count, 3)), "n": 1}) for count in (2, 5, 0)]
-    joined = forms[0].joined(forms[1]).joined(forms[2])
+    schemas = [schema_of({"x": np.zeros((count, 3)), "n": 1}) for count in (2, 5, 0)]
+    joined = join_schemas(join_schemas(schemas[0], schemas[1]), schemas[2])
     assert [field.shape for field in joined.fields] == [(None, 3), ()]
-    assert forms[0].joined(forms[0]) == forms[0]
+    assert join_schemas(schemas[0], schemas[0]) == schemas[0]
     encoder(joined).encode({"x": np.zeros((7, 3)), "n": 2})
 
 
@@ -316,18 +315,18 @@ def test_a_first_size_that_differs_becomes_free() -> None:
 )
 def test_samples_that_differ_have_no_form_in_common(one: Any, other: Any, names: str) -> None:
     with pytest.raises(FillError, match=names):
-        Form.of(one).joined(Form.of(other))
+        join_schemas(schema_of(one), schema_of(other))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_shard_holds_what_was_yielded_though_the_buffer_is_used_again(format: str, tmp_path: Path) -> None:
     buffer = np.zeros((40, 1000), np.float32)
     image = encoded_image(picture(1, 24, 16))
-    form = Form.of({"image": image, "x": buffer, "s": buffer[0, :3], "label": [1, 2]})
-    info = CacheInfo("0" * 32, format, form.fields, form.labels)
+    schema = schema_of({"image": image, "x": buffer, "s": buffer[0, :3], "label": [1, 2]})
+    info = CacheInfo("0" * 32, format, schema.fields, schema.labels)
     (tmp_path / "tmp").mkdir()
     (tmp_path / "shards").mkdir()
-    shard, encode = GrowingShard(tmp_path, info, 0, 10), encoder(form, bare=info.bare)
+    shard, encode = GrowingShard(tmp_path, info, 0, 10), encoder(schema, bare=info.bare)
     for number in range(5):
         buffer[:] = number
         shard.add(encode.encode({"image": image, "x": buffer, "s": buffer[0, :3], "label": [number, -number]}))

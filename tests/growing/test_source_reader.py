@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 
 from packtrain._core.errors import FillError, MissingDependency, UsageError
-from packtrain._core.generations import CacheInfo
 from packtrain._core.schema import Schema
-from packtrain._growing import intake as module
-from packtrain._growing.encoding import SampleEncoder
+from packtrain._growing import source_reader as module
 from packtrain._growing.figures import FillFigures
-from packtrain._growing.forms import Form
-from packtrain._growing.intake import Intake
 from packtrain._growing.options import FillOptions
+from packtrain._growing.samples import SampleEncoder, schema_of
+from packtrain._growing.source_reader import SourceReader
 
 OPTIONS = FillOptions(budget="64MiB", shard_size="1MiB")
 MANY = 200
@@ -72,13 +70,12 @@ def nothing() -> None:
 
 
 def taken(
-    source: Any, figures: FillFigures | None = None, idle: Callable[[], None] = nothing, form: Form | None = None
+    source: Any, figures: FillFigures | None = None, idle: Callable[[], None] = nothing, schema: Schema | None = None
 ) -> Generator[int, None, None]:
     """The number in each sample that arrives."""
-    with Intake(source, OPTIONS, figures or FillFigures()) as intake:
-        found = form or intake.form(None, idle)
-        encoder = SampleEncoder(Schema(found.fields, found.labels), bare=True)
-        for each in intake.samples(encoder, idle):
+    with SourceReader(source, OPTIONS, figures or FillFigures(), idle) as reader:
+        found = reader.schema(schema)
+        for each in reader.samples(SampleEncoder(found, bare=True)):
             first, last = each.records[0], each.records[-1]
             assert first is not None and last is not None
             number = int(np.frombuffer(last.payload, "<i8")[0])
@@ -111,7 +108,7 @@ def test_a_source_goes_no_step_ahead() -> None:
             made.append(number)
             yield sample(number)
 
-    found = taken(source, form=Form.of(sample(0)))
+    found = taken(source, schema=schema_of(sample(0)))
     for number in range(10):
         assert next(found) == number
         assert made == list(range(number + 1))
@@ -146,7 +143,7 @@ def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_sample(clock: Time)
 
 def test_a_source_that_never_yields_a_sample_is_given_up(clock: Time) -> None:
     figures = FillFigures()
-    with pytest.raises(FillError, match=r"ValueError: the line is busy \(.*test_intake.*failed 8 times") as caught:
+    with pytest.raises(FillError, match=r"ValueError: the line is busy \(.*test_source.*failed 8 times") as caught:
         list(taken(numbers(*[0] * 100), figures))
     assert isinstance(caught.value.__cause__, ValueError)
     assert figures.failures == 8
@@ -225,8 +222,8 @@ def test_a_source_that_yields_other_fields_for_good_is_told_and_does_not_run_hot
         yield sample(1)
 
     figures, told = FillFigures(), set()
-    form = Form.of(sample(0))
-    assert list(taken(source, figures, lambda: told.add(figures.problem), form)) == [0, 1]
+    schema = schema_of(sample(0))
+    assert list(taken(source, figures, lambda: told.add(figures.problem), schema)) == [0, 1]
     assert figures.refused == 1000
     assert any("all 1000 samples" in each and "float32 [4]" in each and "another folder" in each for each in told)
     assert sum(clock.slept) > 10
@@ -240,7 +237,7 @@ def test_a_source_of_nothing_but_garbage_ends_with_the_reason(clock: Time) -> No
     with pytest.raises(FillError, match=r"first 1000 samples.*x: arrays of"):
         list(taken(source))
     with pytest.raises(FillError, match=r"first 1000 samples.*x is object"):
-        list(taken(source, form=Form.of({"x": np.zeros(1)})))
+        list(taken(source, schema=schema_of({"x": np.zeros(1)})))
 
 
 def test_a_source_without_a_sample_is_an_error_only_where_its_form_is_needed() -> None:
@@ -248,7 +245,7 @@ def test_a_source_without_a_sample_is_an_error_only_where_its_form_is_needed() -
         list(taken(lambda: iter(())))
     with pytest.raises(FillError, match=r"without a sample.*NoneType"):
         list(taken(lambda: iter([None])))
-    assert list(taken(lambda: iter(()), form=Form.of(sample(0)))) == []
+    assert list(taken(lambda: iter(()), schema=schema_of(sample(0)))) == []
 
 
 def test_first_samples_that_differ_are_an_error() -> None:
@@ -257,22 +254,21 @@ def test_first_samples_that_differ_are_an_error() -> None:
 
 
 def test_the_fields_of_a_cache_bind() -> None:
-    form = Form.of(sample(0))
-    info = CacheInfo("0" * 32, "tar", form.fields, form.labels)
-    with Intake(numbers(1), OPTIONS, FillFigures()) as intake:
-        assert intake.form(info) == form
+    schema = schema_of(sample(0))
+    with SourceReader(numbers(1), OPTIONS, FillFigures()) as reader:
+        assert reader.schema(schema) == schema
 
-    class Formed:
-        def sample_form(self) -> Form:
-            return Form.of({"y": 1})
+    class Stating:
+        def sample_schema(self) -> Schema:
+            return schema_of({"y": 1})
 
         def __call__(self) -> Iterator[Any]:
             return iter([{"y": 1}])
 
-    with Intake(Formed(), OPTIONS, FillFigures()) as intake:
-        assert intake.form(None) == Form.of({"y": 1})
+    with SourceReader(Stating(), OPTIONS, FillFigures()) as reader:
+        assert reader.schema(None) == schema_of({"y": 1})
         with pytest.raises(UsageError, match=r"y: int64 \[\].*x: float32 \[3\].*another folder"):
-            intake.form(info)
+            reader.schema(schema)
 
 
 def test_problems_have_a_length_that_can_be_shown() -> None:
@@ -281,7 +277,7 @@ def test_problems_have_a_length_that_can_be_shown() -> None:
         yield sample(1) | {"y" * 10**6: 1}
 
     figures = FillFigures()
-    assert list(taken(source, figures, form=Form.of(sample(0)))) == [0]
+    assert list(taken(source, figures, schema=schema_of(sample(0)))) == [0]
     assert "yyyyy" in figures.problem
     assert len(figures.problem) < 3000
 
@@ -302,7 +298,7 @@ def test_a_stall_is_told_while_it_lasts_and_others_are_served(monkeypatch: pytes
         if "has yielded nothing since" in figures.problem:
             go_on.set()
 
-    assert list(taken(source, figures, idle, Form.of(sample(0)))) == [0, 1]
+    assert list(taken(source, figures, idle, schema_of(sample(0)))) == [0, 1]
     assert told[0] == ""
     assert len(told) >= 3
     assert re.fullmatch(r"the source yielded nothing from [0-9:]{8} to [0-9:]{8}", figures.problem)
@@ -332,7 +328,7 @@ def test_an_error_while_a_source_is_closed_is_nobodys(clock: Time) -> None:
         finally:
             raise SystemExit(1)
 
-    found = taken(source, form=Form.of(sample(0)))
+    found = taken(source, schema=schema_of(sample(0)))
     next(found)
     found.close()
     assert "packtrain source" not in [thread.name for thread in threading.enumerate()]
@@ -341,7 +337,7 @@ def test_an_error_while_a_source_is_closed_is_nobodys(clock: Time) -> None:
 BLOCKED = """
 import sys, time
 from packtrain._growing.figures import FillFigures
-from packtrain._growing.intake import Intake
+from packtrain._growing.source_reader import SourceReader
 from packtrain._growing.options import FillOptions
 
 def source():
@@ -349,8 +345,8 @@ def source():
     time.sleep(1000)
     yield {}
 
-with Intake(source, FillOptions(budget="64MiB"), FillFigures()) as intake:
-    intake.form(None)
+with SourceReader(source, FillOptions(budget="64MiB"), FillFigures()) as intake:
+    intake.schema(None)
 """
 
 
