@@ -44,10 +44,7 @@ def size(value: int | Sequence[int]) -> tuple[int, int]:
 def bounds(name: str, value: Sequence[float], *, zero: bool) -> tuple[float, float]:
     """(least, greatest), both positive; the least may be 0 if `zero`."""
     expected = "(least, greatest), both positive"
-    try:
-        low, high = map(float, items(name, value, expected))
-    except (TypeError, ValueError):
-        low, high = math.nan, math.nan
+    low, high = pair(name, value, expected)
     if not (low <= high < math.inf and high > 0 and (low > 0 or (zero and low == 0))):
         raise unexpected(name, value, expected)
     return low, high
@@ -76,10 +73,22 @@ def pair(name: str, value: Iterable[Any], expected: str) -> tuple[float, float]:
     Raises:
         UsageError: It is something else.
     """
-    numbers = [number(name, each, -math.inf, math.inf, expected) for each in items(name, value, expected)]
-    if len(numbers) != 2:
+    found = items(name, value, expected)
+    if len(found) != 2:
         raise unexpected(name, value, expected)
-    return numbers[0], numbers[1]
+    low, high = numbers(name, found, expected)
+    return low, high
+
+
+def numbers(name: str, value: Any, expected: str = "a number, or one for each channel") -> tuple[float, ...]:
+    """One number or several, as floats."""
+    each = items(name, value, expected) if isinstance(value, Iterable) else [value]
+    if not each:
+        raise unexpected(name, value, expected)
+    try:
+        return tuple(number(name, found, -math.inf, math.inf, expected) for found in each)
+    except UsageError:
+        raise unexpected(name, value, expected) from None
 
 
 def degrees(name: str, value: float | Sequence[float], pairs: Sequence[int]) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,6 +65,20 @@ class Transform(ABC):
             UsageError: The transform cannot be applied to an image of this size.
         """
         return transform_image(self, image)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
+def parameters_of(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a class's parameters. A transform has each of them as an attribute, as torchvision's have."""
+    return tuple(inspect.signature(kind).parameters)
+
+
+def shown(transform: Any) -> str:
+    """Return a transform as torchvision shows its own: the class and all parameters."""
+    values = (f"{name}={getattr(transform, name)}" for name in parameters_of(type(transform)))
+    return f"{type(transform).__name__}({', '.join(values)})"
 
 
 def uniform(bounds: Sequence[float], number: float) -> float:

@@ -65,12 +65,6 @@ class ColorJitter(ColourTransform):
             if (bounds := ranges[part]) is not None
         )
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(brightness={self.brightness}, contrast={self.contrast}, "
-            f"saturation={self.saturation}, hue={self.hue})"
-        )
-
 
 _JITTERS: Final = (colour.Brightness, colour.Contrast, colour.Saturation, colour.Hue)
 
@@ -97,9 +91,6 @@ class Grayscale(ColourTransform):
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         return self._operations
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(num_output_channels={self.num_output_channels})"
-
 
 class RGB(ColourTransform):
     """Makes a grey image one of three equal channels, and changes no other one."""
@@ -109,9 +100,6 @@ class RGB(ColourTransform):
     @override
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         return (COLOURED,)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
 
 class GaussianBlur(ColourTransform):
@@ -150,26 +138,19 @@ class GaussianBlur(ColourTransform):
         sigma = uniform(self.sigma, random[0])
         return (filters.GaussianBlur(self.kernel_size, (sigma, sigma)),)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(kernel_size={self.kernel_size}, sigma={self.sigma})"
-
 
 class _Sometimes(ColourTransform):
     """Runs one effect with probability `p`."""
 
     draws: Final = 1
 
-    def __init__(self, p: float, effect: PixelOperation, shown: str = "") -> None:
+    def __init__(self, p: float, effect: PixelOperation) -> None:
         self.p: Final = arguments.probability("p", p)
         self._effect: Final = effect
-        self._shown: Final = shown
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         return (self._effect,) if random[0] < self.p else ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._shown}p={self.p})"
 
 
 class RandomGrayscale(_Sometimes):
@@ -203,7 +184,7 @@ class RandomPosterize(_Sometimes):
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         self.bits: Final = whole("bits", bits, 1, 8)
-        super().__init__(p, tones.Posterize(self.bits), f"bits={self.bits},")
+        super().__init__(p, tones.Posterize(self.bits))
 
 
 class RandomSolarize(_Sometimes):
@@ -215,7 +196,7 @@ class RandomSolarize(_Sometimes):
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         self.threshold: Final = number("threshold", threshold, -1e300, 1e300, "a number")
-        super().__init__(p, tones.Solarize(self.threshold), f"threshold={self.threshold},")
+        super().__init__(p, tones.Solarize(self.threshold))
 
 
 class RandomAdjustSharpness(_Sometimes):
@@ -232,7 +213,7 @@ class RandomAdjustSharpness(_Sometimes):
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         expected = f"a number from 0 to {arguments.FLOAT32:g}"
         self.sharpness_factor: Final = number("sharpness_factor", sharpness_factor, 0, arguments.FLOAT32, expected)
-        super().__init__(p, filters.Sharpness(self.sharpness_factor), f"sharpness_factor={self.sharpness_factor},")
+        super().__init__(p, filters.Sharpness(self.sharpness_factor))
 
 
 class RandomAutocontrast(_Sometimes):

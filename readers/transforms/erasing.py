@@ -17,7 +17,7 @@ from packtrain._core.errors import UsageError
 
 from . import arguments
 from .base import uniform
-from .tensor_steps import FinishingStep, numbers
+from .tensor_steps import FinishingStep
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ class RandomErasing(FinishingStep):
         if self.scale[1] > 1:
             raise unexpected("scale", scale, "(least, greatest), both from 0 to 1")
         self.ratio: Final = arguments.bounds("ratio", ratio, zero=False)
-        self.value: Final = value if value == "random" else numbers("value", value)
+        self.value: Final = value if value == "random" else arguments.numbers("value", value)
         self.inplace: Final = flag("inplace", inplace)
 
     def rectangle(self, width: int, height: int, random: Sequence[float]) -> Box | None:
@@ -93,10 +93,6 @@ class RandomErasing(FinishingStep):
             for plane, value in zip(part if len(values) > 1 else (part,), values, strict=True):
                 plane.fill_(value)
         return image
-
-    def __repr__(self) -> str:
-        value = self.value if isinstance(self.value, str) or len(self.value) > 1 else self.value[0]
-        return f"{type(self).__name__}(p={self.p}, scale={self.scale}, ratio={self.ratio}, value={value!r})"
 
 
 class TimmRandomErasing(FinishingStep):
@@ -164,9 +160,6 @@ class TimmRandomErasing(FinishingStep):
             if rectangle is not None:
                 found.append((rectangle, its[-1]))
         return found
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(p={self.p}, mode={self.mode}, count={self.count})"
 
 
 def _rectangle(

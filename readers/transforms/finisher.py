@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -124,23 +124,6 @@ class Finisher:
         return image.dtype
 
 
-class _Part(Protocol):
-    """Steps that run together."""
-
-    @property
-    def stop(self) -> int:
-        """How many random numbers of a sample there must be."""
-
-    def image(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
-        """See `Finisher.image`."""
-
-    def batch(self, images: torch.Tensor, random: Numbers) -> torch.Tensor:
-        """See `Finisher.batch`."""
-
-    def batch_in_memory(self, images: torch.Tensor, random: Numbers, out: torch.Tensor) -> torch.Tensor:
-        """The same in memory; the result may be written to `out`."""
-
-
 class _Converted:
     """Steps that change each value by itself: for bytes, one pass through a table."""
 
@@ -224,7 +207,7 @@ class _Each:
         return self.batch(images, random)
 
 
-def _parts(steps: Sequence[FinishingStep], first: int) -> Iterator[_Part]:
+def _parts(steps: Sequence[FinishingStep], first: int) -> Iterator[_Converted | _Each]:
     for pointwise, group in groupby(steps, lambda step: isinstance(step, PointwiseStep)):
         found = list(group)
         if pointwise:

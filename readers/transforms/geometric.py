@@ -143,12 +143,6 @@ class Resize(GeometricTransform):
             new_short, new_long = max(1, int(self.max_size * new_short / new_long)), self.max_size
         return (new_short, new_long) if width <= height else (new_long, new_short)
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(size={self.size}, interpolation={self.interpolation}, max_size={self.max_size}, "
-            f"antialias={self.antialias})"
-        )
-
 
 class CenterCrop(GeometricTransform):
     """Crops the middle of the image; around an image smaller than that, pixels are 0.
@@ -169,9 +163,6 @@ class CenterCrop(GeometricTransform):
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         crop_height, crop_width = self.size
         return (Crop(Box(_middle(width, crop_width), _middle(height, crop_height), crop_width, crop_height)),)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self.size})"
 
 
 class RandomCrop(GeometricTransform):
@@ -273,9 +264,6 @@ class Pad(GeometricTransform):
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
         return (self._operation,)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(padding={self.padding}, fill={self.fill}, padding_mode={self.padding_mode})"
-
 
 class _RandomFlip(GeometricTransform):
     draws: Final = 1
@@ -287,9 +275,6 @@ class _RandomFlip(GeometricTransform):
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         return (Flip(self._horizontal),) if random[0] < self.p else ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(p={self.p})"
 
 
 class RandomHorizontalFlip(_RandomFlip):

@@ -72,10 +72,6 @@ class _Policy(GeometricTransform):
             magnitude = -magnitude
         return operation(name, magnitude, self._resample, self._fill)
 
-    def _shown(self, before: str) -> str:
-        version = f", version={self.version}" if self.version != 1 else ""
-        return f"{type(self).__name__}({before}interpolation={self.interpolation}, fill={self.fill}{version})"
-
 
 class TrivialAugmentWide(_Policy):
     """One operation of fourteen, with a random magnitude.
@@ -110,9 +106,6 @@ class TrivialAugmentWide(_Policy):
         name, bins = _OPERATIONS[int(random[0] * len(_OPERATIONS))], self.num_magnitude_bins
         magnitude = _magnitudes(name, _WIDE.get(name, 0), bins, self.version)[int(random[1] * bins)]
         return self._operation(name, magnitude, random[2] >= 0.5)
-
-    def __repr__(self) -> str:
-        return self._shown(f"num_magnitude_bins={self.num_magnitude_bins}, ")
 
 
 class RandAugment(_Policy):
@@ -160,11 +153,6 @@ class RandAugment(_Policy):
             done += self._operation(name, magnitude, random[at + 1] >= 0.5)
         return done
 
-    def __repr__(self) -> str:
-        return self._shown(
-            f"num_ops={self.num_ops}, magnitude={self.magnitude}, num_magnitude_bins={self.num_magnitude_bins}, "
-        )
-
 
 class AutoAugment(_Policy):
     """One pair of operations of 25 that were found for a data set; each has a magnitude and a probability.
@@ -201,9 +189,6 @@ class AutoAugment(_Policy):
                 magnitudes = _magnitudes(name, _greatest(name, width, height), 10, self.version)
                 done += self._operation(name, magnitudes[number or 0], random[3 + at] < 0.5)
         return done
-
-    def __repr__(self) -> str:
-        return self._shown(f"policy={self.policy}, ")
 
 
 def operation(name: str, magnitude: float, resample: int, fill: tuple[int, ...]) -> tuple[Operation, ...]:

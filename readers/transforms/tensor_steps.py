@@ -14,10 +14,11 @@ import numpy as np
 from typing_extensions import override
 
 from packtrain._codec.pillow import require_pillow
-from packtrain._core.arguments import flag, items, unexpected
+from packtrain._core.arguments import flag, unexpected
 from packtrain._core.errors import UsageError
 
-from .arguments import for_unit_range
+from .arguments import for_unit_range, numbers
+from .base import shown
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ class FinishingStep(ABC):
         return hash((type(self), *vars(self).values()))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
+        return shown(self)
 
 
 class PointwiseStep(FinishingStep):
@@ -256,18 +257,6 @@ def _scalable(dtype: torch.dtype) -> torch.dtype:
         except TypeError:
             raise unexpected("dtype", dtype, "one of floats or integers, as values are scaled to its range") from None
     return dtype
-
-
-def numbers(name: str, value: Any) -> tuple[float, ...]:
-    """One number or several, as floats."""
-    expected = "a number, or one for each channel"
-    try:
-        found = tuple(map(float, items(name, value, expected) if isinstance(value, Iterable) else (value,)))
-    except (TypeError, ValueError):
-        found = ()
-    if not found or isinstance(value, str):
-        raise unexpected(name, value, expected)
-    return found
 
 
 def _largest(dtype: torch.dtype) -> int:

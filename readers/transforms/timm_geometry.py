@@ -121,13 +121,6 @@ class ResizeKeepRatio(GeometricTransform):
         aspect = math.sqrt(math.exp(uniform(log_aspect, random[3])))
         return scale / aspect, scale * aspect
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(size={self.size}, interpolation={' '.join(self.interpolations)}, "
-            f"longest={self.longest:.3f}, scale_p={self.scale_p:.3f}, scale={self.scale}, "
-            f"aspect_p={self.aspect_p:.3f}, aspect={self.aspect})"
-        )
-
 
 class _CropOrPad(GeometricTransform):
     def __init__(
@@ -215,6 +208,3 @@ class TrimBorder(GeometricTransform):
         if min(inner.width, inner.height) < 1:
             raise UsageError(f"a border of {self.border} pixels leaves nothing of an image of {width} x {height}")
         return (Crop(inner),)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.border})"

@@ -12,7 +12,7 @@ from packtrain._core.arguments import flag, items
 from packtrain._core.errors import UsageError
 
 from . import arguments
-from .base import Transform
+from .base import Transform, shown
 from .compose import Compose, compose
 from .geometric import GeometricTransform
 from .recognition import class_of
@@ -105,10 +105,6 @@ class CropAt(GeometricTransform):
         # The crop comes first, so that no more than its pixels is computed.
         return Crop(self.flip.source(box, width, height)), self.flip
 
-    def __repr__(self) -> str:
-        flipped = "" if self.flip is None else f", {self.flip}"
-        return f"{type(self).__name__}({self.size}, {self.place!r}{flipped})"
-
 
 class SeveralCrops(Views):
     """Crops of what the same transforms make of an image.
@@ -154,7 +150,7 @@ class FiveCrop(SeveralCrops):
         super().__init__([CropAt(self.size, place) for place in _PLACES])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self.size})"
+        return shown(self)
 
 
 class TenCrop(SeveralCrops):
@@ -175,7 +171,7 @@ class TenCrop(SeveralCrops):
         super().__init__([CropAt(self.size, place, each) for each in (None, flip) for place in _PLACES])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(size={self.size}, vertical_flip={self.vertical_flip})"
+        return shown(self)
 
 
 def composed(transform: Any) -> Compose | Views:

@@ -59,13 +59,6 @@ class RandomRotation(GeometricTransform):
         angle = uniform(self.degrees, random[0])
         return (Rotate(angle, FILTERS[self.interpolation], self.expand, self.center, self._fill),)
 
-    def __repr__(self) -> str:
-        center = "" if self.center is None else f", center={self.center}"
-        return (
-            f"{type(self).__name__}(degrees={list(self.degrees)}, interpolation={self.interpolation}, "
-            f"expand={self.expand}{center}, fill={self.fill})"
-        )
-
 
 class RandomAffine(GeometricTransform):
     """Rotates, moves, scales and shears at random; the size stays.
@@ -123,17 +116,6 @@ class RandomAffine(GeometricTransform):
         matrix = inverse_matrix(center, angle, shift, scale, shear, self.version)
         return (Affine(matrix, FILTERS[self.interpolation], self._fill),)
 
-    def __repr__(self) -> str:
-        shown = f"degrees={list(self.degrees)}"
-        shown += f", translate={self.translate}" if self.translate is not None else ""
-        shown += f", scale={self.scale}" if self.scale is not None else ""
-        shown += f", shear={list(self.shear)}" if self.shear is not None else ""
-        shown += f", interpolation={self.interpolation}" if self.interpolation != "nearest" else ""
-        shown += f", fill={self.fill}" if self.fill != 0 else ""
-        shown += f", center={self.center}" if self.center is not None else ""
-        shown += f", version={self.version}" if self.version != 1 else ""
-        return f"{type(self).__name__}({shown})"
-
 
 class RandomPerspective(GeometricTransform):
     """Moves the four corners inwards by random distances, with probability `p`; the size stays.
@@ -177,12 +159,6 @@ class RandomPerspective(GeometricTransform):
         ]
         coefficients = perspective(moved, width, height)
         return (Perspective(coefficients, FILTERS[self.interpolation], self._fill),)
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(distortion_scale={self.distortion_scale}, p={self.p}, "
-            f"interpolation={self.interpolation}, fill={self.fill})"
-        )
 
 
 def inverse_matrix(

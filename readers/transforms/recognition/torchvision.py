@@ -6,12 +6,12 @@ other pixels: pipelines that begin with its ``ToImage`` are not recognised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from packtrain._core.errors import UsageError
 
-from ..base import Transform
+from ..base import Transform, parameters_of
 from ..choices import Chain, RandomApply, RandomChoice, RandomOrder
 from ..colour import (
     RGB,
@@ -54,8 +54,9 @@ V1: Final = "torchvision.transforms"
 V2: Final = "torchvision.transforms.v2"
 
 
-def _same(make: Callable[..., Transform | FinishingStep], *names: str, **fixed: Any) -> Maker:
+def _same(make: type[Transform | FinishingStep], **fixed: Any) -> Maker:
     """Makes a transform or step from attributes that have the names and values of its parameters."""
+    names = [name for name in parameters_of(make) if name not in fixed]
 
     def maker(given: Any, recognise: Recognise) -> Recognised:
         return (make(**{name: getattr(given, name) for name in names}, **fixed),)
@@ -117,19 +118,6 @@ def _random_crop_2(given: Any, recognise: Recognise) -> Recognised:
     return (RandomCrop(given.size, padding, given.pad_if_needed, given.fill, given.padding_mode),)
 
 
-def _resized_crop(given: Any, recognise: Recognise) -> Recognised:
-    return (RandomResizedCrop(given.size, given.scale, given.ratio, given.interpolation, _antialias(given)),)
-
-
-def _resize(given: Any, recognise: Recognise) -> Recognised:
-    return (Resize(given.size, given.interpolation, given.max_size, _antialias(given)),)
-
-
-def _antialias(given: Any) -> bool | None:
-    # torchvision antialiases PIL images whatever this says.
-    return None if given.antialias is None else True
-
-
 def _normalize(given: Any, recognise: Recognise) -> Recognised:
     # Tensors and arrays too.
     mean, std = (getattr(found, "tolist", lambda found=found: found)() for found in (given.mean, given.std))
@@ -147,52 +135,36 @@ def _to_dtype(given: Any, recognise: Recognise) -> Recognised | None:
     return None if isinstance(given.dtype, dict) else (ToDtype(given.dtype, given.scale),)
 
 
-_BOTH: Final[Mapping[str, Maker]] = {
-    "CenterCrop": _same(CenterCrop, "size"),
-    "ColorJitter": _same(ColorJitter, "brightness", "contrast", "saturation", "hue"),
-    "Compose": _sequence,
-    "GaussianBlur": _same(GaussianBlur, "kernel_size", "sigma"),
-    "Grayscale": _same(Grayscale, "num_output_channels"),
-    "Normalize": _normalize,
-    "PILToTensor": _same(PILToTensor),
-    "Pad": _same(Pad, "padding", "fill", "padding_mode"),
-    "RandomAdjustSharpness": _same(RandomAdjustSharpness, "sharpness_factor", "p"),
-    "RandomApply": _apply,
-    "RandomAutocontrast": _same(RandomAutocontrast, "p"),
-    "RandomChoice": _choice,
-    "RandomCrop": _same(RandomCrop, "size", "padding", "pad_if_needed", "fill", "padding_mode"),
-    "RandomEqualize": _same(RandomEqualize, "p"),
-    "RandomErasing": _erasing,
-    "RandomGrayscale": _same(RandomGrayscale, "p"),
-    "RandomHorizontalFlip": _same(RandomHorizontalFlip, "p"),
-    "RandomInvert": _same(RandomInvert, "p"),
-    "RandomOrder": _order,
-    "RandomPerspective": _same(RandomPerspective, "distortion_scale", "p", "interpolation", "fill"),
-    "RandomPosterize": _same(RandomPosterize, "bits", "p"),
-    "RandomResizedCrop": _resized_crop,
-    "RandomRotation": _same(RandomRotation, "degrees", "interpolation", "expand", "center", "fill"),
-    "RandomSolarize": _same(RandomSolarize, "threshold", "p"),
-    "RandomVerticalFlip": _same(RandomVerticalFlip, "p"),
-    "Resize": _resize,
-    "ToTensor": _same(ToTensor),
-}
+_ALIKE: Final[tuple[type[Transform | FinishingStep], ...]] = (
+    *(CenterCrop, ColorJitter, GaussianBlur, Grayscale, PILToTensor, Pad, RandomAdjustSharpness, RandomAutocontrast),
+    *(RandomEqualize, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomPerspective, RandomPosterize),
+    *(RandomRotation, RandomSolarize, RandomVerticalFlip, ToTensor),
+)
+# torchvision antialiases PIL images whatever its transforms say.
+_ANTIALIASED: Final = (RandomResizedCrop, Resize)
 # The two versions round in different ways.
-_VERSIONED: Final[Mapping[Callable[..., Transform], tuple[str, ...]]] = {
-    AutoAugment: ("policy", "interpolation", "fill"),
-    RandAugment: ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill"),
-    RandomAffine: ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
-    TrivialAugmentWide: ("num_magnitude_bins", "interpolation", "fill"),
+_VERSIONED: Final = (AutoAugment, RandAugment, RandomAffine, TrivialAugmentWide)
+_BOTH: Final[Mapping[str, Maker]] = {
+    **{make.__name__: _same(make) for make in _ALIKE},
+    **{make.__name__: _same(make, antialias=True) for make in _ANTIALIASED},
+    "Compose": _sequence,
+    "Normalize": _normalize,
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
+    "RandomErasing": _erasing,
+    "RandomOrder": _order,
 }
 
 MAKERS: Final[Makers] = {
     **{(package, name): maker for package in (V1, V2) for name, maker in _BOTH.items()},
     **{
-        (package, make.__name__): _same(make, *names, version=version)
+        (package, make.__name__): _same(make, version=version)
         for version, package in enumerate((V1, V2), 1)
-        for make, names in _VERSIONED.items()
+        for make in _VERSIONED
     },
-    (V1, "ConvertImageDtype"): _same(ConvertImageDtype, "dtype"),
-    (V2, "ConvertImageDtype"): _same(ToDtype, "dtype", scale=True),
+    (V1, "ConvertImageDtype"): _same(ConvertImageDtype),
+    (V1, "RandomCrop"): _same(RandomCrop),
+    (V2, "ConvertImageDtype"): _same(ToDtype, scale=True),
     (V2, "Identity"): _nothing,
     (V2, "RGB"): _same(RGB),
     (V2, "RandomCrop"): _random_crop_2,
