@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -86,9 +85,8 @@ def show(result: dict[str, Any]) -> None:
 
 def rates(side: str, folder: Path, least_seconds: float, device: torch.device) -> dict[str, float]:
     """Images per second of one side in every mode."""
-    warnings.filterwarnings("ignore", message="headspace=True")
-    options: dict[str, Any] = {"shuffle": True, "seed": SEED, "num_workers": WORKERS, "headspace": True}
-    with Loader(jpeg_dataset(folder), BATCH, pin_memory=side == PINNED, **options) as loader:
+    options: dict[str, Any] = {"shuffle": True, "seed": SEED, "num_workers": WORKERS}
+    with Loader(jpeg_dataset(folder), BATCH, pin_memory=side == PINNED, **options) as loader, loader.headspace():
         batches = iter(loader)
         return {
             mode: _rate(batches, Trainer(mode, classes_of(folder), device), device, least_seconds) for mode in MODES

@@ -145,9 +145,8 @@ def train(
     )
     epochs = []
     with Loader(
-        dataset,
+        dataset.with_transform(CROP),
         options.batch_size,
-        transform=CROP,
         shuffle=True,
         seed=options.seed,
         num_workers=options.workers,

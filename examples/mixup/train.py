@@ -112,9 +112,8 @@ def train(dataset: ImageDataset, classes: int, options: TrainOptions) -> list[fl
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     # With `mean` and `std` the loader delivers normalised floats on the device; `batch_transform` mixes them there.
     loader = Loader(
-        dataset,
+        dataset.with_transform(RandomResizedCrop(32)),
         options.batch_size,
-        transform=RandomResizedCrop(32),
         shuffle=True,
         seed=options.seed,
         num_workers=options.workers,

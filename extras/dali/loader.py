@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
-from packtrain._core.arguments import choice, whole
-from packtrain._readers.loader.arguments import TORCHS, refuse
+from packtrain._core.arguments import choice
+from packtrain._readers.loader.arguments import REFUSED, Refused, loader_class
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.engine import Engine
-from packtrain._readers.loader.loader import Loader
-from packtrain._readers.loader.order import Order
-from packtrain._readers.loader.postprocess import BatchTransform
+from packtrain._readers.loader.loader import CommonOptions, Loader
 
 from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
 from .engine import DaliEngine
 from .graph import DaliOptions
 
 if TYPE_CHECKING:
-    import torch
-    from torch.utils.data import Dataset, Sampler
+    from torch.utils.data import Dataset
 
 _HERE: Final = "DALI's threads do the work of workers, in this process"
 # Arguments of `Loader` and of DALI that do not mean anything here.
-_REFUSED: Final[Mapping[str, tuple[object, str]]] = {
-    **TORCHS,
+_REFUSED: Final[Refused] = {
+    **REFUSED,
     # No value means the same as leaving it out.
     "num_workers": (object(), f"{_HERE}: give num_threads="),
     "collate_fn": (None, "images are decoded after the batch has been put together: give batch_transform="),
@@ -39,6 +36,7 @@ _REFUSED: Final[Mapping[str, tuple[object, str]]] = {
 }
 
 
+@loader_class(_REFUSED)
 class DaliLoader(Loader):
     """A `packtrain.Loader` in which NVIDIA DALI decodes, in threads of this process or on a GPU.
 
@@ -50,15 +48,15 @@ class DaliLoader(Loader):
     With ``device="cuda"``, uint8 images are copied to the GPU, and cast and normalised there. With ``decode="mixed"``
     they are also decoded and resized there.
 
-    Arguments that are not described here mean what they mean for `packtrain.Loader`.
+    Arguments that are not described here mean what they mean for `packtrain.Loader`; `prefetch_factor` is the number of
+    batches that DALI makes ahead, its ``prefetch_queue_depth``, and each takes memory.
 
     Args:
-        dataset: A dataset from `open_dataset`, `concat` or `subset`, of colour images that are not stored raw.
+        dataset: A dataset from `open_dataset`, `concat` or `subset`, of colour images that are not stored raw. Its
+            transform gives all images one size.
         batch_size: Number of samples in a batch of this rank.
-        transform: Transforms in place of the dataset's own. One of the two is needed, and gives all images one size.
         num_threads: Number of DALI's threads. ``"auto"`` takes as many as the cores that affinity and the cgroup allow,
             divided among the ranks on this machine.
-        prefetch_factor: Number of batches that DALI makes ahead, its ``prefetch_queue_depth``. Each takes memory.
         decode: Where images are decoded: ``"cpu"``, or ``"mixed"``, as DALI calls it: by nvJPEG, which needs
             ``device="cuda"``. Experimental: it has not been run on a GPU yet.
         host_memory_padding: With ``decode="mixed"``: bytes of pinned memory that nvJPEG allocates when it is made,
@@ -68,7 +66,7 @@ class DaliLoader(Loader):
         preallocate_width_hint: With ``decode="mixed"``: width of the largest image, for which a GPU's hardware decoder
             allocates memory at once. None: DALI's choice.
         preallocate_height_hint: The same for the height.
-        unknown: Not for use: refuses what this loader does not have, and says what it has instead.
+        options: Further arguments of `packtrain.Loader`.
 
     Raises:
         UsageError: An argument is unknown, of the wrong type or out of its range, or DALI cannot run the transform.
@@ -85,75 +83,26 @@ class DaliLoader(Loader):
         dataset: Dataset[Any],
         batch_size: int,
         *,
-        transform: Any = None,
-        shuffle: bool | None = False,
-        seed: int | None = None,
-        drop_last: bool = False,
-        sampler: Order | Callable[[Any], Order] | Sampler[int] | Iterable[int] | None = None,
         num_threads: int | Literal["auto"] = "auto",
-        prefetch_factor: int | None = 2,
-        generator: torch.Generator | None = None,
-        fields: Sequence[str] = (),
-        on_error: Literal["raise", "skip"] = "raise",
-        rank: int | None = None,
-        world_size: int | None = None,
-        device: str | torch.device | None = None,
-        mean: float | Iterable[float] | None = None,
-        std: float | Iterable[float] | None = None,
-        dtype: torch.dtype | None = None,
-        batch_transform: BatchTransform | None = None,
-        pin_memory: bool = False,
-        headspace: bool = False,
-        keep_generation: float = 3600,
         decode: Literal["cpu", "mixed"] = "cpu",
         host_memory_padding: int | None = None,
         device_memory_padding: int | None = None,
         preallocate_width_hint: int | None = None,
         preallocate_height_hint: int | None = None,
-        **unknown: Never,
+        **options: Unpack[CommonOptions],
     ) -> None:
-        refuse("DaliLoader", unknown, self._arguments, _REFUSED)
         self.num_threads: Final = threads_of(num_threads)
         self.decode: Final = choice("decode", decode, DECODE)
-        self._dali: Final = DaliOptions(
-            self.num_threads,
-            2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1),
-            gpu_of(self.decode, device),
-            hints_of(
-                self.decode,
-                host_memory_padding=host_memory_padding,
-                device_memory_padding=device_memory_padding,
-                preallocate_width_hint=preallocate_width_hint,
-                preallocate_height_hint=preallocate_height_hint,
-            ),
+        self._gpu: Final = gpu_of(self.decode, options.get("device"))
+        self._hints: Final = hints_of(
+            self.decode,
+            host_memory_padding=host_memory_padding,
+            device_memory_padding=device_memory_padding,
+            preallocate_width_hint=preallocate_width_hint,
+            preallocate_height_hint=preallocate_height_hint,
         )
         require_dali()
-        super().__init__(
-            dataset,
-            batch_size,
-            transform=transform,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=drop_last,
-            sampler=sampler,
-            num_workers=0,
-            prefetch_factor=prefetch_factor,
-            generator=generator,
-            fields=fields,
-            on_error=on_error,
-            rank=rank,
-            world_size=world_size,
-            device=device,
-            mean=mean,
-            std=std,
-            dtype=dtype,
-            batch_transform=batch_transform,
-            pin_memory=pin_memory,
-            headspace=headspace,
-            keep_generation=keep_generation,
-        )
-
-    _arguments: ClassVar[Mapping[str, object]] = __init__.__annotations__
+        super().__init__(dataset, batch_size, num_workers=0, **options)
 
     @property
     @override
@@ -168,7 +117,7 @@ class DaliLoader(Loader):
     @property
     @override
     def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
-        return partial(DaliEngine, self._dali)
+        return partial(DaliEngine, DaliOptions(self.num_threads, self.prefetch_factor, self._gpu, self._hints))
 
     @property
     @override

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from itertools import accumulate
 from typing import Any, Final, Self
@@ -15,7 +14,7 @@ from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import OnStage, untimed
 from packtrain._core.arguments import number, whole
 from packtrain._core.errors import CorruptRecord, DatasetError, GenerationGone, UsageError
-from packtrain._core.generations import Generation, GenerationLease, generation_numbers, promise
+from packtrain._core.generations import Generation, GenerationLease, generation_numbers
 from packtrain._core.schema import Field
 
 from .cache_files import CacheFiles, Part
@@ -304,6 +303,7 @@ class GrowingDataset(ImageDataset):
 
     def __init__(self, samples: PackedSamples) -> None:
         super().__init__(samples)
+        self._keep_generation = 3600.0
 
     @property
     def store(self) -> GenerationStore:
@@ -339,17 +339,18 @@ class GrowingDataset(ImageDataset):
         after = store.generation
         return max(0, after.end_sample - max(before.end_sample, after.first_sample))
 
-    def promise(self, seconds: float) -> bool:
-        """Keeps the present generation for so long, even if no process reads it.
+    @property
+    def keep_generation(self) -> float:
+        """Seconds for which the filler keeps the generation that a loader's `state_dict` names.
 
-        Returns:
-            False if it is gone, or if this user may not change the cache.
-
-        Raises:
-            UsageError: `seconds` is not a number from 0 to 1e9.
+        Then the epoch can be continued. 0 keeps a generation only as long as somebody reads it.
         """
-        seconds = number("seconds", seconds, 0, _MOST_SECONDS, f"a number of seconds from 0 to {_MOST_SECONDS:.0e}")
-        return promise(self.store.path, self.generation, time.time() + seconds)
+        return self._keep_generation
+
+    @keep_generation.setter
+    def keep_generation(self, seconds: float) -> None:
+        expected = f"a number of seconds from 0 to {_MOST_SECONDS:.0e}"
+        self._keep_generation = number("keep_generation", seconds, 0, _MOST_SECONDS, expected)
 
     def _store(self, generation: int | None) -> GenerationStore:
         """The store of a generation; the present one if it is that."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import multiprocessing
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from packtrain._core.arguments import flag, refuse_unknown, unexpected, whole
 from packtrain._core.cores import cores_per_rank
@@ -19,36 +21,55 @@ from .chunk_shuffled import ChunkShuffled
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
 
-# torch's arguments that a loader does not have: the value that means the same as leaving them out, and what to do.
-TORCHS: Final[Mapping[str, tuple[object, str]]] = {
+Refused = Mapping[str, tuple[object, str]]
+"""Arguments known from elsewhere: the value that means the same as leaving each out, and what to write instead."""
+
+REFUSED: Final[Refused] = {
     "batch_sampler": (None, "give sampler= and batch_size=; for batches of other shapes, use torch's DataLoader"),
+    "generator": (None, "give seed=generator.initial_seed()"),
+    "headspace": (False, "write `with loader.headspace():` around the loop that is to be measured"),
     "in_order": (True, "batches always come in order"),
+    "keep_generation": (3600, "set dataset.keep_generation"),
+    "persistent_workers": (True, "workers live until loader.close(), and a pass after that starts others"),
     "pin_memory_device": ("", "give device="),
+    "transform": (None, "give dataset.with_transform(transform), or set loader.transform later"),
 }
 
+C = TypeVar("C", bound=type)
 
-def refuse(
-    loader: str,
-    unknown: Mapping[str, object],
-    known: Iterable[str],
-    refused: Mapping[str, tuple[object, str]] = TORCHS,
-) -> None:
-    """Refuses keyword arguments that a loader does not have, except where torch's default is given for torch's.
+
+def loader_class(refused: Refused = REFUSED) -> Callable[[C], C]:
+    """Make a class of loaders refuse arguments that it does not have, with a hint at what to write instead.
+
+    ``**options`` in its constructor stands for the arguments of its base class that it neither names nor refuses. The
+    signature lists all of them, for `help` and for completion.
 
     Args:
-        loader: Name of the loader's class.
-        unknown: The arguments.
-        known: Names of those that it has.
-        refused: Arguments that are known from elsewhere: the value that means the same as leaving each out, and what to
-            do.
-
-    Raises:
-        UsageError: There is one. The message says what to do instead.
+        refused: Arguments with a hint of their own.
     """
-    for name, (default, advice) in refused.items():
-        if unknown.get(name, default) != default:
-            raise UsageError(f"{name}={unknown[name]!r}: {loader} does not have this argument; {advice}")
-    refuse_unknown(loader, [name for name in unknown if name not in refused], known)
+
+    def decorated(target: C) -> C:
+        kind: Any = target
+        call = kind.__init__
+        signature = inspect.signature(call)
+        known = dict(signature.parameters)
+        if known.pop("options", None) is not None:
+            inherited = inspect.signature(kind.__mro__[1].__init__).parameters.items()
+            known |= {name: each for name, each in inherited if name not in known and name not in refused}
+
+        @functools.wraps(call)
+        def checked(self: Any, *arguments: Any, **named: Any) -> None:
+            for name, (default, advice) in refused.items():
+                if (value := named.pop(name, default)) != default:
+                    raise UsageError(f"{name}={value!r}: {target.__name__} does not have this argument; {advice}")
+            refuse_unknown(target.__name__, [name for name in named if name not in known], list(known)[1:])
+            call(self, *arguments, **named)
+
+        checked.__signature__ = signature.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
+        kind.__init__, kind._arguments = checked, frozenset(known)
+        return target
+
+    return decorated
 
 
 def require_dataset(dataset: Any) -> Any:
@@ -67,15 +88,14 @@ def require_dataset(dataset: Any) -> Any:
 
 
 def with_transform(dataset: Any, transform: Any) -> ImageDataset:
-    """The dataset with another transform.
+    """Return the dataset with another transform.
 
     Raises:
-        UsageError: It has none that can be replaced, or `transform` is not one.
+        UsageError: The dataset has none that can be replaced, or `transform` is not one.
     """
-    require_dataset(dataset)
     if not isinstance(dataset, ImageDataset):
         raise UsageError(
-            f"transform= needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
+            f"loader.transform needs a packtrain dataset; an object of type {type(dataset).__name__} has its own"
             f"{instead_of(dataset)}"
         )
     return dataset.with_transform(transform)

@@ -76,7 +76,7 @@ class Following:
             )
         self._progress.load(state)
 
-    def promise(self) -> None:
+    def promise(self, dataset: Any) -> None:
         """Keeps what a state names."""
 
     def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
@@ -104,8 +104,6 @@ class FollowingGenerations(Following):
         order: Makes the order of the generation that a dataset has.
         ranks: The ranks that must agree.
         meter: Gets the figures of each generation.
-        keep: Seconds for which the generation of a state is kept.
-        reports: True to tell the filler what is handed out.
 
     Raises:
         UsageError: The ranks were given by hand, so they cannot agree.
@@ -118,9 +116,6 @@ class FollowingGenerations(Following):
         order: Callable[[GrowingDataset], Order],
         ranks: Ranks,
         meter: Meter,
-        *,
-        keep: float,
-        reports: bool,
     ) -> None:
         super().__init__(progress)
         if ranks.given and ranks.now().world_size > 1:
@@ -132,9 +127,10 @@ class FollowingGenerations(Following):
         self._order = order
         self._ranks = ranks
         self._meter = meter
-        self._keep = keep
-        self._reports = reports
-        self._promises = keep > 0
+        self._reports = True
+        """False if this user cannot tell the filler what is handed out."""
+        self._promises = True
+        """False if this user cannot keep a generation."""
         self._promised: tuple[int, float] | None = None
         """The last generation that was promised, and until when."""
         self._cache: Final = dataset.store.opened.info.id
@@ -250,10 +246,11 @@ class FollowingGenerations(Following):
         self._store = dataset.store
 
     @override
-    def promise(self) -> None:
-        if not self._promises or self._progress.chosen is None:
+    def promise(self, dataset: GrowingDataset) -> None:
+        keep = dataset.keep_generation
+        if not (keep and self._promises) or self._progress.chosen is None:
             return
-        number, until = self._store.generation.number, time.time() + self._keep
+        number, until = self._store.generation.number, time.time() + keep
         self._promises = promise(self._store.path, number, until)
         before, self._promised = self._promised, (number, until)
         if before is not None and before[0] != number:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypedDict
 
 from packtrain._core.arguments import choice, flag, function, number, whole
 from packtrain._core.errors import DatasetError, LoaderError, RemoteError, UsageError
@@ -17,7 +18,7 @@ from ..dataset.growing import GrowingDataset
 from ..dataset.image_dataset import is_remote
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
-from .arguments import context_of, order_of, refuse, require_dataset, with_transform, workers_of
+from .arguments import context_of, loader_class, order_of, require_dataset, with_transform, workers_of
 from .batches import BatchMaker, Made, Probe
 from .cuda_decoder import decode_of
 from .device import device_of, pins
@@ -54,6 +55,27 @@ _ALWAYS_THE_SAME: Final = (
 )
 
 
+class CommonOptions(TypedDict, total=False):
+    """Arguments of `Loader` that mean the same whatever makes the batches."""
+
+    shuffle: bool | None
+    seed: int | None
+    drop_last: bool
+    sampler: Order | Callable[[Any], Order] | Sampler[int] | Iterable[int] | None
+    prefetch_factor: int | None
+    fields: Sequence[str]
+    on_error: Literal["raise", "skip"]
+    rank: int | None
+    world_size: int | None
+    device: str | torch.device | None
+    mean: float | Iterable[float] | None
+    std: float | Iterable[float] | None
+    dtype: torch.dtype | None
+    batch_transform: BatchTransform | None
+    pin_memory: bool
+
+
+@loader_class()
 class Loader:
     """Batches of a dataset for a training loop. Arguments that torch's DataLoader has, too, mean the same here.
 
@@ -87,7 +109,6 @@ class Loader:
         dataset: A dataset from `open_dataset`, `concat` or `subset`, or any map-style dataset of (image, label) or of
             samples of packtrain's; with `collate_fn`, of anything.
         batch_size: Number of samples in a batch of this rank.
-        transform: Transforms in place of the dataset's own, see `open_dataset`.
         shuffle: True for each row once per epoch, in an order that depends on seed and epoch; False for the order of
             the rows. Training needs True.
         seed: Seed of the order and of all random numbers. None: torch's seed (`torch.initial_seed`) when the first pass
@@ -101,11 +122,8 @@ class Loader:
             ``"auto"`` takes as many as the cores that affinity and the cgroup allow, divided among the ranks on this
             machine.
         prefetch_factor: Number of batches that each worker makes ahead; None: 2.
-        persistent_workers: False to end the workers at the end of each pass. Then each pass sees what has changed in a
-            dataset that is not packtrain's.
         timeout: Seconds to wait for the workers before a pass ends with an error; 0: no limit. Like all that is about
             workers, it has no effect if there are none.
-        generator: A generator whose initial seed is the seed, in place of `seed`.
         collate_fn: Makes a batch of a list of samples, each as the dataset gives it: a tuple of image and label, or a
             named tuple of fields. What `fields` asks for follows in the same tuple. Called in the worker. What it
             returns goes through a pipe, and its tensors through shared memory of their own, as in torch's DataLoader.
@@ -127,16 +145,11 @@ class Loader:
         batch_transform: Called last, in this process, with images and labels of a whole batch, and returns both; for
             MixUp, for example. With named fields it gets the whole batch, and what it returns is handed out. `random`,
             numpy and torch (but not a GPU's generator) are seeded for each batch.
-        headspace: True to make only a few batches and hand them out again and again. `stats` then tells how fast
-            training would be if data cost nothing. Not for training.
-        keep_generation: Seconds for which the filler of a growing cache keeps the generation that a `state_dict` names,
-            so that the epoch can be continued; 0: only as long as it is read.
         decode: Where images are decoded: ``"cpu"``, by the workers, or ``"cuda"``, by the GPU that is `device`.
             Experimental: it has not been run on a GPU yet. Then transforms may only crop, resize and flip, and take
             steps on tensors; pixels differ a little from Pillow's, see docs/gpu-decoding.md.
         pin_memory: True to hand out batches in pinned memory, as torch's DataLoader does. Only then is
             ``images.to("cuda", non_blocking=True)`` safe, see docs/frameworks.md. Not needed with a GPU as `device`.
-        unknown: Not for use: refuses what a loader does not have, and says what it has instead.
 
     Raises:
         UsageError: An argument is unknown, of the wrong type or out of its range.
@@ -150,16 +163,13 @@ class Loader:
         dataset: Dataset[Any],
         batch_size: int,
         *,
-        transform: Any = None,
         shuffle: bool | None = False,
         seed: int | None = None,
         drop_last: bool = False,
         sampler: Order | Callable[[Any], Order] | Sampler[int] | Iterable[int] | None = None,
         num_workers: int | Literal["auto"] = "auto",
         prefetch_factor: int | None = 2,
-        persistent_workers: bool = True,
         timeout: float = 0,
-        generator: torch.Generator | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | BaseContext | None = None,
@@ -173,21 +183,16 @@ class Loader:
         dtype: torch.dtype | None = None,
         batch_transform: BatchTransform | None = None,
         pin_memory: bool = False,
-        headspace: bool = False,
-        keep_generation: float = 3600,
         decode: Literal["cpu", "cuda"] = "cpu",
-        **unknown: Never,
     ) -> None:
-        refuse("Loader", unknown, self._arguments)
         self.batch_size: Final = whole("batch_size", batch_size, 1)
         self.drop_last: Final = flag("drop_last", drop_last)
         self._sampler: Final = sampler
         self.num_workers: Final = workers_of(num_workers)
         self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
-        self.persistent_workers: Final = flag("persistent_workers", persistent_workers)
         self.timeout: Final = number("timeout", timeout, 0, _LONGEST, "a number of seconds, at least 0")
         self.device: Final = device_of(device, decode)
-        self._dataset = require_dataset(dataset) if transform is None else with_transform(dataset, transform)
+        self._dataset = require_dataset(dataset)
         self._ranks = Ranks(rank, world_size)
         self._decode = decode_of(decode, self.device)
         self._first_maker: Final = partial(
@@ -206,24 +211,13 @@ class Loader:
             self.batch_size,
             self.drop_last,
             self._ranks,
-            Seed(seed, generator, self._ranks),
+            Seed(seed, self._ranks),
             identity_of(maker.samples.stores),
         )
-        headspace = flag("headspace", headspace)
         self.stats: Final = Meter(
-            setup_of(
-                self.num_workers,
-                maker.samples.stores,
-                headspace=headspace,
-                undecoded=self._undecoded,
-                threads=self._decoding_threads,
-            )
+            setup_of(self.num_workers, maker.samples.stores, undecoded=self._undecoded, threads=self._decoding_threads)
         )
-        self._following = self._following_of(
-            partial(order_of, sampler=sampler, shuffle=shuffle),
-            keep=number("keep_generation", keep_generation, 0, _LONGEST, "a number of seconds, at least 0"),
-            reports=not headspace,
-        )
+        self._following = self._following_of(partial(order_of, sampler=sampler, shuffle=shuffle))
         self._options = PipelineOptions(
             self.num_workers,
             self.prefetch_factor,
@@ -234,12 +228,13 @@ class Loader:
             self.device,
             Postprocess(mean, std, dtype, batch_transform),
             pins(flag("pin_memory", pin_memory), self.device),
-            headspace,
             self._decode,
             self._engine_maker,
         )
         self._options.postprocess.check(maker.samples.finishers)
         self._pipeline = Pipeline(self._options, self.stats)
+        self._replays = False
+        """True within `headspace`."""
         self._skipped = 0
         self._told = set[str]()
         """Warnings that each epoch would give again."""
@@ -248,14 +243,14 @@ class Loader:
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
 
-    _arguments: ClassVar[Mapping[str, object]] = __init__.__annotations__
-    """The arguments of the constructor. A subclass of packtrain's says its own; a user's may have other attributes."""
+    _arguments: ClassVar[frozenset[str]]
+    """The arguments of the constructor. Only packtrain's own classes say theirs."""
 
-    def _following_of(self, order: Callable[[Any], Order], *, keep: float, reports: bool) -> Following:
+    def _following_of(self, order: Callable[[Any], Order]) -> Following:
         """What the loader does about the states of its dataset; see the classes for arguments and errors."""
         progress, dataset, ranks, meter = self._progress, self._dataset, self._ranks, self.stats
         if isinstance(dataset, GrowingDataset):
-            return FollowingGenerations(progress, dataset, order, ranks, meter, keep=keep, reports=reports)
+            return FollowingGenerations(progress, dataset, order, ranks, meter)
         if is_remote(dataset):
             return FollowingChunks(progress, dataset, self.batch_size, ranks, meter)
         return Following(progress)
@@ -409,7 +404,7 @@ class Loader:
         continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
         self._following.fit(self._dataset)
-        self._following.promise()
+        self._following.promise(self._dataset)
         return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -442,6 +437,19 @@ class Loader:
         key, row = self._progress.sample(position)
         with preserved():
             return self._maker.sample(key, position, row)
+
+    @contextmanager
+    def headspace(self) -> Iterator[None]:
+        """Measure how fast training would be if data cost nothing. Not for training.
+
+        In a ``with`` block, each pass makes only a few batches and hands them out again and again. The loader goes
+        through its epochs as it always does. ``print(loader.stats)`` says how fast that was.
+        """
+        self._replays = True
+        try:
+            yield
+        finally:
+            self._replays, self._pass = False, None
 
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
@@ -527,7 +535,8 @@ class Loader:
                 if found:
                     yield found.pop(), consumed
                 self._require_present(this, place)
-            self._following.finish()
+            if not self._replays:
+                self._following.finish()
             self._move(progress.epoch + 1)
             if applied and UNPREPARED not in self._told and holds_gradients():
                 self._told.add(UNPREPARED)
@@ -543,9 +552,6 @@ class Loader:
                 # A worker may be dead, or its result read only in part, so nothing of this can be used again.
                 self.close()
             raise
-        finally:
-            if not self.persistent_workers and self._pass in (None, this):
-                self._pipeline.close()
 
     def _require_present(self, this: Token, place: Place) -> None:
         this.require_own_process()
@@ -558,12 +564,10 @@ class Loader:
         self._following.hold(self._dataset)
         maker = self._maker
         self._options.postprocess.check(maker.samples.finishers)
-        self.stats.describe(*maker.samples.unfused)
-        if not self.persistent_workers:
-            self._pipeline.close()
-            self._pipeline = Pipeline(self._options, self.stats)
+        steps, remedy = maker.samples.unfused
+        self.stats.describe(unfused=steps, remedy=remedy, headspace=self._replays)
         jobs = self._following.jobs(self._progress.jobs(place), place)
-        return self._pipeline.run(maker, jobs, partial(self._progress.probe, place))
+        return self._pipeline.run(maker, jobs, partial(self._progress.probe, place), replays=self._replays)
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
@@ -574,7 +578,8 @@ class Loader:
                 self._told.add(message)
                 warnings.warn(printable(message), RuntimeWarning, stacklevel=5)
         self.stats.count(made.size, len(made.skipped), len(made.refused))
-        self._following.take(made.size)
+        if not self._replays:
+            self._following.take(made.size)
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"

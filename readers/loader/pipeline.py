@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..monitoring.stats import Meter
 from .arena import Layout
@@ -16,11 +17,13 @@ from .batches import BatchMaker, Probe
 from .device import Decode, Transfer, transfer_of, undecoding
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
-from .headspace import Replay
 from .postprocess import Postprocess
 
 if TYPE_CHECKING:
     import torch
+
+_REPLAYED: Final = 4
+"""Number of batches that are made to be handed out again and again."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,6 @@ class PipelineOptions:
         device: Device of the batches; None: they stay where they were made.
         postprocess: What is done with them there.
         pin: True to hand them out in pinned memory.
-        headspace: True to make only a few of them.
         decode: Makes what decodes the images that a maker leaves undecoded; None if it leaves none.
         engine: Makes the engine in place of the one with workers; None: that one.
     """
@@ -49,7 +51,6 @@ class PipelineOptions:
     device: torch.device | None
     postprocess: Postprocess
     pin: bool
-    headspace: bool
     decode: Callable[[BatchMaker], Decode] | None = None
     engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
@@ -67,7 +68,6 @@ class Pipeline:
         """Makes the batches of the present pass; None once this is closed, so that it keeps no dataset."""
         self._options = options
         self._meter = meter
-        self._replay = Replay() if options.headspace else None
         self._engine: Engine | None = None
         self._transfer: Transfer | None = None
         self._process = os.getpid()
@@ -77,13 +77,16 @@ class Pipeline:
         # Another process starts workers of its own.
         return {**vars(self), "_engine": None, "_transfer": None}
 
-    def run(self, maker: BatchMaker, jobs: Iterator[Job], probe: Callable[[], Probe]) -> Iterator[Batch]:
+    def run(
+        self, maker: BatchMaker, jobs: Iterator[Job], probe: Callable[[], Probe], *, replays: bool = False
+    ) -> Iterator[Batch]:
         """The batches of a pass, as the consumer gets them.
 
         Args:
             maker: Makes a batch. Workers that are running take another one, if it can be sent to them.
             jobs: What to make.
             probe: Returns the samples that show what a batch looks like. Only called if that is not known yet.
+            replays: True to make a few batches, and to hand them out in place of all others.
 
         Raises:
             PacktrainError: A batch cannot be made.
@@ -106,7 +109,7 @@ class Pipeline:
             self._transfer = transfer_of(
                 options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin, decode=decode
             )
-        return self._replay.run(jobs, self._make) if self._replay else self._make(jobs)
+        return _replayed(jobs, self._make) if replays else self._make(jobs)
 
     def close(self) -> None:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
@@ -122,7 +125,6 @@ class Pipeline:
                 transfer.close()
 
     def _change(self, maker: BatchMaker, probe: Callable[[], Probe]) -> None:
-        self._replay = Replay() if self._replay else None
         changed = self._engine is None
         try:
             # It reads memory that the engine gives up, and knows what batches looked like.
@@ -155,6 +157,17 @@ class Pipeline:
     def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         assert self._engine is not None and self._transfer is not None
         return self._transfer.run(self._meter.collected(self._engine.run(jobs)))
+
+
+def _replayed(jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Batch]]) -> Iterator[Batch]:
+    first = list(islice(jobs, _REPLAYED))
+    # All of them before any is handed out, so that the consumer never waits for one later.
+    made = list(make(iter(first)))
+    for number, job in enumerate(chain(first, jobs)):
+        batch = made[number % len(made)]
+        yield batch._replace(job=job)
+        # Samples that were left out, and images that a GPU refused, are told of and counted only once.
+        made[number % len(made)] = batch._replace(made=batch.made._replace(skipped=[], refused=()))
 
 
 def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) -> Any:

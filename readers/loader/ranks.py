@@ -105,27 +105,20 @@ class Seed:
     Torch's seed may differ between ranks. Then that of rank 0 is the seed.
 
     Args:
-        seed: The seed; None: that of `generator`.
-        generator: The generator whose initial seed is the seed; None: torch's default one.
+        seed: The seed; None: torch's.
         ranks: The ranks that must have the same seed.
 
     Raises:
-        UsageError: An argument is of the wrong type, both are given, or there is none and the ranks cannot agree on
-            one because they do not know each other.
+        UsageError: The seed is not a number; or there is none, and the ranks cannot agree on one because they do not
+            know each other.
     """
 
-    def __init__(self, seed: int | None, generator: torch.Generator | None, ranks: Ranks) -> None:
+    def __init__(self, seed: int | None, ranks: Ranks) -> None:
         self._value = None if seed is None else whole("seed", seed)
-        self._generator = generator
         self._ranks = ranks
         self._agreed: int | None = None
         """Number of ranks that agreed on the seed; None if it was given, and so needs no agreement."""
-        if generator is not None:
-            if not isinstance(generator, torch.Generator):
-                raise unexpected("generator", generator, "a torch.Generator")
-            if seed is not None:
-                raise UsageError("give either seed or generator")
-        elif seed is None and ranks.given and ranks.now().world_size > 1:
+        if seed is None and ranks.given and ranks.now().world_size > 1:
             raise UsageError(
                 f"rank={ranks.now().rank}, world_size={ranks.now().world_size}: ranks given by hand cannot agree on a "
                 "seed, so give seed=, the same on all of them"
@@ -145,7 +138,7 @@ class Seed:
         world_size = self._ranks.now().world_size
         agreed = world_size if self._agreed is None else self._agreed
         if self._value is None or agreed != world_size:
-            self._value = self._torchs() if self._value is None else self._value
+            self._value = torch.initial_seed() & _MASK64 if self._value is None else self._value
             if world_size > 1 and not self._ranks.given:
                 self._value = _of_rank_0(self._value)
             self._agreed = world_size
@@ -160,10 +153,6 @@ class Seed:
         if self._value is None and not self._ranks.given and self._ranks.now().world_size > 1:
             raise UsageError("the ranks agree on a seed when the first pass begins: give seed= to have one before")
         return self.settle() if self._value is None else self._value
-
-    def _torchs(self) -> int:
-        source = torch if self._generator is None else self._generator
-        return source.initial_seed() & _MASK64
 
 
 def _machine() -> int:

@@ -137,9 +137,9 @@ class Meter:
         present = self.present
         return f"{type(self).__name__}({present.batches:,} batches, {present.samples:,} samples: {present})"
 
-    def describe(self, unfused: tuple[str, ...], remedy: str) -> None:
-        """Says which transforms of the following passes are not fused, and what would be faster."""
-        self._setup = replace(self._setup, unfused=unfused, remedy=remedy)
+    def describe(self, **changes: Any) -> None:
+        """Set attributes of the `Setup` for the following passes."""
+        self._setup = replace(self._setup, **changes)
 
     def grow(self, growth: Growth) -> None:
         """Says which generation of a growing cache is read from now on."""

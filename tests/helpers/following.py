@@ -46,9 +46,11 @@ def last(root: Path) -> Generation:
     return Generation.load(root, generation_numbers(root)[-1])
 
 
-def opened(root: Path) -> GrowingDataset:
-    """The newest generation of a cache, as a dataset that can move on."""
-    return GrowingDataset(PackedSamples(newest(CacheFiles(root)), fields=("x", "n", "label")))
+def opened(root: Path, keep: float = 3600) -> GrowingDataset:
+    """The newest generation of a cache, as a dataset that can move on. States keep a generation for `keep` seconds."""
+    dataset = GrowingDataset(PackedSamples(newest(CacheFiles(root)), fields=("x", "n", "label")))
+    dataset.keep_generation = keep
+    return dataset
 
 
 def numbers(batches: Any) -> list[int]:

@@ -29,7 +29,7 @@ from packtrain.transforms import ColorJitter, RandomHorizontalFlip, RandomResize
 IMAGES, BATCH, SIDE = 22, 4, 16
 NORMALISED: dict[str, Any] = {"mean": (0.2, 0.4, 0.6), "std": (0.5, 0.25, 0.2)}
 # Arguments of one of the two loaders only.
-WORKERS = {"num_workers", "persistent_workers", "timeout", "collate_fn", "worker_init_fn", "multiprocessing_context"}
+WORKERS = {"num_workers", "timeout", "collate_fn", "worker_init_fn", "multiprocessing_context"}
 DALI = {
     "num_threads",
     "host_memory_padding",
@@ -125,8 +125,8 @@ def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: 
         ({"decode": "mixed", "device": "cpu"}, "decode='mixed' with device='cpu': .* give device='cuda'"),
         ({"host_memory_padding": 8}, "host_memory_padding=8 .* leave it out with decode='cpu'"),
         ({"on_error": "replace"}, "on_error='replace': expected one of raise, skip"),
-        ({"transform": [RandomResizedCrop(8), ColorJitter(0.5)]}, "ColorJitter"),
-        ({"transform": None, "sampler": [0], "shuffle": True}, "either sampler or shuffle"),
+        ({"transform": RandomResizedCrop(8)}, "give dataset.with_transform"),
+        ({"sampler": [0], "shuffle": True}, "either sampler or shuffle"),
         ({"mean": 127.5, "std": 63.75}, "pass mean=0.5, std=0.25"),
     ],
     ids=str,
@@ -134,6 +134,11 @@ def test_without_dali_the_error_says_what_to_install(folder: Path, monkeypatch: 
 def test_what_cannot_be_is_refused_with_advice(dali: None, folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ours(dataset_in(folder), **options)
+
+
+def test_transforms_that_need_pixels_are_refused(dali: None, folder: Path) -> None:
+    with pytest.raises(UsageError, match="ColorJitter"):
+        ours(open_dataset(folder, [RandomResizedCrop(8), ColorJitter(0.5)]))
 
 
 def test_what_torchs_loader_takes_by_default_may_be_spelled_out(dali: None, folder: Path) -> None:
@@ -169,15 +174,21 @@ def test_repr_says_what_decodes(dali: None, folder: Path) -> None:
     assert "batch_size=4, order=Shuffled, threads=3, decode=cpu, rank 0 of 1, epoch 0" in shown
 
 
+def options_of(loader: DaliLoader) -> Any:
+    made: Any = loader._engine_maker
+    (options,) = made.args
+    return options
+
+
 def test_the_gpu_and_its_memory_are_dalis(dali: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     hints = {"host_memory_padding": 64 << 20, "device_memory_padding": 128 << 20, "preallocate_width_hint": 6000}
     for device, number in (("cuda", 2), ("cuda:1", 1)):
         loader = ours(dataset_in(folder), decode="mixed", device=device, prefetch_factor=3, **hints)
-        options = loader._dali
+        options = options_of(loader)
         assert (options.threads, options.depth, options.device, options.hints) == (1, 3, number, hints)
-    assert ours(dataset_in(folder), device="cuda")._dali.device is None
+    assert options_of(ours(dataset_in(folder), device="cuda")).device is None
 
 
 # --- what is the loader's own ---
@@ -316,8 +327,8 @@ def test_statistics_advise_what_this_loader_can_do(dali: None, folder: Path, thr
 
 
 def test_headspace_hands_out_the_same_batches(dali: None, folder: Path) -> None:
-    with ours(dataset_in(folder), headspace=True) as loader, pytest.warns(RuntimeWarning, match="headspace=True"):
-        assert [len(labels) for _, labels in loader] == [4, 4, 4, 4, 4, 2]
+    with ours(dataset_in(folder)) as loader, loader.headspace():
+        assert [len(labels) for _, labels in loader] == [4] * 6
 
 
 # --- on a device ---

@@ -284,24 +284,20 @@ def test_a_generation_that_is_gone_says_so(cache: TinyCache) -> None:
     for use in (lambda: grown[0], lambda: grown.targets, lambda: grown.label(3), lambda: grown.record(1, "x")):
         with pytest.raises(GenerationGone, match=r"generation 0 is no longer there.* Open the cache again"):
             use()
-    assert not grown.promise(60)
     assert grown.line(3) == 3 and grown.describe(3).endswith("sample 3") and opened.name == "sample 0"
     assert grown._samples.will_need(3) == 0
     assert grown.advance() == 1
     assert numbers(grown) == list(range(10))
 
 
-def test_a_promise_outlives_the_dataset(cache: TinyCache) -> None:
+def test_how_long_states_keep_a_generation_is_checked_and_copied(cache: TinyCache) -> None:
     grown = cache.dataset()
-    assert grown.promise(60)
-    del grown
-    cache.grow(1)
-    assert cache.evict() == [0, 1]
-    os.utime(generation_path(cache.root, 0), (0, 0))
-    assert cache.evict() == [1]
+    grown.keep_generation = 60
+    assert grown.with_transform(None).keep_generation == 60
     for wrong in (-1, float("nan"), "60", 1e12):
-        with pytest.raises(UsageError, match="seconds="):
-            cache.dataset().promise(wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="keep_generation="):
+            grown.keep_generation = wrong  # type: ignore[assignment]
+    assert grown.keep_generation == 60
 
 
 def test_before_the_first_generation_there_is_none(memory_path: Path) -> None:
@@ -493,7 +489,6 @@ def test_somebody_elses_cache_is_read_and_not_changed(cache: TinyCache) -> None:
             os.setuid(65534)
             grown = cache.dataset()
             assert numbers(grown) == list(range(9))
-            assert not grown.promise(60)
             code = 0
         finally:
             os._exit(code)

@@ -80,7 +80,7 @@ class TestLease:
     def test_as_long_as_what_was_made_of_it(self, dataset: Path, place: Path) -> None:
         opened = open_dataset(dataset, stage=place)
         views = concat([opened.subset([0, 3]), opened])
-        loader = Loader(views, 2, transform=[to_bytes], num_workers=0)
+        loader = Loader(views.with_transform([to_bytes]), 2, num_workers=0)
         del opened
         assert leased(place)
         del views
@@ -118,7 +118,9 @@ class TestLease:
     @START_METHODS
     def test_in_the_workers_of_our_loader(self, dataset: Path, place: Path, method: str) -> None:
         opened = open_dataset(dataset, stage=place)
-        with Loader(opened, 3, transform=[InWorkers(place)], num_workers=2, multiprocessing_context=method) as loader:
+        with Loader(
+            opened.with_transform([InWorkers(place)]), 3, num_workers=2, multiprocessing_context=method
+        ) as loader:
             del opened
             rows = torch.cat([torch.as_tensor(batch[0]) for batch in loader])
             assert os.getpid() not in rows[:, 0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
+import pydoc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,8 @@ from packtrain import (
     concat,
     open_dataset,
 )
+from packtrain._readers.loader.loader import CommonOptions
+from packtrain.dali import DaliLoader
 from packtrain.errors import LoaderError, UsageError
 from packtrain.transforms import CenterCrop, Compose, RandomHorizontalFlip
 
@@ -78,27 +82,11 @@ class TestTorchs:
         assert all(type(value) in (int, str) for value in values)
         assert loader.sample(np.int64(2))[1] == 2  # type: ignore[arg-type]
 
-    def test_workers_that_do_not_persist_end_with_their_pass(self) -> None:
-        with loader_of(num_workers=2, persistent_workers=False) as loader, soon():
-            for _ in range(2):
-                assert sum(len(labels) for _, labels in loader) == 10
-                assert multiprocessing.active_children() == []
-            batches = iter(loader)
-            next(batches)
-            assert len(multiprocessing.active_children()) == 2
-            others = iter(loader)
-            next(others)
-            # The pass before was ended by this one, whose workers it must not take along.
-            del batches
-            assert len(list(others)) == 2
-            assert multiprocessing.active_children() == []
-            next(iter(loader))
-            assert multiprocessing.active_children() == []
-
-    def test_such_workers_see_what_has_changed_in_a_dataset(self) -> None:
+    def test_workers_after_close_see_what_has_changed_in_a_dataset(self) -> None:
         dataset = Fixed((torch.zeros(1), 1), (torch.zeros(1), 2))
-        with loader_of(dataset, 2, num_workers=1, persistent_workers=False) as loader:
+        with loader_of(dataset, 2, num_workers=1) as loader:
             ((images, _),) = loader
+            loader.close()
             dataset.samples = tuple((torch.ones(2), label) for _, label in dataset.samples)
             ((others, _),) = loader
         assert (images.shape, others.shape) == ((2, 1), (2, 2))
@@ -121,6 +109,11 @@ class TestTorchs:
         [
             ({"batch_sampler": [[1]]}, "batch_sampler=.*: Loader does not have this argument; give sampler="),
             ({"in_order": False}, "in_order=False: Loader .* batches always come in order"),
+            ({"transform": CenterCrop(4)}, r"transform=CenterCrop.*: Loader .* give dataset.with_transform\("),
+            ({"generator": torch.Generator()}, r"give seed=generator.initial_seed\(\)"),
+            ({"persistent_workers": False}, r"persistent_workers=False: Loader .* until loader.close\(\)"),
+            ({"headspace": True}, r"with loader.headspace\(\)"),
+            ({"keep_generation": 60}, "set dataset.keep_generation"),
             ({"pin_memory_device": "cuda"}, "pin_memory_device='cuda': Loader .* give device="),
             ({"batchsize": 3}, r"Loader has no argument 'batchsize'; did you mean 'batch_size'\?"),
             ({"schuffle": True}, r"no argument 'schuffle'; did you mean 'shuffle'\?"),
@@ -130,6 +123,19 @@ class TestTorchs:
     def test_what_a_loader_does_not_have_is_refused_with_advice(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             loader_of(**options)
+
+    @pytest.mark.parametrize("kind", [Loader, DaliLoader])
+    def test_help_shows_every_argument(self, kind: type[Loader]) -> None:
+        shown = pydoc.plain(pydoc.render_doc(kind))
+        for name in CommonOptions.__annotations__:
+            assert name in inspect.signature(kind).parameters and f"{name}:" in shown
+        assert "**" not in str(inspect.signature(kind))
+
+    def test_common_options_are_arguments_of_the_same_type(self) -> None:
+        parameters = inspect.signature(Loader).parameters
+        assert {name: parameters[name].annotation for name in CommonOptions.__annotations__} == {
+            name: each.__forward_arg__ for name, each in CommonOptions.__annotations__.items()
+        }
 
     def test_torchs_defaults_may_be_spelled_out(self) -> None:
         options: dict[str, Any] = {"batch_sampler": None, "in_order": True, "pin_memory_device": "", "generator": None}
@@ -161,8 +167,6 @@ class TestWrongTypes:
             ({"shuffle": "x"}, "shuffle='x': expected True or False"),
             ({"drop_last": "x"}, "drop_last='x': expected True or False"),
             ({"pin_memory": "x"}, "pin_memory='x': expected True or False"),
-            ({"headspace": 3}, "headspace=3: expected True or False"),
-            ({"persistent_workers": None}, "persistent_workers=None: expected True or False"),
             ({"timeout": -1}, "timeout=-1: expected a number of seconds, at least 0"),
             ({"timeout": "x"}, "timeout='x': expected a number of seconds"),
             ({"seed": True}, "seed=True: expected a whole number"),
@@ -409,7 +413,6 @@ class TestTransformsThatChange:
         dataset = open_dataset(folder)
         parts: Any = random_split(dataset, [0.5, 0.5])
         calls: list[Callable[[], Any]] = [
-            lambda: Loader(parts[0], 2, transform=CenterCrop(4)),
             lambda: setattr(Loader(parts[0], 2), "transform", CenterCrop(4)),
             lambda: Loader(parts[0], 2, fields=("path",)),
             lambda: concat([dataset, parts[0]]),
@@ -421,7 +424,7 @@ class TestTransformsThatChange:
             ):
                 call()
         train, other = (dataset.subset(part.indices) for part in parts)
-        loader = Loader(train, 4, transform=CenterCrop(4), fields=("path",), num_workers=0)
+        loader = Loader(train.with_transform(CenterCrop(4)), 4, fields=("path",), num_workers=0)
         assert sum(len(labels) for _, labels, _ in loader) + len(other) == len(dataset)
 
     def test_a_wrong_one_changes_nothing(self, folder: Path) -> None:
@@ -451,7 +454,7 @@ class TestTransformsThatChange:
 
 class TestWhatThingsSayOfThemselves:
     def test_a_loader(self, folder: Path) -> None:
-        loader = loader_of(open_dataset(folder), transform=CenterCrop(4), seed=1, shuffle=True)
+        loader = loader_of(open_dataset(folder, CenterCrop(4)), seed=1, shuffle=True)
         loader.set_epoch(2)
         next(iter(loader))
         shown = repr(loader)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def allocated(loader: Loader) -> int:
 @START_METHODS
 def test_sizes_change_and_no_process_is_started(folder: Path, method: str) -> None:
     dataset = open_dataset(folder)
-    with loader_of(dataset, transform=SCHEDULE[0], multiprocessing_context=method) as loader:
+    with loader_of(dataset.with_transform(SCHEDULE[0]), multiprocessing_context=method) as loader:
         started: set[int | None] = set()
         for number, transform in enumerate(SCHEDULE):
             loader.transform = transform
@@ -107,7 +108,7 @@ def test_so_are_those_of_other_datasets(folder: Path, kind: str) -> None:
 def test_a_pass_that_was_left_early_leaves_nothing_behind(folder: Path) -> None:
     """Tickets that were out and batches that were ready when a pass ends never reach the next one."""
     dataset, chance = open_dataset(folder), random.Random(0)
-    with loader_of(dataset, transform=SCHEDULE[0], prefetch_factor=3) as loader:
+    with loader_of(dataset.with_transform(SCHEDULE[0]), prefetch_factor=3) as loader:
         started: set[int | None] = set()
         number = 0
         for _ in range(40):
@@ -127,7 +128,7 @@ def test_a_pass_that_was_left_early_leaves_nothing_behind(folder: Path) -> None:
 
 def test_held_batches_stay_and_the_memory_of_others_is_given_back(folder: Path) -> None:
     dataset, chance = open_dataset(folder), random.Random(1)
-    with loader_of(dataset, transform=SCHEDULE[0]) as loader:
+    with loader_of(dataset.with_transform(SCHEDULE[0])) as loader:
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         images = torch.empty(0)
         sizes: dict[int, set[int]] = {}
@@ -151,7 +152,7 @@ def test_held_batches_stay_and_the_memory_of_others_is_given_back(folder: Path) 
 
 
 def test_a_batch_that_is_held_costs_no_more_than_itself(folder: Path) -> None:
-    with loader_of(open_dataset(folder), transform=Resize((200, 200))) as loader:
+    with loader_of(open_dataset(folder, Resize((200, 200)))) as loader:
         images, _ = next(iter(loader))
         content = images.clone()
         before = allocated(loader)
@@ -250,10 +251,10 @@ def test_the_rest_of_an_epoch_is_made_with_the_transform_there_is(folder: Path, 
     assert_equal(rest, epoch(dataset.with_transform(SCHEDULE[1]), 0, fields=("row",))[1:])
 
 
-@pytest.mark.parametrize("options", [{"headspace": True}, {"mean": 0.5, "std": 0.25}, {"persistent_workers": False}])
-@pytest.mark.filterwarnings("ignore:headspace")
+@pytest.mark.parametrize("options", [{}, {"mean": 0.5, "std": 0.25}], ids=["headspace", "normalised"])
 def test_whatever_follows_the_workers_takes_the_new_size(folder: Path, options: dict[str, Any]) -> None:
-    with loader_of(open_dataset(folder), transform=SCHEDULE[0], **options) as loader:
+    loader = loader_of(open_dataset(folder, SCHEDULE[0]), **options)
+    with loader, nullcontext() if options else loader.headspace():
         for transform, size in ((SCHEDULE[0], 8), (SCHEDULE[1], 16), (SCHEDULE[4], 40)):
             loader.transform = transform
             assert {images.shape[2:] for images, _ in loader} == {(size, size)}

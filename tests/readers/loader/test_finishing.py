@@ -290,8 +290,8 @@ def test_another_transform_may_end_otherwise(folder: Path) -> None:
 
 def test_headspace_hands_out_finished_batches(folder: Path) -> None:
     dataset = open_dataset(folder, [*GEOMETRY, *TAILS["normalised"]])
-    with pytest.warns(RuntimeWarning, match="headspace"):
-        assert {images.dtype for images, _ in epoch(dataset, headspace=True)} == {torch.float32}
+    with loader_of(dataset) as loader, loader.headspace():
+        assert {images.dtype for images, _ in loader} == {torch.float32}
 
 
 def test_steps_that_do_not_fit_are_an_error_before_any_batch(folder: Path) -> None:

@@ -147,7 +147,7 @@ def test_subsets_and_concatenations_stay(root: Path) -> None:
 
 
 def test_a_sample_by_position_is_that_of_the_epoch(root: Path) -> None:
-    loader = loader_of(opened(root), batch_size=1, num_workers=1, persistent_workers=False)
+    loader = loader_of(opened(root), batch_size=1, num_workers=1)
     batches = iter(loader)
     first = numbers(islice(batches, 5))
     turn_over(root)
@@ -227,7 +227,7 @@ def test_the_rest_of_an_epoch_is_exact(root: Path, workers: int, batch: int) -> 
 
 def test_a_state_keeps_its_generation_only_as_long_as_promised(root: Path) -> None:
     for keep, kept in ((3600, True), (0, False)):
-        loader = loader_of(opened(root), keep_generation=keep)
+        loader = loader_of(opened(root, keep))
         next(iter(loader))
         state = loader.state_dict()
         number = state["generations"][0][0]
@@ -252,7 +252,7 @@ def test_a_later_state_takes_the_place_of_the_one_before(root: Path) -> None:
 
 
 def test_a_state_whose_generation_is_gone_begins_the_next_epoch(root: Path) -> None:
-    loader = loader_of(opened(root), keep_generation=0)
+    loader = loader_of(opened(root, keep=0))
     next(iter(loader))
     state = through_json(loader.state_dict())
     del loader
@@ -288,7 +288,7 @@ def test_a_state_of_a_pass_that_has_begun_names_its_generation(root: Path) -> No
 
 
 def test_the_end_of_an_epoch_needs_no_generation(root: Path) -> None:
-    loader = loader_of(opened(root), keep_generation=0)
+    loader = loader_of(opened(root, keep=0))
     batches = iter(loader)
     list(islice(batches, len(loader)))
     state = through_json(loader.state_dict())
@@ -354,7 +354,7 @@ def test_the_epoch_of_a_look_stays_with_its_generation(root: Path, workers: int)
 
 
 def test_after_close_the_epoch_of_a_look_chooses_anew(root: Path) -> None:
-    loader = loader_of(opened(root), keep_generation=0)
+    loader = loader_of(opened(root, keep=0))
     for sets in (False, True):
         epoch = loader.epoch
         next(iter(loader))
@@ -378,10 +378,10 @@ def test_copies_of_a_loader_are_readers_of_their_own(root: Path) -> None:
 
 
 def test_no_reports_of_batches_that_are_handed_out_again(root: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert len(list(loader_of(opened(root), headspace=True))) == 9
-    assert list(reports(root)) == []
+    loader = loader_of(opened(root))
+    with loader.headspace():
+        assert len(list(loader)) == 9
+    assert [report.taken for report in reports(root)] == [0]
 
 
 def refuse(*arguments: Any) -> None:

@@ -232,7 +232,7 @@ def test_a_cache_for_each_node(tmp_path: Path) -> None:
 
 
 def one_of_two_is_gone(rank: int, world: int, roots: list[Path]) -> tuple[int, int, int]:
-    loader = loader_of(opened(roots[rank]), 4, keep_generation=0)
+    loader = loader_of(opened(roots[rank], keep=0), 4)
     numbers(islice(loader, 3))
     state = loader.state_dict()
     del loader

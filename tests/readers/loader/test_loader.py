@@ -252,11 +252,11 @@ class TestBatches:
         with pytest.raises(UsageError, match="'line': only packtrain datasets have it"):
             loader_of(packs, fields=("line",))
 
-    def test_a_transform_of_the_loaders_own_leaves_the_dataset_alone(self, folder: Path) -> None:
+    def test_a_transform_of_a_copy_leaves_the_dataset_alone(self, folder: Path) -> None:
         dataset = open_dataset(folder, CenterCrop(4))
         both = concat([dataset, dataset.subset([1, 2])])
         for whole in (dataset, dataset.subset([3, 4]), both):
-            ((batch, labels),) = epoch(whole, 14, transform=CenterCrop(8), shuffle=False)
+            ((batch, labels),) = epoch(whole.with_transform(CenterCrop(8)), 14, shuffle=False)
             assert (batch.shape, labels.tolist()) == ((len(whole), 3, 8, 8), [label for _, label in items(whole)])
             assert whole[0][0].shape == (3, 4, 4)
 
@@ -607,7 +607,6 @@ class TestUsage:
             ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread': expected one of fork, "),
             ({"fields": ("lines",)}, "fields: 'lines': expected any of row, line, position, path"),
             ({"fields": ("path",)}, "fields: 'path': only packtrain datasets have it"),
-            ({"transform": CROP}, "transform= needs a packtrain dataset; an object of type Numbers has its own"),
             ({"collate_fn": "default"}, "collate_fn="),
             ({"worker_init_fn": 1}, "worker_init_fn="),
             ({"sampler": 3}, "a sampler must be iterable; an object of type int is not"),

@@ -74,10 +74,9 @@ class TestPickling:
         copied = pickle.loads(pickle.dumps(loader))
         assert (loader.stats.total.batches, copied.stats.total.batches) == (5, 0)
 
-    @pytest.mark.filterwarnings("ignore:headspace=True:RuntimeWarning")
     def test_batches_that_are_handed_out_again_stay_behind(self) -> None:
-        loader = loader_of(Numbers(20), headspace=True, num_workers=1, multiprocessing_context="fork")
-        with loader:
+        loader = loader_of(Numbers(20), num_workers=1, multiprocessing_context="fork")
+        with loader, loader.headspace():
             list(loader)
             assert len(pickle.dumps(loader)) < 20_000
 

@@ -203,10 +203,9 @@ def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> No
 @pytest.mark.complete
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [0, 2])
-@pytest.mark.parametrize("persistent", [True, False])
-def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int, persistent: bool) -> None:
+def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int) -> None:
     dataset = cache.dataset()
-    with loader_of(dataset, num_workers=count, persistent_workers=persistent) as loader:
+    with loader_of(dataset, num_workers=count) as loader:
         for _ in range(5):
             for batch in loader:
                 check(batch, dataset)
@@ -282,11 +281,10 @@ def test_an_epoch_whose_first_batch_fails_chooses_anew(cache: Cache, count: int,
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [0, 2])
-@pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 1000])
-def test_a_closed_loader_keeps_no_generation(cache: Cache, count: int, persistent: bool, steps: int) -> None:
+def test_a_closed_loader_keeps_no_generation(cache: Cache, count: int, steps: int) -> None:
     dataset = cache.dataset()
-    loader = loader_of(dataset, num_workers=count, persistent_workers=persistent)
+    loader = loader_of(dataset, num_workers=count)
     loader.sample(3)
     run = iter(loader)
     for batch in itertools.islice(run, steps):

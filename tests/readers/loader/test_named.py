@@ -331,14 +331,6 @@ class TestWays:
         for name in (*LISTS, "path"):
             assert getattr(found, name) == getattr(batch, name)
 
-    def test_headspace_shortens_every_field(self) -> None:
-        with pytest.warns(RuntimeWarning, match="headspace"):
-            sizes = [
-                {len(column) for column in (*batch[:-1], *batch.present)}
-                for batch in loader_of(22, headspace=True, fields=EXTRAS)
-            ]
-        assert sizes == [{4}] * 5 + [{2}]
-
     @pytest.mark.parametrize("name", ["image", "mask", "depth", "table"])
     def test_one_field_keeps_its_slot(self, name: str) -> None:
         with loader_of(32, workers=1, prefetch_factor=1) as loader:

@@ -140,16 +140,6 @@ class TestSeeds:
         list(loader_of(seed=1))
         assert torch.initial_seed() == 3
 
-    def test_of_a_generator(self) -> None:
-        torch.manual_seed(1)
-        generator = torch.Generator().manual_seed(9)
-        assert rows(loader_of(shuffle=True, generator=generator)) == rows(loader_of(shuffle=True, seed=9))
-        assert "either seed or generator" in refused(lambda: loader_of(seed=1, generator=generator))
-        assert "generator=5: expected a torch.Generator" in refused(lambda: loader_of(generator=5))
-        assert rows(loader_of(generator=generator, rank=0, world_size=2)) == rows(
-            loader_of(seed=9, rank=0, world_size=2)
-        )
-
     def test_a_sample_before_the_first_pass_is_that_of_the_pass(self) -> None:
         loader = loader_of(shuffle=True)
         torch.manual_seed(4)

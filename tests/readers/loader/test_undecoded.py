@@ -419,8 +419,9 @@ def test_batches_can_be_normalised_mixed_and_replayed(dataset: ImageDataset, wor
     expected = batches_of(dataset, decode="cpu", **options)
     with decoding():
         assert_same(batches_of(dataset, num_workers=workers, **options), expected)
-        with pytest.warns(RuntimeWarning, match="headspace"):
-            replayed = batches_of(dataset, 1, num_workers=workers, headspace=True, **options)
+        loader = Loader(dataset, BATCH, shuffle=True, seed=5, num_workers=workers, decode="cuda", **options)
+        with loader, loader.headspace():
+            replayed = [tuple(map(plain, batch)) for batch in loader]
     assert_same(replayed[:4], expected[:4])
 
 

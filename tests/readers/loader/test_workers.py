@@ -80,7 +80,7 @@ def record(dataset: PackedDataset, row: int) -> str:
 def trapped(dataset: PackedDataset, deed: str, **options: Any) -> Loader:
     options = {"num_workers": 2, "worker_init_fn": quiet, "multiprocessing_context": "fork", **options}
     options.setdefault("shuffle", False)
-    return Loader(dataset, 2, transform=Trap(dataset.line(ROW), deed), **options)
+    return Loader(dataset.with_transform(Trap(dataset.line(ROW), deed)), 2, **options)
 
 
 def epoch_after_epoch(loader: Loader) -> None:
@@ -403,7 +403,7 @@ def test_an_order_that_fails_fails_again_and_again(sampler: Any) -> None:
 
 
 def test_what_cannot_be_sent_to_a_worker_is_a_usage_error(dataset: PackedDataset) -> None:
-    loader = Loader(dataset, 4, transform=[lambda image: image], num_workers=1, multiprocessing_context="spawn")
+    loader = Loader(dataset.with_transform([lambda image: image]), 4, num_workers=1, multiprocessing_context="spawn")
     # Once more: nothing of the first attempt may be in the way.
     for _ in range(2):
         with pytest.raises(UsageError, match=r"cannot be sent to a worker .*top level of a module"):
