@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from packtrain._extras.tune import tune as tune
     from packtrain._extras.watch import watch as watch
     from packtrain._growing.cache import GrowingCache as GrowingCache
-    from packtrain._growing.sources.records import RandomRecords as RandomRecords
-    from packtrain._growing.sources.slices import RandomSlices as RandomSlices
+    from packtrain._growing.random_records import RandomRecords as RandomRecords
+    from packtrain._growing.random_slices import RandomSlices as RandomSlices
     from packtrain._growing.status import FillStatus as FillStatus
     from packtrain._packer.foreign.indexer import IndexedField as IndexedField
     from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
-    "_growing.sources.records": ("RandomRecords",),
-    "_growing.sources.slices": ("RandomSlices",),
+    "_growing.random_records": ("RandomRecords",),
+    "_growing.random_slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
     "_growing.status": ("FillStatus",),
     "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),

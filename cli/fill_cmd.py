@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from packtrain._core.arguments import unexpected
-from packtrain._core.errors import NotADataset, UsageError
+from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS
 from packtrain._core.printable import one_line
 from packtrain._core.sizes import duration, size
 
-from .output import changing_line, print_json, say
+from .output import changing_line, say
 from .paths import PATH
 from .words import named
 
@@ -40,8 +40,6 @@ _SOURCE: Final = "MODULE:FUNCTION"
 @click.option("--slices", metavar="FILE[:NAME]", help="Fill with random slices of an array: .npy, HDF5 or Zarr.")
 @click.option("--shape", metavar="SIZES", help="Shape of a slice: 64,64.")
 @click.option("--seed", type=click.IntRange(0), help="Which of them are drawn.  [default: others each time]")
-@click.option("--status", "show_status", is_flag=True, help="Show what the filler of CACHE does, and end.")
-@click.option("--json", "as_json", is_flag=True, help="With --status: print a JSON document.")
 def command(
     words: tuple[str, ...],
     budget: str | None,
@@ -55,8 +53,6 @@ def command(
     slices: str | None,
     shape: str | None,
     seed: int | None,
-    show_status: bool,
-    as_json: bool,
 ) -> int:
     """Fill CACHE with the samples that MODULE:FUNCTION yields, until it ends. Train on it meanwhile.
 
@@ -64,14 +60,9 @@ def command(
     bytes, a text or a numpy array. `packtrain.GrowingCache(CACHE).dataset()` reads them. When the budget is used up,
     the oldest samples make room.
 
-    SIGTERM and Ctrl-C end it; the same command continues. With --status, exit code 1 means that the filler has failed,
-    or was killed.
+    SIGTERM and Ctrl-C end it; the same command continues. `packtrain status CACHE` shows, from another shell, what it
+    does.
     """
-    if show_status:
-        (cache,) = named(words, "CACHE")
-        return _show_status(Path(cache), as_json=as_json)
-    if as_json:
-        raise UsageError("--json goes with --status")
     source, cache = _source(words, records, slices, shape, seed)
     if budget is None:
         raise UsageError("--budget is missing: say how much the cache may take, as in --budget 500GiB")
@@ -108,8 +99,8 @@ def _source(
     (cache,) = named(words, "CACHE")
     seed = secrets.randbits(32) if seed is None else seed
 
-    from packtrain._growing.sources.records import RandomRecords
-    from packtrain._growing.sources.slices import RandomSlices
+    from packtrain._growing.random_records import RandomRecords
+    from packtrain._growing.random_slices import RandomSlices
 
     if records is not None:
         return RandomRecords(records, seed=seed), cache
@@ -119,24 +110,6 @@ def _source(
     path, separator, name = (slices, "", "") if os.path.exists(slices) else slices.rpartition(":")
     sizes = tuple(map(int, shape.split(",")))
     return RandomSlices(path if separator else slices, sizes, name=name if separator else None, seed=seed), cache
-
-
-def _show_status(cache: Path, *, as_json: bool) -> int:
-    from packtrain._core.manifest import CACHE, holds
-    from packtrain._growing.status import read_status
-
-    status = read_status(cache)
-    if status.state == "none":
-        if holds(cache, CACHE):
-            raise NotADataset(
-                f"{cache} is a growing cache, but its status is missing or damaged: the next filler writes it anew"
-            )
-        raise NotADataset(f"{cache} is not a growing cache, or nothing has filled it yet")
-    if as_json:
-        print_json(status)
-    else:
-        say(str(status))
-    return 1 if status.state in ("failed", "killed") else 0
 
 
 def live_line(status: FillStatus) -> str:

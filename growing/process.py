@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -12,13 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import spawn
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from packtrain._core.arguments import function
-from packtrain._core.errors import FillError, OutputConflict, PacktrainError, UsageError
+from packtrain._core.errors import FillError, OutputConflict, PacktrainError
 from packtrain._core.errors_as_json import error_from_json, error_to_json
 from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
@@ -30,6 +27,7 @@ from .figures import FillFigures
 from .filler import fill
 from .options import FillOptions
 from .ownership import make_own_folder
+from .source_loading import PickledSource, described, load_source
 from .source_reader import Source
 from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
 
@@ -38,11 +36,6 @@ _NICE: Final = 5
 _GRACE: Final = 5.0
 """Seconds for which a filler may finish what it is writing."""
 _MAIN: Final = "packtrain._growing.process:main"
-_PROGRAM: Final = "__main__"
-_UNGUARDED: Final = (
-    "this program fills a cache as soon as it is imported, which the filler does because the source is defined in it. "
-    'Put what the program does under `if __name__ == "__main__":`, or the source into a module of its own'
-)
 
 
 class _Stopped(BaseException):
@@ -80,7 +73,7 @@ def run(
         except BlockingIOError as error:
             raise _another(root) from error
     with lock:
-        found = _loaded(source) if isinstance(source, str) else source
+        found = load_source(source) if isinstance(source, str) else source
         return _Run(root, found, options, on_status, on_begin).run()
 
 
@@ -124,7 +117,7 @@ class _Run:
             self._end("ended", "Ctrl-C")
             raise
         except Exception as error:
-            self._end("failed", _described(error))
+            self._end("failed", described(error))
             raise
         begun, self._begun = self._begun, True
         status = self._end("ended", "its source has ended")
@@ -179,29 +172,13 @@ class _Run:
             return None
 
 
-def _loaded(source: str) -> Source:
-    from .sources import load_source
-
-    found: Source = load_source(source)
-    return found
-
-
 @dataclass(frozen=True)
 class _Job:
-    """What is sent to a filler's process.
-
-    Attributes:
-        root: The cache's folder.
-        source: The name of the source, or the source as multiprocessing sends it.
-        options: How it is filled.
-        main: What makes the sender's main program importable, if the source lies there.
-        log: True if the output goes to a log.
-    """
+    """Order to a filler's process; with `log`, the output goes to a log."""
 
     root: Path
-    source: str | bytes
+    source: str | PickledSource
     options: FillOptions
-    main: dict[str, str]
     log: bool
 
 
@@ -222,7 +199,8 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         UsageError: There is no such source.
         FillError: The folder cannot be made, or the filler cannot begin.
     """
-    job = _job(root, source, options, log=outlive)
+    sent = source if isinstance(source, str) else PickledSource.of(source)
+    job = bytes(ForkingPickler.dumps(_Job(root, sent, options, outlive)))
     with file_errors(root, FillError, verb="make"):
         # Before the look at who fills it: in a stranger's folder, that could be anybody's process.
         make_own_folder(root)
@@ -239,40 +217,6 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
     return launched
 
 
-def _job(root: Path, source: Source | str, options: FillOptions, *, log: bool) -> bytes:
-    """What is sent to a filler's process, see `_Job`."""
-    sent, main = (source, {}) if isinstance(source, str) else _sent(source)
-    return bytes(ForkingPickler.dumps(_Job(root, sent, options, main, log)))
-
-
-def _sent(source: Source) -> tuple[bytes, dict[str, str]]:
-    """A source as multiprocessing sends it, and what makes the main program importable if it lies there."""
-    advice = 'Define it at the top level of a module, or give its name: "MODULE:FUNCTION"'
-    function("source", source)
-    try:
-        sent = bytes(ForkingPickler.dumps(source))
-    except Exception as error:
-        raise UsageError(f"source cannot be sent to the filler ({_described(error)}). {advice}") from error
-    main = _main() if _PROGRAM.encode() in sent else {}
-    if main is None:
-        raise UsageError(
-            "source is defined in a notebook or an interactive session, from which the filler cannot import it. Write "
-            'it into a file FILE.py, and import it from there, or give its name: "FILE:FUNCTION"'
-        )
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UsageError(_UNGUARDED)
-    return sent, main
-
-
-def _main() -> dict[str, str] | None:
-    """How another process can import the main program of this one; None if it cannot."""
-    main = sys.modules[_PROGRAM]
-    if main.__spec__ is not None:
-        return {"init_main_from_name": main.__spec__.name}
-    path = getattr(main, "__file__", None)
-    return {"init_main_from_path": os.path.abspath(path)} if path and os.path.exists(path) else None
-
-
 def main(channel: int, job: bytes) -> None:
     """Is a filler's process, and says over `channel` how it began."""
     answer = Answer(channel)
@@ -282,38 +226,13 @@ def main(channel: int, job: bytes) -> None:
         received: _Job = ForkingPickler.loads(job)
         root = received.root
         log = _Log(root) if received.log else None
-        run(root, _received(received), received.options, log.bound if log else None, partial(_begin, answer, log))
+        source = received.source if isinstance(received.source, str) else received.source.load()
+        run(root, source, received.options, log.bound if log else None, partial(_begin, answer, log))
     except (Exception, SystemExit) as error:
-        said = _described(error)
+        said = described(error)
         if not answer.give(**error_to_json(error if isinstance(error, PacktrainError) else FillError(said))):
             warnings.warn(printable(f"filling {root} has failed: {said}"), RuntimeWarning, stacklevel=1)
         sys.exit(1)
-
-
-def _received(job: _Job) -> Source | str:
-    """The source of a job.
-
-    Raises:
-        UsageError: It cannot be imported.
-    """
-    if isinstance(job.source, str):
-        return job.source
-    # As multiprocessing does, so that a program that starts processes when it is imported gets an error for it.
-    process: Any = multiprocessing.current_process()
-    process._inheriting = True
-    try:
-        spawn.prepare(job.main)
-        source: Source = ForkingPickler.loads(job.source)
-    except PacktrainError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"the filler cannot import the source ({_described(error)}). Define it at the top level of a module of its "
-            "own, and import it from there"
-        ) from error
-    finally:
-        process._inheriting = False
-    return source
 
 
 class _Log:
@@ -342,10 +261,3 @@ def _begin(answer: Answer, log: _Log | None) -> None:
     if log is not None:
         log.open()
     answer.give()
-
-
-def _described(error: BaseException) -> str:
-    """An error in a line."""
-    if isinstance(error, PacktrainError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

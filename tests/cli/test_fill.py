@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 from helpers import fillers
-from helpers.fillers import cleared, wait_until_unfilled
+from helpers.fillers import cleared
 
 from packtrain import GrowingCache
 from packtrain._cli import fill_cmd, output
 from packtrain._cli.fill_cmd import live_line
-from packtrain._core.generations import STATUS
 from packtrain._growing.figures import FillFigures
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run as run_filler
@@ -93,39 +92,6 @@ class TestFilling:
         assert all(line.startswith("fill: ") for line in lines)
 
 
-class TestStatus:
-    def test_it_is_shown_as_a_table(self, run: Run, root: Path) -> None:
-        run("fill", "helpers.fillers:few", root, *SIZES)
-        done = run("fill", "--status", root)
-        assert (done.code, done.err) == (0, "")
-        assert "filler    ended: its source has ended" in done.out
-        assert "60 in generation" in done.out
-
-    def test_it_is_shown_as_json(self, run: Run, root: Path) -> None:
-        run("fill", "helpers.fillers:few", root, *SIZES)
-        found = run("fill", "--status", root, "--json").json
-        assert (found["root"], found["state"], found["figures"]["samples"]) == (str(root), "ended", 60)
-
-    def test_a_filler_that_was_killed_is_a_failure(self, run: Run, root: Path) -> None:
-        with GrowingCache(root, "4MiB", shard_size="128KiB") as cache:
-            cache.fill(fillers.steady)
-            os.kill(cache.status().process, signal.SIGKILL)
-            wait_until_unfilled(root)
-            done = run("fill", "--status", root)
-        assert done.code == 1
-        assert "killed" in done.out
-
-    def test_another_folder_has_none(self, run: Run, tmp_path: Path) -> None:
-        done = run("fill", "--status", tmp_path, "--json")
-        assert (done.code, done.json["error"]) == (1, "NotADataset")
-
-    def test_a_cache_whose_status_is_damaged_is_still_a_cache(self, run: Run, root: Path) -> None:
-        assert run("fill", "helpers.fillers:few", root, *SIZES).code == 0
-        (root / STATUS).write_bytes(b"{")
-        done = run("fill", "--status", root)
-        assert done.code == 1 and "its status is missing or damaged" in done.err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -133,9 +99,6 @@ class TestStatus:
         (["m:f", "CACHE"], "--budget is missing"),
         (["m:f", "CACHE", "--budget", "much"], "much"),
         (["m:f", "CACHE", "--budget", "1GiB", "--headroom", "3"], "headroom=3"),
-        (["m:f", "CACHE", "--json"], "--json goes with --status"),
-        (["--status"], "expected CACHE, found nothing"),
-        (["--status", ""], "expected CACHE, found ''"),
         (["--records", "D", "--slices", "F", "--shape", "4", "CACHE"], "cannot be combined"),
         (["--slices", "F", "CACHE"], "go together"),
         (["--shape", "4", "m:f", "CACHE"], "go together"),

@@ -30,7 +30,7 @@ from packtrain._core.schema import Schema
 from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._growing.samples import SampleEncoder, schema_of
-from packtrain._growing.sources import load_source
+from packtrain._growing.source_loading import load_source
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
 from packtrain._readers.dataset.store import RecordStore
@@ -262,7 +262,7 @@ def test_every_place_within_the_array_is_as_likely_as_any(tmp_path: Path) -> Non
 
 
 def test_what_was_read_of_a_mapped_file_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain._growing.sources import slices
+    from packtrain._growing import random_slices as slices
 
     monkeypatch.setattr(slices, "_KEPT_BYTES", 100)
     path, _ = stored(tmp_path, "npy")

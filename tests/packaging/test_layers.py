@@ -34,7 +34,6 @@ MAY_IMPORT = {  # rooms and the rooms below them; what is not listed here is nob
 MAY_IMPORT_INSIDE = {  # the same, of packages inside a room
     "extras/train_val": {"dali"},
     "extras/dali": set[str](),
-    "growing/sources": {"forms", "intake"},
     "readers/loader": {"dataset", "monitoring", "transforms"},
     "readers/monitoring": {"dataset"},
     "readers/dataset": {"transforms"},
