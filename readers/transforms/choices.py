@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -15,7 +14,7 @@ from packtrain._core.arguments import items, number, unexpected
 from packtrain._core.errors import UsageError
 
 from . import arguments
-from .base import Transform
+from .base import Transform, parameters_of
 
 
 class Chain(Transform):
@@ -38,15 +37,13 @@ class Chain(Transform):
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         return operations_of(self.transforms, width, height, random)
 
+    @override
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.transforms))}]"
 
 
-class _Choice(Transform):
-    """Base of what chooses among several transforms.
-
-    Attributes:
-        transforms: The transforms.
+class _Choice(Chain):
+    """A choice among several transforms.
 
     Args:
         transforms: packtrain's transforms, and lists or `Compose` of them.
@@ -59,16 +56,7 @@ class _Choice(Transform):
         given = items("transforms", transforms, "a list of transforms")
         if not given:
             raise UsageError(f"{type(self).__name__} needs at least one transform")
-        self.transforms: Final = tuple(map(self._single, given))
-
-    @property
-    @override
-    def geometric(self) -> bool:
-        return any(transform.geometric for transform in self.transforms)
-
-    @property
-    @abstractmethod
-    def draws(self) -> int: ...
+        super().__init__(map(self._single, given))
 
     def _single(self, given: Any) -> Transform:
         if isinstance(given, Transform):
@@ -83,11 +71,10 @@ class _Choice(Transform):
             "calls any others"
         )
 
+    @override
     def __repr__(self) -> str:
-        return f"{type(self).__name__}([{', '.join(map(repr, self.transforms))}]{self._options()})"
-
-    def _options(self) -> str:
-        return ""
+        options = [f", {name}={getattr(self, name)}" for name in parameters_of(type(self))[1:]]
+        return f"{type(self).__name__}({super().__repr__()}{''.join(options)})"
 
 
 class RandomApply(_Choice):
@@ -108,15 +95,11 @@ class RandomApply(_Choice):
     @property
     @override
     def draws(self) -> int:
-        return 1 + sum(transform.draws for transform in self.transforms)
+        return 1 + super().draws
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        return operations_of(self.transforms, width, height, random[1:]) if random[0] < self.p else ()
-
-    @override
-    def _options(self) -> str:
-        return f", p={self.p}"
+        return super().operations(width, height, random[1:]) if random[0] < self.p else ()
 
 
 class RandomChoice(_Choice):
@@ -154,10 +137,6 @@ class RandomChoice(_Choice):
         chosen = self.transforms[bisect(self._bounds, random[0])]
         return chosen.operations(width, height, random[1 : 1 + chosen.draws])
 
-    @override
-    def _options(self) -> str:
-        return f", p={self.p}"
-
 
 class RandomOrder(_Choice):
     """Applies all of `transforms` in a random order.
@@ -172,7 +151,7 @@ class RandomOrder(_Choice):
     @property
     @override
     def draws(self) -> int:
-        return sum(1 + transform.draws for transform in self.transforms)
+        return len(self.transforms) + super().draws
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:

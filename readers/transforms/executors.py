@@ -7,7 +7,6 @@ The pixels equal those of the transform on the whole decoded image, bit for bit,
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -81,7 +80,7 @@ class ArrayExecutor(Executor):
 
     @override
     def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation | None:
-        if plan.rest and (extension is None or not _only_flips_first(plan.rest)):
+        if plan.rest and (extension is None or not all(isinstance(each, Flip) for each in _parted(plan.rest)[0])):
             return None
         if plan.resize is None:
             # Without the extension, Pillow mirrors faster than numpy.
@@ -250,15 +249,6 @@ def called(transform: Callable[[Any], Any], image: Any) -> Any:
                 "or numpy.array, for [height, width, channels]"
             )
         raise
-
-
-def _only_flips_first(operations: Sequence[Operation]) -> bool:
-    """True if nothing but flips is left to do before the first operation that changes pixels, or at all."""
-    return all(isinstance(each, Flip) for each in itertools.takewhile(_moves, operations))
-
-
-def _moves(operation: Operation) -> bool:
-    return not isinstance(operation, PixelOperation)
 
 
 def _parted(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Sequence[Operation]]:

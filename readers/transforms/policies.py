@@ -12,13 +12,12 @@ from typing_extensions import override
 from packtrain._codec.effects import colour, filters, tones
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.effects.warps import Affine, Rotate
-from packtrain._codec.geometry import FILTERS, Operation
+from packtrain._codec.geometry import Operation
 from packtrain._core.arguments import choice, whole
 
 from . import arguments
 from .autoaugment_policies import POLICIES
-from .geometric import GeometricTransform
-from .warps import inverse_matrix
+from .warps import WarpTransform, inverse_matrix
 
 # In torchvision's order.
 _OPERATIONS: Final = (
@@ -54,18 +53,15 @@ _WIDE: Final = {
 }
 
 
-class _Policy(GeometricTransform):
+class _Policy(WarpTransform):
     """Base of the augmentations.
 
     Their warps move masks with the nearest pixel, and put `fill` around them.
     """
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, version: arguments.Version) -> None:
-        self.interpolation: Final = arguments.warp_interpolation(interpolation)
-        self.fill: Final = fill
+        super().__init__(interpolation, fill)
         self.version: Final = arguments.version(version)
-        self._resample: Final = FILTERS[self.interpolation]
-        self._fill: Final = arguments.warp_fill(fill)
 
     def _operation(self, name: str, magnitude: float, negative: bool) -> tuple[Operation, ...]:
         if name in _SIGNED and negative:

@@ -22,7 +22,26 @@ _FARTHEST: Final = 1e9
 Matrix = tuple[float, float, float, float, float, float]
 
 
-class RandomRotation(GeometricTransform):
+class WarpTransform(GeometricTransform):
+    """A transform that may warp the image.
+
+    Args:
+        interpolation: ``"nearest"``, ``"bilinear"`` or ``"bicubic"``, torchvision's ``InterpolationMode``, or a value
+            of `PIL.Image.Resampling`. Masks take the nearest pixel.
+        fill: Colour outside the image, from 0 to 255: one value for all channels or one for each.
+
+    Raises:
+        UsageError: A parameter is out of its range.
+    """
+
+    def __init__(self, interpolation: Any, fill: float | Sequence[float] | None) -> None:
+        self.interpolation: Final = arguments.warp_interpolation(interpolation)
+        self.fill: Final = 0 if fill is None else fill
+        self._resample: Final = FILTERS[self.interpolation]
+        self._fill: Final = arguments.warp_fill(fill)
+
+
+class RandomRotation(WarpTransform):
     """Rotates by a random angle, counter-clockwise.
 
     Args:
@@ -47,20 +66,18 @@ class RandomRotation(GeometricTransform):
         center: Sequence[float] | None = None,
         fill: float | Sequence[float] | None = 0,
     ) -> None:
+        super().__init__(interpolation, fill)
         self.degrees: Final = arguments.degrees("degrees", degrees, (1,))
-        self.interpolation: Final = arguments.warp_interpolation(interpolation)
         self.expand: Final = flag("expand", expand)
         self.center: Final = _center(center)
-        self.fill: Final = 0 if fill is None else fill
-        self._fill: Final = arguments.warp_fill(fill)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         angle = uniform(self.degrees, random[0])
-        return (Rotate(angle, FILTERS[self.interpolation], self.expand, self.center, self._fill),)
+        return (Rotate(angle, self._resample, self.expand, self.center, self._fill),)
 
 
-class RandomAffine(GeometricTransform):
+class RandomAffine(WarpTransform):
     """Rotates, moves, scales and shears at random; the size stays.
 
     Args:
@@ -92,15 +109,13 @@ class RandomAffine(GeometricTransform):
         *,
         version: arguments.Version = 1,
     ) -> None:
+        super().__init__(interpolation, fill)
         self.degrees: Final = arguments.degrees("degrees", degrees, (1,))
         self.translate: Final = None if translate is None else _shares(translate)
         self.scale: Final = None if scale is None else arguments.bounds("scale", scale, zero=False)
         self.shear: Final = None if shear is None else arguments.degrees("shear", shear, (1, 2))
-        self.interpolation: Final = arguments.warp_interpolation(interpolation)
-        self.fill: Final = 0 if fill is None else fill
         self.center: Final = _center(center)
         self.version: Final = arguments.version(version)
-        self._fill: Final = arguments.warp_fill(fill)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -114,10 +129,10 @@ class RandomAffine(GeometricTransform):
             shear = (uniform(self.shear[:2], random[4]), along_y)
         center = self.center or (width * 0.5, height * 0.5)
         matrix = inverse_matrix(center, angle, shift, scale, shear, self.version)
-        return (Affine(matrix, FILTERS[self.interpolation], self._fill),)
+        return (Affine(matrix, self._resample, self._fill),)
 
 
-class RandomPerspective(GeometricTransform):
+class RandomPerspective(WarpTransform):
     """Moves the four corners inwards by random distances, with probability `p`; the size stays.
 
     Args:
@@ -139,11 +154,9 @@ class RandomPerspective(GeometricTransform):
         interpolation: Any = "bilinear",
         fill: float | Sequence[float] | None = 0,
     ) -> None:
+        super().__init__(interpolation, fill)
         self.distortion_scale: Final = number("distortion_scale", distortion_scale, 0, 1, "a number from 0 to 1")
         self.p: Final = arguments.probability("p", p)
-        self.interpolation: Final = arguments.warp_interpolation(interpolation)
-        self.fill: Final = 0 if fill is None else fill
-        self._fill: Final = arguments.warp_fill(fill)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -158,7 +171,7 @@ class RandomPerspective(GeometricTransform):
             for at, (x, y) in zip(range(1, 9, 2), corners, strict=True)
         ]
         coefficients = perspective(moved, width, height)
-        return (Perspective(coefficients, FILTERS[self.interpolation], self._fill),)
+        return (Perspective(coefficients, self._resample, self._fill),)
 
 
 def inverse_matrix(

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from packtrain._core.errors import UsageError
+
 from ..base import Transform
 from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
@@ -63,33 +65,32 @@ def _filters(found: Any) -> Sequence[Any]:
     return filters if isinstance(filters, list | tuple) else (filters,)
 
 
-def _rand_augment(found: Any) -> Sequence[Transform] | None:
-    operations = [_operation(each) for each in found.ops]
-    known = [each for each in operations if each is not None]
-    if len(known) < len(operations) or not known:
-        return None
+def _rand_augment(found: Any) -> Sequence[Transform]:
+    known = _operations(found.ops)
     if found.choice_weights is None:
         return (TimmRandAugment(known, found.num_layers),)
     weights = [float(weight) for weight in found.choice_weights]
     if len(weights) != len(known) or sum(weight > 0 for weight in weights) < found.num_layers:
-        return None
+        raise UsageError("timm would fail: too few operations have a weight")
     return (TimmRandAugment(known, found.num_layers, weights),)
 
 
-def _auto_augment(found: Any) -> Sequence[Transform] | None:
-    policy = [[_operation(each) for each in part] for part in found.policy]
-    known = [[each for each in part if each is not None] for part in policy]
-    if not known or list(map(len, known)) != list(map(len, policy)):
-        return None
-    return (TimmAutoAugment(known),)
-
-
 def _augmix(found: Any) -> Sequence[Transform] | None:
-    operations = [_operation(each) for each in found.ops]
-    known = [each for each in operations if each is not None]
-    if len(known) < len(operations) or not known or found.alpha != 1 or found.width < 1:
+    if found.alpha != 1 or found.width < 1:
         return None
-    return (TimmAugMix(known, int(found.width), max(int(found.depth), 0), bool(found.blended)),)
+    return (TimmAugMix(_operations(found.ops), int(found.width), max(int(found.depth), 0), bool(found.blended)),)
+
+
+def _operations(found: Sequence[Any]) -> list[AugmentOperation]:
+    """Some of timm's operations.
+
+    Raises:
+        UsageError: There are none, or one of them is not known.
+    """
+    known = [each for each in map(_operation, found) if each is not None]
+    if len(known) < len(found) or not known:
+        raise UsageError("not all operations are known")
+    return known
 
 
 def _operation(found: Any) -> AugmentOperation | None:
@@ -176,7 +177,7 @@ def _as_torchvision(name: str) -> Maker:
 
 MAKERS: Final[Makers] = {
     (_AUGMENT, "AugMixAugment"): _versioned(_augmix),
-    (_AUGMENT, "AutoAugment"): _versioned(_auto_augment),
+    (_AUGMENT, "AutoAugment"): _versioned(lambda found: (TimmAutoAugment(list(map(_operations, found.policy))),)),
     (_AUGMENT, "RandAugment"): _versioned(_rand_augment),
     ("timm.data.random_erasing", "RandomErasing"): _versioned(_erasing),
     (_TRANSFORMS, "CenterCropOrPad"): _versioned(
