@@ -122,14 +122,22 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def write_file(
-    path: Path, chunks: Iterable[bytes | memoryview], *, exclusive: bool = False, dir_fd: int | None = None
+    path: Path,
+    chunks: Iterable[bytes | memoryview],
+    *,
+    exclusive: bool = False,
+    durable: bool = True,
+    mode: int = 0o666,
+    dir_fd: int | None = None,
 ) -> None:
-    """Writes a whole file durably and atomically.
+    """Writes a whole file atomically, and durably unless told otherwise.
 
     Args:
         path: Final name of the file.
         chunks: Content of the file, in pieces.
         exclusive: True to refuse, atomically, to replace an existing file.
+        durable: False to leave it to somebody else to bring the file to the medium.
+        mode: Mode of the file, of which the process's mask is taken away.
         dir_fd: Descriptor of the folder that the file is in; `path` is then its plain name.
 
     Raises:
@@ -137,18 +145,20 @@ def write_file(
     """
     temporary = temporary_path(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=dir_fd)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=dir_fd)
         try:
             for chunk in chunks:
                 write_all(descriptor, [chunk])
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         if exclusive:
             os.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         else:
             os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        fsync_folder(path.parent) if dir_fd is None else os.fsync(dir_fd)
+        if durable:
+            fsync_folder(path.parent) if dir_fd is None else os.fsync(dir_fd)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)

@@ -19,11 +19,12 @@ import os
 import stat
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from packtrain._core.errors import CorruptFile
-from packtrain._core.files import is_temporary, temporary_path, write_all
+from packtrain._core.files import is_temporary, write_file
 from packtrain._core.locks import lock_holders
 from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind
@@ -127,12 +128,13 @@ class ChunkFiles:
             OSError: It cannot be written.
         """
         final = chunk_path(self._entry, chunk, state)
+        write = partial(write_file, final, [data], durable=False, mode=0o600)
         try:
-            self._write(final, data)
+            write()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             # Somebody has removed the folder, or put another one in the place of the file.
             self._folder().remove(final.name)
-            self._write(final, data)
+            write()
 
     def sync(self, chunk: int) -> None:
         """Brings the file of a chunk to the medium, if it still has one. Any thread may do it.
@@ -179,20 +181,6 @@ class ChunkFiles:
         """The processes that have chunks mapped that went, as far as the kernel tells."""
         files = [self._entry / CHUNKS / name for name in self._gone]
         return sorted({pid for path in files if path.exists() for pid in lock_holders(path.stat())})
-
-    def _write(self, final: Path, data: memoryview) -> None:
-        temporary = temporary_path(final)
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                if data:
-                    write_all(descriptor, [data])
-            finally:
-                os.close(descriptor)
-            os.rename(temporary, final)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
 
     def _path(self, chunk: int) -> Path:
         return chunk_path(self._entry, chunk, self._present[chunk])

@@ -27,15 +27,13 @@ from ..staging.locks import Lease
 from ..staging.notes import STREAMED, read_origin
 from ..staging.root import Root, entry_key
 from .chunks import ChunkTable
-from .connections import Connections
-from .entry import WHOLE, WRONG, Present, chunk_path
+from .connections import BUCKET, Connections
+from .entry import WRONG, Present, chunk_path
 from .policy import Reading
-from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect
-from .starting import BUCKET, digest_of_access
+from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect, digest_of_access
 
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
-_ALL: Final = Fill()
 
 
 class ChunkCache:
@@ -96,24 +94,7 @@ class ChunkCache:
         """True if all chunks are there."""
         return bool(np.frombuffer(self.present, np.uint8).all())
 
-    def path(self, chunk: int, timeout: float | None = None) -> Path:
-        """The file of a chunk, which may go again at any time: `open` makes sure that its bytes stay.
-
-        Args:
-            chunk: Its number.
-            timeout: Seconds to wait for it at most; None: as long as it takes.
-
-        Raises:
-            RemoteError: It cannot be fetched, or not in that time.
-            CorruptRecord: The object store gives something else than was packed.
-            NoRoom: There is no room for it.
-        """
-        if self.present[chunk] not in ((WHOLE, WRONG) if self._check else (WHOLE,)):
-            with self._connections.ticket(Ask(chunk), timeout):
-                pass
-        return chunk_path(self.entry, chunk, self.present[chunk])
-
-    def open(self, chunk: int, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
+    def open(self, chunk: int, meanwhile: Callable[[], None] = lambda: None) -> int:
         """Opens the file of a chunk. Returns the descriptor, which belongs to the caller.
 
         The descriptor holds a lock, which lasts until it and all maps made with it are closed. Until then the bytes of
@@ -121,19 +102,20 @@ class ChunkCache:
 
         Args:
             chunk: Its number.
-            timeout: As for `path`.
             meanwhile: Called again and again while this waits. Room may have to be made for the chunk, so it lets go
                 of chunks that are not `present` any more.
 
         Raises:
             StagingError: The cache has been removed, or somebody keeps changing what is in it.
-            RemoteError: As `path`, which says what else.
+            RemoteError: It cannot be fetched.
+            CorruptRecord: The object store gives something else than was packed.
+            NoRoom: There is no room for it.
         """
         if (found := self._try_open(chunk)) is not None:
             return found
         requests: list[Ask | Suspect] = [Ask(chunk), *[Suspect(chunk)] * _MOST_ROUNDS]
         for request in requests:
-            with self._connections.ticket(request, timeout, meanwhile):
+            with self._connections.ticket(request, meanwhile):
                 if (found := self._try_open(chunk)) is not None:
                     return found
             # The fetcher says that it is there, but it is not what was packed. Or that is another cache's fetcher.
@@ -143,14 +125,9 @@ class ChunkCache:
             "what is in there"
         )
 
-    def damaged(self, chunk: int, timeout: float | None = None) -> None:
-        """Has the file of a chunk checked, and fetched again if it is not what was packed.
-
-        Args: As for `path`.
-
-        Raises: As `path`.
-        """
-        with self._connections.ticket(Suspect(chunk), timeout):
+    def damaged(self, chunk: int) -> None:
+        """Have the file of a chunk checked, and fetched again if it is not what was packed. Raises: As `open`."""
+        with self._connections.ticket(Suspect(chunk)):
             pass
 
     def ahead(self, chunks: Iterable[int]) -> None:
@@ -189,11 +166,11 @@ class ChunkCache:
 
     def fill(self) -> Filling:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""
-        return Filling(self._connections)
+        return Filling(self._connections, Fill())
 
     def state(self) -> dict[str, Any]:
         """Figures of the fetcher."""
-        return self._connections.asked(State(), None)
+        return self._connections.asked(State())
 
     def close(self) -> None:
         """Ends the connections. They are made again if they are needed."""
@@ -229,26 +206,27 @@ class Filling:
 
     Args:
         connections: Those of the cache.
-        request: What is said of the wish.
+        request: What the fetcher is told of the wish.
     """
 
-    def __init__(self, connections: Connections, request: Fill | Read = _ALL) -> None:
+    def __init__(self, connections: Connections, request: Fill | Read) -> None:
         self._connections = connections
-        self._line = connections.kept(request)
+        self._request = request
+        self._connection = connections.kept(request)
 
-    def renew(self, request: Fill | Read = _ALL) -> None:
-        """Says it again, to another fetcher if the one that knew it has died."""
+    def renew(self) -> None:
+        """Repeat the wish, to another fetcher if the one that knew it has died."""
         try:
-            if not self._line.closed:
-                self._line.send(request)
+            if not self._connection.closed:
+                self._connection.send(self._request)
                 return
         except OSError:
-            self._line.close()
-        self._line = self._connections.kept(request)
+            self._connection.close()
+        self._connection = self._connections.kept(self._request)
 
     def close(self) -> None:
         """Ends the wish."""
-        self._line.close()
+        self._connection.close()
 
 
 class Job(Filling):
@@ -260,9 +238,10 @@ class Job(Filling):
         reading: Where the rank is.
     """
 
+    _request: Read
+
     def __init__(self, connections: Connections, job_id: str, reading: Reading) -> None:
-        self._said = Read(job_id, reading)
-        super().__init__(connections, self._said)
+        super().__init__(connections, Read(job_id, reading))
 
     def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
         """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.
@@ -275,9 +254,9 @@ class Job(Filling):
         Raises:
             RemoteError: The fetcher has died, and no other can be started.
         """
-        reading = replace(self._said.reading, keys=keys, consumed=consumed, in_flight=in_flight)
-        self._said = Read(self._said.job, reading)
-        self.renew(self._said)
+        reading = replace(self._request.reading, keys=keys, consumed=consumed, in_flight=in_flight)
+        self._request = replace(self._request, reading=reading)
+        self.renew()
 
 
 def _hello(url: Url, budget: int, check: bool) -> Hello:

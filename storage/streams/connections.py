@@ -1,4 +1,4 @@
-"""A process's connections to the fetcher of a cache.
+"""A process's connections to the fetcher of a cache, which is started if there is none.
 
 *Who starts a dead fetcher.* Whoever notices: a process that asks, whose connection ends, or a rank that says where it
 is. It takes ``fetcher.start``, so that only one process does. Then all say again what they want, since the fetcher
@@ -25,16 +25,20 @@ from typing import Any, Final
 from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError, StagingError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.files import file_errors
-from packtrain._core.launching import NotBegun
+from packtrain._core.launching import NotBegun, launch
 from packtrain._core.locks import Lock, lock_holders
 
 from ..remote.urls import Url
 from ..staging.folder import Folder
 from ..staging.notes import read_origin, write_origin
-from .entry import LOCK, START, address_in, peer
-from .protocol import Ask, Done, Hello, Lines, Ping, Request, Suspect, request_line
-from .starting import START_SECONDS, last_words, start_fetcher
+from .entry import LOCK, LOG, MOST_LOG, START, address_in, peer
+from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, Suspect, request_line
 
+BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"
+"""What makes a fetcher's object store, unless a test has another."""
+_MAIN: Final = "packtrain._storage.streams.fetcher:main"
+_START_SECONDS: Final = 60.0
+_LOG_SHOWN: Final = 500
 _LOOK_SECONDS: Final = 0.2
 """How often who waits is asked to let go of what has gone."""
 _PING_SECONDS: Final = 5.0
@@ -62,82 +66,73 @@ class Connections:
         self._url = url
         self._hello = hello
         self._objects = objects
-        self._idle = list[Line]()
-        self._all: weakref.WeakSet[Line] = weakref.WeakSet()
+        self._idle = list[Connection]()
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
         _open.add(self)
 
     @contextmanager
-    def ticket(
-        self, request: Ask | Suspect, timeout: float | None, meanwhile: Callable[[], None] = lambda: None
-    ) -> Iterator[None]:
+    def ticket(self, request: Ask | Suspect, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Asks for a chunk, and makes sure that it does not go as long as the context lasts.
 
         Args:
             request: The question.
-            timeout: Seconds to wait at most.
             meanwhile: Called again and again until the answer comes.
         """
-        line = self._ask(request, timeout, meanwhile)[0]
+        connection = self._ask(request, meanwhile)[0]
         try:
             yield
         finally:
-            try:
-                line.send(Done())
-                self._idle.append(line)
-            except OSError:
-                line.close()
+            self.say(Done(), connection)
 
-    def asked(self, request: Request, timeout: float | None) -> dict[str, Any]:
+    def asked(self, request: Request) -> dict[str, Any]:
         """The answer to a question."""
-        line, answer = self._ask(request, timeout)
-        self._idle.append(line)
+        connection, answer = self._ask(request)
+        self._idle.append(connection)
         return answer
 
-    def say(self, request: Request) -> None:
-        """Says something to which there is no answer."""
-        line = self._line()
+    def say(self, request: Request, connection: Connection | None = None) -> None:
+        """Send a request to which there is no answer, over a connection that is idle afterwards."""
+        connection = connection or self._connection()
         try:
-            line.send(request)
+            connection.send(request)
         except OSError:
-            line.close()
+            connection.close()
         else:
-            self._idle.append(line)
+            self._idle.append(connection)
 
-    def kept(self, request: Request) -> Line:
+    def kept(self, request: Request) -> Connection:
         """A connection for what lasts as long as that, after the answer to the first message."""
-        return self._ask(request, None)[0]
+        return self._ask(request)[0]
 
     def close(self) -> None:
-        """Closes all connections that nobody uses."""
-        for line in self._taken():
-            line.close()
+        """Close all connections that nobody uses."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def forked(self) -> None:
         """Closes this process's copies of its parent's connections."""
-        for line in list(self._all):
-            line.close()
+        for connection in list(self._all):
+            connection.close()
         self._idle = []
         self._all = weakref.WeakSet()
 
-    def _ask(
-        self, request: Request, timeout: float | None, meanwhile: Callable[[], None] = lambda: None
-    ) -> tuple[Line, dict[str, Any]]:
-        until = None if timeout is None else time.monotonic() + timeout
+    def _ask(self, request: Request, meanwhile: Callable[[], None] = lambda: None) -> tuple[Connection, dict[str, Any]]:
         refused = False
         for death in range(_MOST_DEATHS):
-            line = self._line()
+            connection = self._connection()
             try:
-                return line, line.ask(request, until, meanwhile)
+                return connection, connection.ask(request, meanwhile)
             except (Denied, NotThere):
                 # The fetcher has credentials and address of the process that started it. It makes way for one with
                 # those of this process if a new connection brings others.
-                line.close()
+                connection.close()
                 self.close()
                 if refused:
                     raise
                 refused = True
             except (OSError, EOFError) as error:
-                line.close()
+                connection.close()
                 # All others are as dead as this one.
                 self.close()
                 if death == _MOST_DEATHS - 1:
@@ -146,59 +141,52 @@ class Connections:
                         f"the fetcher of {self._entry} has died {_MOST_DEATHS} times in a row. {last}"
                     ) from error
             except BaseException as error:
-                if isinstance(error, PacktrainError) and not line.closed:
-                    self._idle.append(line)
+                if isinstance(error, PacktrainError) and not connection.closed:
+                    self._idle.append(connection)
                 else:
-                    line.close()
+                    connection.close()
                 raise
         raise AssertionError
 
-    def _taken(self) -> list[Line]:
-        taken = list[Line]()
-        with suppress(IndexError):
-            while True:
-                taken.append(self._idle.pop())
-        return taken
-
-    def _line(self) -> Line:
+    def _connection(self) -> Connection:
         with suppress(IndexError):
             return self._idle.pop()
-        until, deaths = time.monotonic() + START_SECONDS, 0
+        until, deaths = time.monotonic() + _START_SECONDS, 0
         while time.monotonic() < until:
             try:
-                line = self._connected() or self._started()
+                connection = self._connected() or self._started()
             except NotBegun as error:
                 deaths += 1
                 if deaths == _MOST_DEATHS or time.monotonic() >= until:
                     raise RemoteError(str(error)) from None
                 continue
-            if line is not None:
-                return line
+            if connection is not None:
+                return connection
         raise RemoteError(f"there is no fetcher for {self._entry}, and none stays. {last_words(self._entry)}")
 
-    def _connected(self) -> Line | None:
+    def _connected(self) -> Connection | None:
         """A connection to the fetcher; None if there is none."""
-        line = Line(self._entry)
+        connection = Connection(self._entry)
         # Now, since this process may be forked at any time.
-        self._all.add(line)
+        self._all.add(connection)
         try:
-            line.connect()
-            line.ask(self._hello(), None)
+            connection.connect()
+            connection.ask(self._hello())
         except (FileNotFoundError, ConnectionError, EOFError):
-            line.close()
+            connection.close()
             return None
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        return line
+        return connection
 
-    def _started(self) -> Line | None:
+    def _started(self) -> Connection | None:
         """A connection to a fetcher that this process has started, or that another has just started."""
         if not self._entry.is_dir():
             raise StagingError(f"somebody has removed {self._entry}: open the dataset again")
         with file_errors(self._entry, StagingError, verb="start a fetcher in"), Lock(self._entry / START):
-            if (line := self._connected()) is not None:
-                return line
+            if (connection := self._connected()) is not None:
+                return connection
             # Copies of a dataset share a cache: the last process that opened one may have had another address.
             name_origin(self._entry, self._url)
             answer = start_fetcher(self._entry, self._objects)
@@ -210,6 +198,40 @@ class Connections:
             return self._connected()
 
 
+def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
+    """Starts a fetcher, detached from this process. Returns what it says: ``ok``, ``busy``, or an error.
+
+    It has the environment of this process, and with it the credentials for the object store, which go nowhere else.
+
+    Raises:
+        NotBegun: It says nothing.
+    """
+    job = json.dumps({"entry": os.fspath(entry), "objects": objects}).encode()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    log = os.open(entry / LOG, flags, 0o600)
+    try:
+        if os.fstat(log).st_size > MOST_LOG:
+            os.ftruncate(log, 0)
+        return launch(_MAIN, job, detached=True, output=log, seconds=_START_SECONDS)[1]
+    except NotBegun as error:
+        raise NotBegun(f"the fetcher of {entry} did not begin: {error}. {last_words(entry)}") from None
+    finally:
+        os.close(log)
+
+
+def last_words(entry: Path) -> str:
+    """The end of the fetcher's log."""
+    with suppress(OSError):
+        text = (entry / LOG).read_text(errors="replace").strip()
+        if len(text) > _LOG_SHOWN:
+            # Whole lines, unless a single one is longer.
+            text = text[-_LOG_SHOWN:]
+            text = text.partition("\n")[2] or text
+        if text:
+            return f"The end of {entry / LOG}: {text}"
+    return f"{entry / LOG} may say why"
+
+
 def name_origin(entry: Path, url: Url) -> None:
     """Says in the entry of a cache from which address the next fetcher fetches."""
     folder = Folder.open(entry)
@@ -217,14 +239,14 @@ def name_origin(entry: Path, url: Url) -> None:
         write_origin(folder, url)
 
 
-class Line:
+class Connection:
     """A connection to a fetcher."""
 
     def __init__(self, entry: Path) -> None:
         self._entry = entry
         self._socket = socket.socket(socket.AF_UNIX)
         self._end = weakref.finalize(self, self._socket.close)
-        self._received = Lines()
+        self._received = LineBuffer()
 
     @property
     def closed(self) -> bool:
@@ -254,38 +276,28 @@ class Line:
         self._socket.settimeout(_SILENT_SECONDS)
         self._socket.sendall(request_line(request))
 
-    def ask(
-        self, request: Request, until: float | None, meanwhile: Callable[[], None] = lambda: None
-    ) -> dict[str, Any]:
+    def ask(self, request: Request, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Sends a question and waits for its answer.
 
         Raises:
-            PacktrainError: The answer is an error; or it has not come in time, and this is closed.
+            PacktrainError: The answer is an error, or the fetcher hangs.
             EOFError: The fetcher has ended.
-            OSError: It has ended.
+            OSError: The fetcher has ended.
         """
         self.send(request)
         heard = pinged = time.monotonic()
         while True:
             meanwhile()
+            answer = self._next()
             now = time.monotonic()
-            if until is not None and now >= until:
-                said = request_line(request).decode().strip()
-                self.close()
-                raise RemoteError(
-                    f"the fetcher of {self._entry} has not answered in time ({said}): ask again, or wait longer. "
-                    f"{last_words(self._entry)}"
-                )
-            answer = self._next(_LOOK_SECONDS if until is None else min(_LOOK_SECONDS, until - now))
             if answer is None:
-                silent = time.monotonic() - heard
-                if silent > _SILENT_SECONDS:
-                    raise self._silence(peer(self._socket)[:1], silent)
+                if now - heard > _SILENT_SECONDS:
+                    raise self._silence(peer(self._socket)[:1], now - heard)
                 if now - pinged > _PING_SECONDS:
                     pinged = now
                     self.send(Ping())
                 continue
-            heard = time.monotonic()
+            heard = now
             if "pong" in answer or "gone" in answer:
                 continue
             if "error" in answer:
@@ -305,10 +317,10 @@ class Line:
             "next process that needs it starts another"
         )
 
-    def _next(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if none comes in time."""
+    def _next(self) -> dict[str, Any] | None:
+        """The next message; None if none comes within `_LOOK_SECONDS`."""
         while (line := self._received.next()) is None:
-            self._socket.settimeout(max(seconds, 0.001))
+            self._socket.settimeout(_LOOK_SECONDS)
             try:
                 data = self._socket.recv(1 << 16)
             except TimeoutError:

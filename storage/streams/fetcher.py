@@ -1,9 +1,9 @@
 """The process that fetches the chunks of one cache, and lets them go.
 
 There is one for each cache on a machine: it holds ``fetcher.lock``. It is started detached by whoever needs it and
-finds none (`starting`), serves all processes of its user over ``fetcher.sock`` (`server`), and ends some seconds after
-the last of them has left. All that it knows about them it has from them (`protocol`), so it can be killed at any time:
-whoever notices starts another, and all say again what they want. What it does with the chunks is in `manager`.
+finds none (`connections`), serves all processes of its user over ``fetcher.sock`` (`server`), and ends some seconds
+after the last of them has left. All that it knows about them it has from them (`protocol`), so it can be killed at any
+time: whoever notices starts another, and all say again what they want. `manager` looks after the chunks.
 """
 
 from __future__ import annotations

@@ -47,13 +47,6 @@ class Wrong(NamedTuple):
     found: int
 
 
-class Fetched(NamedTuple):
-    """The content of a chunk's file. It may be in memory of the thread that fetched it, for its next chunk to take."""
-
-    data: memoryview
-    wrong: tuple[Wrong, ...]
-
-
 class Source:
     """A remote dataset whose chunks are fetched.
 
@@ -73,11 +66,15 @@ class Source:
         self._objects = objects
         self._local = threading.local()
 
-    def fetch(self, chunk: int) -> Fetched:
+    def fetch(self, chunk: int) -> tuple[memoryview, tuple[Wrong, ...]]:
         """Fetches a chunk. What does not match the index is fetched once more.
 
         If the same few records are wrong in the same way then, that is how they lie in the store, and the others are
         sound.
+
+        Returns:
+            The content of the chunk's file, maybe in memory of this thread that its next chunk takes; and the wrong
+            records.
 
         Raises:
             RemoteError: The object store does not give it.
@@ -93,7 +90,7 @@ class Source:
             data = self._read(url, extents)
             before, wrong = wrong, _wrong(pieces, data)
             if not wrong or (wrong == before and 2 * len(wrong) < len(pieces)):
-                return Fetched(data, wrong)
+                return data, wrong
         raise self.corrupt(chunk, wrong[0])
 
     def _buffer(self, size: int) -> memoryview:

@@ -57,18 +57,6 @@ class Outcome(NamedTuple):
     wrong: CorruptRecord | None = None
 
 
-class Decision(NamedTuple):
-    """What `CacheManager.decide` has to tell those who wait.
-
-    Attributes:
-        outcomes: Chunks that cannot be had.
-        gone: True if chunks have gone that they may have mapped.
-    """
-
-    outcomes: list[Outcome]
-    gone: bool
-
-
 class CacheManager:
     """Looks after the chunks of one cache.
 
@@ -78,6 +66,7 @@ class CacheManager:
 
     Attributes:
         url: Address of the dataset.
+        policy: What is wanted, and who holds what.
         woken: A socket that can be read when a chunk has been fetched, or has failed.
 
     Raises:
@@ -98,10 +87,10 @@ class CacheManager:
         self._source: Final = Source(url, manifest, index, self._table, objects)
         self._files: Final = ChunkFiles(entry, self._table)
         self._allocated: Final = self._table.allocated
-        self._policy: Final = Policy(self._table.bounds, self._allocated, 0)
+        self.policy: Final = Policy(self._table.bounds, self._allocated, 0)
         found = self._files.take_stock()
         for chunk in found:
-            self._policy.arrived(chunk)
+            self.policy.arrived(chunk)
         self._budget = 0
         self._hold_all()
         self._overhead: Final = overhead_of(entry, len(self._table))
@@ -123,7 +112,7 @@ class CacheManager:
     @property
     def fetching(self) -> bool:
         """True if chunks are under way to the cache, or on to the medium."""
-        return bool(self._policy.fetching) or self._workers.syncing
+        return bool(self.policy.fetching) or self._workers.syncing
 
     @property
     def restless(self) -> bool:
@@ -144,7 +133,7 @@ class CacheManager:
 
     def figures(self) -> dict[str, Any]:
         """What the cache takes and holds, and what was fetched."""
-        policy = self._policy
+        policy = self.policy
         return {
             "budget": self._budget,
             "overhead": self._overhead,
@@ -168,17 +157,9 @@ class CacheManager:
 
     def _hold_all(self) -> None:
         """Keeps what is there for now: others may come with a larger budget, and whoever comes now may be refused."""
-        self._held = self._policy.used
+        self._held = self.policy.used
         self._held_until = time.monotonic() + _GATHER_SECONDS
         self._used = False
-
-    def hold(self, chunk: int) -> None:
-        """Somebody has a ticket for a chunk, which must not go."""
-        self._policy.hold(chunk)
-
-    def release(self, chunk: int) -> None:
-        """A ticket is given back."""
-        self._policy.release(chunk)
 
     def ask(self, chunk: int, *, suspect: bool = False, check: bool = False, since: float = 0.0) -> bool:
         """Somebody waits for a chunk. Returns True if it is there.
@@ -190,7 +171,7 @@ class CacheManager:
             since: When whoever waits has come: what was wrong in the object store before that may have been mended.
         """
         self._used = True
-        there = bool(self._policy.present[chunk])
+        there = bool(self.policy.present[chunk])
         enough = there and self._files.has(chunk) and (check or chunk not in self._wrong)
         if enough and not (suspect and self._damaged(chunk, since)):
             return True
@@ -198,16 +179,12 @@ class CacheManager:
             # Its file was damaged or deleted by somebody else, or the store may have other records by now.
             self._evict(chunk)
         self._failures.end_pause(chunk)
-        self._policy.ask(chunk)
+        self.policy.ask(chunk)
         return False
 
     def known_problem(self, chunk: int, *, check: bool, since: float) -> CorruptRecord | None:
         """Why a chunk cannot be had that was wrong two times, a short time ago. Args: as for `ask`."""
         return None if check and chunk in self._wrong else self._failures.believed(chunk, since)
-
-    def unask(self, chunk: int) -> None:
-        """Nobody waits for a chunk any more."""
-        self._policy.unask(chunk)
 
     def ahead(self, chunks: Iterable[int]) -> None:
         """Chunks that will be asked for soon."""
@@ -219,7 +196,7 @@ class CacheManager:
     def fill(self, on: bool) -> None:
         """Somebody wants all chunks; or no longer. Calls are counted."""
         self._used |= on
-        self._policy.fill(on)
+        self.policy.fill(on)
 
     def register(self, reader: Hashable, reading: Reading, others: Collection[str]) -> None:
         """A rank says where it is for the first time.
@@ -232,22 +209,18 @@ class CacheManager:
         Raises:
             UsageError: The budget does not hold its windows. It is forgotten.
         """
-        self._policy.read(reader, reading)
-        need = self._with_headroom(self._policy.needed())
+        self.policy.read(reader, reading)
+        need = self._with_headroom(self.policy.needed())
         if need > self._budget - self._overhead:
-            self._policy.forget(reader)
-            fewest = self._with_headroom(self._policy.needed() + least_bytes(self._allocated, 1, 1))
+            self.policy.forget(reader)
+            fewest = self._with_headroom(self.policy.needed() + least_bytes(self._allocated, 1, 1))
             raise UsageError(self._too_small(need, fewest, others))
         self._used = True
 
     def read(self, reader: Hashable, reading: Reading) -> None:
         """A rank that is registered says where it is."""
         self._used = True
-        self._policy.read(reader, reading)
-
-    def forget(self, reader: Hashable) -> None:
-        """A rank has ended, if it was one."""
-        self._policy.forget(reader)
+        self.policy.read(reader, reading)
 
     # What becomes of it
 
@@ -265,7 +238,7 @@ class CacheManager:
                 continue
             self._fetched += 1
             self._fetched_bytes += int(self._table.bytes[chunk])
-            self._policy.arrived(chunk)
+            self.policy.arrived(chunk)
             self._files.show(chunk, WRONG if wrong else WHOLE)
             # Its pause, if it had one, lasts until that has succeeded.
             self._workers.sync([chunk])
@@ -278,9 +251,13 @@ class CacheManager:
         self._ceiling.lift()
         self._set_budget()
 
-    def decide(self) -> Decision:
-        """Evicts and fetches what is to be evicted and fetched now."""
-        now, policy = time.monotonic(), self._policy
+    def decide(self) -> tuple[list[Outcome], bool]:
+        """Evict and fetch what is to be evicted and fetched now.
+
+        Returns:
+            Chunks that cannot be had; and whether chunks have gone that those who wait may have mapped.
+        """
+        now, policy = time.monotonic(), self.policy
         outcomes, gone = list[Outcome](), False
         for chunk in policy.victims(0) or ():
             self._evict(chunk)
@@ -309,7 +286,7 @@ class CacheManager:
             self._ahead.pop(chunk, None)
             policy.begin(chunk)
             self._workers.fetch(chunk)
-        return Decision(outcomes, gone)
+        return outcomes, gone
 
     def _damaged(self, chunk: int, since: float) -> bool:
         if chunk in self._wrong and self._failures.outdated(chunk, since):
@@ -328,7 +305,7 @@ class CacheManager:
         return error
 
     def _evict(self, chunk: int) -> None:
-        self._policy.gone(chunk)
+        self.policy.gone(chunk)
         self._wrong.pop(chunk, None)
         self._files.remove(chunk)
         self._set_budget()
@@ -336,25 +313,25 @@ class CacheManager:
     def _lost(self, chunk: int, why: OSError) -> None:
         """Gives up a chunk that the medium does not take. Unless somebody waits, it is not fetched again at once."""
         log(f"chunk {chunk} is given up: the disk does not take it: {why}")
-        if self._policy.present[chunk]:
+        if self.policy.present[chunk]:
             self._evict(chunk)
         if why.errno in FULL:
             self._full(int(self._allocated[chunk]))
         self._failures.pause(chunk)
 
     def _failed(self, chunk: int, problem: BaseException) -> list[Outcome]:
-        waiting = self._policy.awaited(chunk)
-        self._policy.failed(chunk)
+        waiting = self.policy.awaited(chunk)
+        self.policy.failed(chunk)
         if isinstance(problem, OSError) and problem.errno in FULL:
             # Whoever waits gets the next room that can be made.
             need = int(self._allocated[chunk])
             self._full(need)
             if waiting:
-                self._policy.ask(chunk)
-                if self._policy.victims(need, chunk) is not None:
+                self.policy.ask(chunk)
+                if self.policy.victims(need, chunk) is not None:
                     return []
-                self._policy.unask(chunk)
-            problem = self._ceiling.error(self._policy.used, self._budget)
+                self.policy.unask(chunk)
+            problem = self._ceiling.error(self.policy.used, self._budget)
         self._failures.pause(chunk)
         if not isinstance(problem, PacktrainError):
             problem = RemoteError(f"{self.url}: chunk {chunk} cannot be fetched: {type(problem).__name__}: {problem}")
@@ -367,7 +344,7 @@ class CacheManager:
 
     def _full(self, need: int) -> None:
         """The file system has no room for `need` bytes: as much as there is now is what fits."""
-        self._ceiling.set(self._policy.used + self._files.gone_bytes(), need)
+        self._ceiling.set(self.policy.used + self._files.gone_bytes(), need)
         self._set_budget()
 
     def _set_budget(self) -> None:
@@ -377,7 +354,7 @@ class CacheManager:
             most = min(most, self._ceiling.bytes)
         if not self._used or time.monotonic() < self._held_until:
             most = max(most, self._held)
-        self._policy.budget = most - self._files.gone_bytes()
+        self.policy.budget = most - self._files.gone_bytes()
 
     def _headroom(self) -> int:
         """Bytes of the chunks that are fetched at the same time."""
@@ -388,7 +365,7 @@ class CacheManager:
         return min(windows + self._headroom(), int(self._allocated.sum()))
 
     def _slot_for(self, chunk: int) -> bool:
-        policy = self._policy
+        policy = self.policy
         under_way = sum(int(self._allocated[each]) for each in policy.fetching)
         # Who waits for a chunk does not wait for others as well that only will be needed.
         most = IN_FLIGHT + _MORE_IN_FLIGHT if policy.awaited(chunk) else IN_FLIGHT
@@ -403,11 +380,11 @@ class CacheManager:
         """
         # Who does not let go at once may not do so for long: it is not waited for a second time.
         soon = self._files.gone_bytes(now - _LINGER_SECONDS)
-        return [] if self._policy.free + soon >= need else self._policy.victims(need - soon, chunk)
+        return [] if self.policy.free + soon >= need else self.policy.victims(need - soon, chunk)
 
     def _cannot(self, chunk: int, need: int, now: float) -> list[Outcome]:
         """What those who wait for a chunk are told if there will be no room for it."""
-        if self._policy.fetching or not self._policy.awaited(chunk):
+        if self.policy.fetching or not self.policy.awaited(chunk):
             return []
         if self._files.gone_bytes():
             # Readers still have mapped what went.
@@ -415,15 +392,15 @@ class CacheManager:
                 return []
             error = self._stuck(need)
         elif self._ceiling.bytes is not None:
-            error = self._ceiling.error(self._policy.used, self._budget)
-        elif need > self._policy.budget:
+            error = self._ceiling.error(self.policy.used, self._budget)
+        elif need > self.policy.budget:
             error = NoRoom(
                 f"chunk {chunk} takes {size(need)}, and the cache {self._entry} may take {size(self._budget)}, of "
                 f"which {size(self._overhead)} are its index: raise the budget"
             )
         else:
             return []
-        self._policy.unask(chunk)
+        self.policy.unask(chunk)
         return [Outcome(chunk, error)]
 
     def _too_small(self, need: int, fewest: int, jobs: Collection[str]) -> str:

@@ -39,9 +39,8 @@ from ..staging.stager import Staged, find_complete
 from ..staging.transfer import copy_files
 from .chunks import ChunkTable
 from .client import ChunkCache
-from .connections import name_origin
+from .connections import BUCKET, name_origin
 from .entry import CHUNKS, Present, is_of_this_boot
-from .starting import BUCKET
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"

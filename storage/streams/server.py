@@ -22,16 +22,16 @@ from .protocol import (
     Done,
     Fill,
     Hello,
-    Lines,
+    LineBuffer,
     Ping,
     Read,
     Request,
     State,
     Suspect,
     answer_line,
+    digest_of_access,
     parse_request,
 )
-from .starting import digest_of_access
 
 IDLE_SECONDS: Final = 10.0
 _MOST_LINE: Final = 1 << 20
@@ -62,7 +62,7 @@ class _Client:
         self.ticket: int | None = None
         self.filling = False
         self.job: str | None = None
-        self.received = Lines()
+        self.received = LineBuffer()
         self.unsent = bytearray()
 
 
@@ -186,12 +186,12 @@ class Server:
         self._clients.remove(client)
         self._selector.unregister(client.connection)
         client.connection.close()
-        self._manager.forget(client)
+        self._manager.policy.forget(client)
         if client.filling:
             self._manager.fill(False)
         self._drop_ticket(client)
         if (asked := client.asked) is not None and not any(other.asked == asked for other in self._clients):
-            self._manager.unask(asked)
+            self._manager.policy.unask(asked)
         self._allow()
 
     def _say(self, client: _Client, answer: Mapping[str, Any]) -> None:
@@ -272,7 +272,7 @@ class Server:
             if problem is not None:
                 raise problem
         client.ticket = chunk
-        self._manager.hold(chunk)
+        self._manager.policy.hold(chunk)
         if self._manager.ask(chunk, suspect=suspect, check=client.check, since=client.since):
             return {"chunk": chunk}
         client.asked = chunk
@@ -280,7 +280,7 @@ class Server:
 
     def _drop_ticket(self, client: _Client) -> None:
         if client.ticket is not None:
-            self._manager.release(client.ticket)
+            self._manager.policy.release(client.ticket)
             client.ticket = None
 
     def _read(self, client: _Client, request: Read) -> Mapping[str, Any] | None:

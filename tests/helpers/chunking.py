@@ -64,7 +64,7 @@ class CutChunks:
         self.present[chunk] = 0
         self.file(chunk).unlink()
 
-    def open(self, chunk: int, timeout: float | None = None, meanwhile: Callable[[], None] = lambda: None) -> int:
+    def open(self, chunk: int, meanwhile: Callable[[], None] = lambda: None) -> int:
         if chunk in self.broken:
             raise RemoteError(f"chunk {chunk} cannot be fetched")
         if not self.present[chunk]:
@@ -84,6 +84,6 @@ class CutChunks:
     def ahead(self, chunks: Iterable[int]) -> None:
         self.asked += chunks
 
-    def damaged(self, chunk: int, timeout: float | None = None) -> None:
+    def damaged(self, chunk: int) -> None:
         if self.mends:
             self.evict(chunk)

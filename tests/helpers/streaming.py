@@ -6,7 +6,8 @@ import hashlib
 import mmap
 import os
 import signal
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -176,9 +177,24 @@ def assert_whole(remote: Remote, cache: ChunkCache) -> None:
             assert path.read_bytes() == remote.expected(cache, int(path.name)), path
 
 
-def read(cache: ChunkCache, chunk: int, timeout: float | None = 60) -> bytes:
+class GaveUp(Exception):
+    """Whoever waited for a chunk waits no longer."""
+
+
+def impatient(seconds: float) -> Callable[[], None]:
+    """Something to do while waiting, which gives up after a while."""
+    until = time.monotonic() + seconds
+
+    def meanwhile() -> None:
+        if time.monotonic() > until:
+            raise GaveUp
+
+    return meanwhile
+
+
+def read(cache: ChunkCache, chunk: int) -> bytes:
     """The bytes of a chunk."""
-    descriptor = cache.open(chunk, timeout)
+    descriptor = cache.open(chunk)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
 
@@ -221,7 +237,7 @@ def consume(
             for chunk in dict.fromkeys((np.searchsorted(order.bounds, places, side="right") - 1).tolist()):
                 let_go()
                 if chunk not in maps:
-                    descriptor = cache.open(chunk, 60, let_go)
+                    descriptor = cache.open(chunk, let_go)
                     maps[chunk] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
                     os.close(descriptor)
                 yield chunk, bytes(maps[chunk])

@@ -35,7 +35,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
-from packtrain._storage.streams import connections, cutting, starting
+from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import Job as Reader
 
@@ -416,7 +416,7 @@ class TestDeaths:
         self, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, shuffle: bool
     ) -> None:
         dataset, go, started = streamed.open(), threading.Event(), threading.Event()
-        cache, begin = cache_of(dataset), starting.start_fetcher
+        cache, begin = cache_of(dataset), connections.start_fetcher
 
         def start_fetcher(*arguments: Any) -> dict[str, Any]:
             started.set()

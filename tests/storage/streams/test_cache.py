@@ -36,9 +36,10 @@ from packtrain._storage.staging.folder import Folder
 from packtrain._storage.staging.options import StageOptions
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.entry import CHUNKS, LOCK, address_in
+from packtrain._storage.streams.connections import start_fetcher
+from packtrain._storage.streams.entry import CHUNKS, LOCK, address_in, chunk_path
 from packtrain._storage.streams.opening import open_stream
-from packtrain._storage.streams.starting import digest_of_access, start_fetcher
+from packtrain._storage.streams.protocol import digest_of_access
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
 INDEX_FILES = 10
@@ -119,7 +120,7 @@ class TestWrongBytes:
         with pytest.raises(
             CorruptRecord, match=rf"s3://bucket/set/t-000001\.tar: .*row \d+.*chunk {chunk}.*twice"
         ) as error:
-            cache.open(chunk, 60)
+            cache.open(chunk)
         assert error.value.file == "t-000001.tar" and error.value.row is not None
         assert not cache.present[chunk] and not list((cache.entry / CHUNKS).iterdir())
         assert read(cache, chunk) == remote.expected(cache, chunk), "the next one who asks has it fetched again"
@@ -143,7 +144,7 @@ class TestWrongBytes:
         assert remote.store.reads() == reads and error.value.file == manifest.shards[0].name, "it is not fetched again"
         store.close()
         with pytest.raises(CorruptRecord, match=r"t-000000\.tar: .*row 0 .*in chunk 0"):
-            careless.open(0, 60)
+            careless.open(0)
         assert_whole(remote, cache)
         assert read(cache, 0) == remote.expected(cache, 0), "as it lies in the store"
         assert (cache.entry / CHUNKS / ".00000000.wrong").exists()
@@ -163,7 +164,7 @@ class TestWrongBytes:
         reads = []
         for _ in range(5):
             with pytest.raises(CorruptRecord):
-                cache.open(0, 60)
+                cache.open(0)
             reads.append(len(remote.store.reads()))
         assert reads[0] < reads[1] == reads[-1], "the second time it may have been mended"
 
@@ -202,7 +203,7 @@ class TestWrongBytes:
         remote.store.fault("wrong")
         remote.store.fault("wrong after all")
         with pytest.raises(CorruptRecord, match="twice"):
-            cache.open(0, 60)
+            cache.open(0)
         assert read(cache, 0) == remote.expected(cache, 0)
 
     @pytest.mark.parametrize("kind", ["short", "error", "bug"])
@@ -211,7 +212,7 @@ class TestWrongBytes:
         cache = remote.open(4 * MiB)
         remote.store.fault(kind)
         with pytest.raises(RemoteError, match="s3://bucket/set"):
-            cache.path(1, 60)
+            read(cache, 1)
         assert read(cache, 1) == remote.expected(cache, 1)
 
     def test_an_object_that_has_become_shorter(self, remote: Remote) -> None:
@@ -233,7 +234,7 @@ class TestWrongBytes:
         write_plain(remote.dataset, [[3000] * 8])
         cache = remote.open(4 * MiB)
         whole = read(cache, 0)
-        path = cache.path(0)
+        path = chunk_path(cache.entry, 0)
         path.chmod(0o600)
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         cache.damaged(0)
@@ -247,7 +248,7 @@ class TestWrongBytes:
         write_plain(remote.dataset, [[3000] * 40])
         cache = remote.open(4 * MiB)
         remote.store.fault("stall")
-        waiting = threading.Thread(target=lambda: cache.path(0, 60))
+        waiting = threading.Thread(target=lambda: read(cache, 0))
         waiting.start()
         wait_until(lambda: len(remote.store.reads()) > INDEX_FILES, "a chunk is being read")
         for chunk in range(1, len(cache.table)):
@@ -255,15 +256,6 @@ class TestWrongBytes:
         (remote.store.folder / "go").touch()
         waiting.join(60)
         assert cache.present[0]
-
-    def test_who_waits_too_long_is_told(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[3000] * 8])
-        cache = remote.open(4 * MiB)
-        remote.store.fault("stall")
-        with pytest.raises(RemoteError, match="in time"):
-            cache.path(0, 0.2)
-        (remote.store.folder / "go").touch()
-        assert read(cache, 0) == remote.expected(cache, 0)
 
 
 class TestKills:
@@ -399,14 +391,14 @@ class TestKills:
         os.kill(pid, signal.SIGSTOP)
         try:
             with pytest.raises(RemoteError, match=rf"process {pid}\) has not said anything") as caught:
-                read(cache, 2, None)
+                read(cache, 2)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert type(caught.value) is RemoteError
         assert read(cache, 2) == remote.expected(cache, 2)
         remote.store.fault("slow", 1)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.25)
-        assert read(cache, 3, None) == remote.expected(cache, 3), "one that only waits for the store answers"
+        assert read(cache, 3) == remote.expected(cache, 3), "one that only waits for the store answers"
 
     def test_one_that_takes_no_connection_is_named(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
         """As it hangs, more and more connections wait to be accepted, until there is no room for another one."""
@@ -435,17 +427,17 @@ class TestKills:
         assert watcher.state()["clients"] == 1
         children: list[int] = []
 
-        def connect(line: connections.Line) -> None:
+        def connect(line: connections.Connection) -> None:
             connected(line)
             child = os.fork()
             if not child:
                 signal.pause()
             children.append(child)
 
-        connected = connections.Line.connect
+        connected = connections.Connection.connect
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(connections.Line, "connect", connect)
+                patch.setattr(connections.Connection, "connect", connect)
                 assert cache.state()["clients"] == 2
             cache.close()
             wait_until(lambda: watcher.state()["clients"] == 1, "the connection has ended", 10)
@@ -592,7 +584,7 @@ class TestMachine:
         cache = remote.open(4 * MiB)
         remote.store.fault("error", 1)
         with pytest.raises(RemoteError) as error:
-            cache.path(0)
+            read(cache, 0)
         read(cache, 0)
         assert "SeCrEt" not in str(error.value)
         for path in cache.entry.rglob("*"):

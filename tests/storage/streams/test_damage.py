@@ -23,9 +23,9 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.streams import client, cutting
 from packtrain._storage.streams.chunk_files import ChunkFiles
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET
+from packtrain._storage.streams.connections import start_fetcher
+from packtrain._storage.streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET, chunk_path
 from packtrain._storage.streams.manager import CacheManager
-from packtrain._storage.streams.starting import start_fetcher
 from packtrain.errors import StagingError
 
 TABLE = [f"table-{name}.npy" for name in ("bounds", "shard", "bytes", "firsts", "start", "stop", "chunk", "position")]
@@ -319,7 +319,7 @@ class TestPowerCuts:
 
         monkeypatch.setattr(client, "open_regular", swapping)
         descriptor = cache.open(0)
-        assert os.fstat(descriptor).st_ino == cache.path(0).stat().st_ino != swapped[0]
+        assert os.fstat(descriptor).st_ino == chunk_path(cache.entry, 0).stat().st_ino != swapped[0]
         os.close(descriptor)
 
 

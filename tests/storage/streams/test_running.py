@@ -15,7 +15,19 @@ from pathlib import Path
 
 import pytest
 from helpers.local_objects import STORE, LocalObjects
-from helpers.streaming import MiB, Remote, assert_whole, consume, fetcher_pid, kill_fetcher, read, taken, write_plain
+from helpers.streaming import (
+    GaveUp,
+    MiB,
+    Remote,
+    assert_whole,
+    consume,
+    fetcher_pid,
+    impatient,
+    kill_fetcher,
+    read,
+    taken,
+    write_plain,
+)
 from helpers.waiting import wait_until
 
 from packtrain._storage.streams import cutting, manager
@@ -92,11 +104,11 @@ class TestBudget:
         maps = []
         with watched(cache, budget):
             for chunk in range(10):
-                descriptor = cache.open(chunk, 60)
+                descriptor = cache.open(chunk)
                 maps.append(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
                 os.close(descriptor)
-            with pytest.raises(RemoteError, match="in time"):
-                cache.open(50, 2)
+            with pytest.raises(GaveUp):
+                cache.open(50, impatient(2))
             for chunk, kept in enumerate(maps):
                 assert bytes(kept) == remote.expected(cache, chunk), "bytes stay as long as they are mapped"
             while maps:
@@ -166,7 +178,7 @@ class TestBudget:
     def test_a_chunk_larger_than_the_budget(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 1) - 40_000)
         with pytest.raises(NoRoom, match=r"chunk 3 takes 6\d\.\d KiB.*raise the budget"):
-            cache.path(3, 60)
+            read(cache, 3)
 
     def test_windows_that_do_not_fit_are_refused(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 30))
@@ -197,7 +209,7 @@ class TestBudget:
         for chunk in range(1, 20):
             assert read(cache, chunk) == remote.expected(cache, chunk), "others make room for it"
         assert cache.state()["present"] < 20
-        taken_by_all = [cache.open(chunk, 60) for chunk in range(15, 20) if cache.present[chunk]]
+        taken_by_all = [cache.open(chunk) for chunk in range(15, 20) if cache.present[chunk]]
         assert_whole(remote, cache)
         for descriptor in taken_by_all:
             os.close(descriptor)
@@ -216,7 +228,7 @@ class TestBudget:
                 others.write(bytes(4096))
         for _ in range(3):
             with pytest.raises(NoRoom, match="is full"):
-                cache.path(3, 60)
+                read(cache, 3)
         (remote.place / "others").unlink()
         assert read(cache, 3) == remote.expected(cache, 3)
         assert fetcher_pid(cache) == fetcher
@@ -228,7 +240,7 @@ class TestBudget:
         free = os.statvfs(remote.place)
         others.write_bytes(bytes(free.f_bavail * free.f_frsize - 20_000))
         with pytest.raises(NoRoom, match=r"is full: .* of its budget of .*Make room there.*as soon as there is room"):
-            cache.path(3, 60)
+            read(cache, 3)
         others.unlink()
         assert read(cache, 3) == remote.expected(cache, 3)
 
@@ -271,7 +283,7 @@ class TestJobs:
         child = os.fork()
         if not child:
             try:
-                maps = [mmap.mmap(cache.open(chunk, 60), 0, access=mmap.ACCESS_READ) for chunk in range(10)]
+                maps = [mmap.mmap(cache.open(chunk), 0, access=mmap.ACCESS_READ) for chunk in range(10)]
                 os.kill(os.getpid(), signal.SIGSTOP)
                 os._exit(0 if all(map(bytes, maps)) else 1)
             finally:

@@ -35,6 +35,7 @@ class Readers:
 
     def __init__(self) -> None:
         self.known: list[Any] = []
+        self.policy = self
 
     def register(self, reader: Any, reading: Reading, others: Any) -> None:
         assert not self.known, "the rank that has left is still counted"

@@ -32,7 +32,7 @@ workers = manager._workers
 workers.sync = workers.sync_now
 problems = []
 for chunk in range(4):
-    manager._policy.begin(chunk)
+    manager.policy.begin(chunk)
     workers.fetch_now(chunk)
     problems += [type(result.problem).__name__ for result in workers._results if result.problem is not None]
     manager.results()
