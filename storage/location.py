@@ -63,15 +63,10 @@ def read(location: Location, most: int, objects: Objects | None) -> bytes:
 def each(function: Callable[[Location], Result], locations: Sequence[Location]) -> Iterator[Result]:
     """What a function says of each place; of objects it is asked in threads, because stores take long to answer."""
     if all(isinstance(location, Path) for location in locations):
-        yield from map(function, locations)
-        return
-    from concurrent.futures import ThreadPoolExecutor  # slow, as above
+        return map(function, locations)
+    from .remote.download import in_threads  # slow, as above
 
-    threads = ThreadPoolExecutor(_THREADS)
-    try:
-        yield from threads.map(function, locations)
-    finally:
-        threads.shutdown(cancel_futures=True)
+    return in_threads(function, locations, threads=_THREADS)
 
 
 @overload

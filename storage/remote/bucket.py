@@ -84,10 +84,6 @@ class Bucket(Objects):
         self._answered: set[str] = set()
 
     @override
-    def size(self, url: Url) -> int:
-        return int(self._tried(url, "read", lambda store: _head(store, url)["size"]))
-
-    @override
     def head(self, url: Url) -> Head:
         meta = self._tried(url, "read", lambda store: _head(store, url))
         # A weak entity tag may stay when bytes change. Web servers make strong ones of times in whole seconds, so they

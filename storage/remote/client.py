@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from packtrain._core.errors import PacktrainError, RemoteError
+from packtrain._core.errors import RemoteError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.launching import Launched
 
@@ -52,57 +52,46 @@ class ObjectStore(Objects):
         _clients.add(self)
 
     @override
-    def size(self, url: Url) -> int:
-        return int(self._asked({"do": "size"}, url))
-
-    @override
     def head(self, url: Url) -> Head:
-        return Head(*self._asked({"do": "head"}, url))
+        return Head(*self._asked("head", url))
 
     @override
     def read(self, url: Url, most: int) -> bytes:
-        return bytes(self._asked({"do": "read", "most": most}, url, receive=lambda line: line.connection.recv_bytes()))
+        return bytes(self._asked("read", url, most))
 
     @override
     def read_into(self, url: Url, offset: int, view: memoryview) -> None:
         for start in range(0, len(view), BLOCK):
             part = view[start : start + BLOCK]
-
-            def copy(line: _Line, part: memoryview = part) -> None:
-                part[:] = line.view[: len(part)]
-
-            self._asked({"do": "read_into", "offset": offset + start, "size": len(part)}, url, receive=copy)
+            self._asked("read_into", url, offset + start, len(part))
+            part[:] = self._local.channel.memory[: len(part)]
 
     @override
     def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
-        request = {"do": "copy_into", "offset": offset, "size": size}
-        answer = self._asked(request, url, descriptor=descriptor)
-        if "errno" in answer:
-            raise OSError(answer["errno"], answer["message"])
-        return int(answer["crc32c"])
+        return int(self._asked("copy_into", url, offset, size, descriptor=descriptor))
 
     @override
     def checksum(self, url: Url) -> int:
-        return int(self._asked({"do": "checksum"}, url))
+        return int(self._asked("checksum", url))
 
     @override
     def list(self, url: Url) -> Iterator[Found]:
-        for name, size in self._asked({"do": "list"}, url):
-            yield Found(name, size)
+        for found in self._asked("list", url):
+            yield Found(*found)
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
-        return bool(self._asked({"do": "write", "new": new}, url, data=data))
+        return bool(self._asked("write", url, new, data=data))
 
     @override
     def upload(self, url: Url, path: Path) -> None:
-        # What is wrong with the file is said by Python.
+        # Errors of the file itself come from Python.
         path.open("rb").close()
-        self._asked({"do": "upload", "path": os.path.abspath(path)}, url)
+        self._asked("upload", url, os.path.abspath(path))
 
     @override
     def remove(self, url: Url) -> None:
-        self._asked({"do": "remove"}, url)
+        self._asked("remove", url)
 
     @override
     def close(self) -> None:
@@ -113,49 +102,48 @@ class ObjectStore(Objects):
             service.close()
 
     def _asked(
-        self,
-        request: Mapping[str, Any],
-        url: Url,
-        data: bytes | None = None,
-        receive: Callable[[_Line], Any] | None = None,
-        descriptor: int | None = None,
+        self, member: str, url: Url, *arguments: object, data: bytes | None = None, descriptor: int | None = None
     ) -> Any:
-        address = [url.scheme, url.bucket, url.key]
+        """Have the service call a member of its `Bucket`. Returns the result."""
+        request = {"do": member, "url": [url.scheme, url.bucket, url.key], "arguments": arguments}
         for again in (False, True):
-            message = json.dumps({**request, "url": address, "again": again}).encode()
-            line = self._line()
+            channel = self._channel()
             try:
-                answer = line.ask(message, data, receive, descriptor)
-                self._patient = True
-                return answer
-            except PacktrainError:
-                raise
+                answer = channel.ask({**request, "again": again}, data, descriptor)
+                break
             except (EOFError, OSError):
                 # The service was killed. Every request can be made again.
-                how = self._lost(line)
+                how = self._lost(channel)
             except BaseException:
                 # Ctrl-C, for example: what is still to come answers this request, not the next one.
-                self._local.line = None
+                self._local.channel = None
                 raise
-        raise RemoteError(f"{url}: the process that reads and writes object stores ended twice; the last one {how}")
+        else:
+            raise RemoteError(f"{url}: the process that reads and writes object stores ended twice; the last one {how}")
+        if "error" in answer:
+            raise error_from_json(answer)
+        self._patient = True
+        if "errno" in answer:
+            raise OSError(answer["errno"], answer["message"])
+        return answer["value"]
 
-    def _line(self) -> _Line:
-        line: _Line | None = getattr(self._local, "line", None)
+    def _channel(self) -> _Channel:
+        channel: _Channel | None = getattr(self._local, "channel", None)
         with self._lock:
             if self._closed:
                 raise RemoteError("the connection to object stores has been closed")
             if self._service is None:
                 self._service = _Service(self._patient)
-            if line is None or line.service is not self._service:
-                line = self._local.line = self._service.connect()
-        return line
+            if channel is None or channel.service is not self._service:
+                channel = self._local.channel = self._service.connect()
+        return channel
 
-    def _lost(self, line: _Line) -> str:
+    def _lost(self, channel: _Channel) -> str:
         """Forgets a service that has ended. Returns how it ended."""
         with self._lock:
-            if self._service is line.service:
+            if self._service is channel.service:
                 self._service = None
-        return line.service.bury()
+        return channel.service.bury()
 
     def _forked(self) -> None:
         # The parent's service is the parent's: this process closes its copies of the descriptors, and starts another.
@@ -177,12 +165,12 @@ class _Service:
         job = json.dumps({"patient": patient}).encode()
         with theirs:
             self._process = Launched(_MAIN, theirs.fileno(), job, stdout=subprocess.DEVNULL)
-        self._lines: weakref.WeakSet[_Line] = weakref.WeakSet()
+        self._channels: weakref.WeakSet[_Channel] = weakref.WeakSet()
 
-    def connect(self) -> _Line:
-        line = _Line(self, self._control)
-        self._lines.add(line)
-        return line
+    def connect(self) -> _Channel:
+        channel = _Channel(self, self._control)
+        self._channels.add(channel)
+        return channel
 
     def close(self) -> None:
         """Ends the process."""
@@ -199,11 +187,11 @@ class _Service:
     def forget(self) -> None:
         """Closes the descriptors in a forked process."""
         self._end()
-        for line in self._lines:
-            line.connection.close()
+        for channel in self._channels:
+            channel.connection.close()
 
 
-class _Line:
+class _Channel:
     """A connection to a service, and the memory that it shares with it."""
 
     def __init__(self, service: _Service, control: socket.socket) -> None:
@@ -212,43 +200,29 @@ class _Line:
         memory = os.memfd_create("packtrain-objects", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, BLOCK)
-            self.view = memoryview(mmap.mmap(memory, BLOCK))
+            self.memory = memoryview(mmap.mmap(memory, BLOCK))
             with theirs, suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(control, [b"\0"], [theirs.fileno(), memory])
         finally:
             os.close(memory)
         self.connection = Connection(ours.detach())
 
-    def ask(
-        self,
-        message: bytes,
-        data: bytes | None,
-        receive: Callable[[_Line], Any] | None,
-        descriptor: int | None = None,
-    ) -> Any:
-        """Sends a request and waits for the answer.
+    def ask(self, request: Mapping[str, Any], data: bytes | None, descriptor: int | None) -> dict[str, Any]:
+        """Send a request and wait for the answer.
 
         Raises:
-            RemoteError: The answer tells of an error.
             EOFError: The service has ended.
-            OSError: It has ended.
+            OSError: The service has ended.
         """
-        self.connection.send_bytes(message)
+        self.connection.send_bytes(json.dumps(request).encode())
         if data is not None:
             self.connection.send_bytes(data)
         if descriptor is not None:
             send_handle(self.connection, descriptor, None)
-        found: list[Any] = []
-        while True:
-            answer = json.loads(self.connection.recv_bytes())
-            if "error" in answer:
-                raise error_from_json(answer)
-            if "found" not in answer:
-                break
-            found += answer["found"]
-        if receive is not None:
-            return receive(self)
-        return found + answer["value"] if isinstance(answer["value"], list) else answer["value"]
+        answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
+        if answer.pop("bytes", False):
+            answer["value"] = self.connection.recv_bytes()
+        return answer
 
 
 def _forked() -> None:

@@ -1,12 +1,12 @@
-"""Fetches whole objects to files. Nothing is compared with anything: that is for whoever knows what is right."""
+"""Fetches whole objects to files, without comparing them with anything: only the caller knows what is right."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from packtrain._core.errors import NotThere, StagingError
 from packtrain._core.files import file_errors
@@ -14,12 +14,37 @@ from packtrain._core.files import file_errors
 from .objects import Objects
 from .urls import Url
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _THREADS: Final = 8
 _REQUEST: Final = 8 << 20
 
 
+def in_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], objects: Objects | None = None, threads: int = _THREADS
+) -> Iterator[Result]:
+    """Call a function for each item side by side, because stores take long to answer. Yield the results in order.
+
+    Args:
+        function: The function.
+        items: The items.
+        objects: What the function asks, if that may be closed: Ctrl-C must not wait for a store that does not answer.
+        threads: Number of threads.
+    """
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(function, items)
+    except (KeyboardInterrupt, SystemExit):
+        if objects is not None:
+            objects.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def download(objects: Objects, url: Url, path: Path) -> None:
-    """Writes the content of an object to a file, in parts side by side.
+    """Write the content of an object to a file, in parts side by side.
 
     Raises:
         NotThere: There is no such object.
@@ -35,24 +60,16 @@ def download(objects: Objects, url: Url, path: Path) -> None:
 
     with file_errors(path, StagingError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    pool = ThreadPoolExecutor(_THREADS)
     try:
-        parts = [pool.submit(fetch, offset) for offset in range(0, size, _REQUEST)]
-        done = wait(parts, return_when="FIRST_EXCEPTION").done
-    except BaseException:
-        # Ctrl-C must not wait for a store that does not answer.
-        objects.close()
-        raise
+        for _ in in_threads(fetch, range(0, size, _REQUEST), objects):
+            pass
     finally:
-        # The number of the descriptor may be that of another file as soon as it is closed.
-        pool.shutdown(cancel_futures=True)
+        # After the threads have ended: the number may be that of another file as soon as it is closed.
         os.close(descriptor)
-    for part in done:
-        part.result()
 
 
 def download_all(objects: Objects, url: Url, names: Iterable[str], folder: Path) -> list[str]:
-    """Fetches objects of a folder to files of the same names. Returns the names of those that are not there."""
+    """Fetch objects of a folder to files of the same names. Return the names of those that are not there."""
 
     def fetch(name: str) -> str | None:
         try:
@@ -61,12 +78,4 @@ def download_all(objects: Objects, url: Url, names: Iterable[str], folder: Path)
             return name
         return None
 
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        return [name for name in pool.map(fetch, names) if name is not None]
-    except BaseException:
-        # As above: Ctrl-C comes in this thread alone.
-        objects.close()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    return [name for name in in_threads(fetch, names, objects) if name is not None]

@@ -57,6 +57,7 @@ class Objects(Protocol):
 
     def size(self, url: Url) -> int:
         """The size of an object in bytes."""
+        return self.head(url).bytes
 
     def head(self, url: Url) -> Head:
         """What the store says of an object without sending it."""

@@ -27,12 +27,10 @@ from .urls import Url
 
 BLOCK: Final = 16 << 20
 """Bytes of memory that each connection shares with its client: a ranged read gets at most so many at a time."""
-LISTED: Final = 1000
-"""Objects in one message of a listing."""
 
 
 def main(control: int, job: bytes) -> None:
-    """Serves until the client closes its end of `control`, a socket over which it sends connections.
+    """Serve until the client closes its end of `control`, a socket over which it sends connections.
 
     Args:
         control: Descriptor of the socket. Each message on it comes with two more: a connection and its shared memory.
@@ -64,57 +62,46 @@ def _serve_connection(connection: Connection, memory: mmap.mmap, objects: Object
                 return
 
 
-def _answer(connection: Connection, view: memoryview, objects: Objects, request: Mapping[str, Any]) -> None:
-    data = b""
+def _answer(connection: Connection, memory: memoryview, objects: Objects, request: Mapping[str, Any]) -> None:
     # Before anything can fail, so that what comes next is a request.
+    data = connection.recv_bytes() if request["do"] == "write" else b""
     descriptor = recv_handle(connection) if request["do"] == "copy_into" else None
+    answer: dict[str, Any]
     try:
-        url = Url(*request["url"])
-        value: Any = None
-        match request["do"]:
-            case "size" | "checksum" | "head" | "remove" as verb:
-                value = getattr(objects, verb)(url)
-            case "read":
-                data = objects.read(url, request["most"])
-            case "read_into":
-                objects.read_into(url, request["offset"], view[: request["size"]])
-            case "copy_into":
-                assert descriptor is not None
-                value = _copied(objects, url, request, descriptor)
-            case "write":
-                content = connection.recv_bytes()
-                value = objects.write(url, content, new=request["new"])
-                if not value and request["again"]:
-                    # The process that was asked first may have written it before it ended.
-                    value = objects.size(url) == len(content) and objects.read(url, len(content)) == content
-            case "upload":
-                objects.upload(url, Path(request["path"]))
-            case "list":
-                found: list[tuple[str, int]] = []
-                for each in objects.list(url):
-                    found.append(each)
-                    if len(found) == LISTED:
-                        _send(connection, {"found": found})
-                        found = []
-                value = found
+        answer = {"value": _result(objects, request, memory, data, descriptor)}
+    except OSError as error:
+        # What is wrong with a file is for the client to say, who knows its name.
+        answer = {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
     except Exception as error:
-        _send(connection, error_to_json(error))
-        return
+        answer = error_to_json(error)
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    _send(connection, {"value": value})
-    if request["do"] == "read":
-        connection.send_bytes(data)
+    value = answer.get("value")
+    if isinstance(value, bytes):
+        connection.send_bytes(json.dumps({"bytes": True}).encode())
+        connection.send_bytes(value)
+    else:
+        connection.send_bytes(json.dumps(answer).encode())
 
 
-def _copied(objects: Objects, url: Url, request: Mapping[str, Any], descriptor: int) -> dict[str, Any]:
-    """Copies a range to a file. What is wrong with the file is for the client to say, who knows its name."""
-    try:
-        return {"crc32c": objects.copy_into(url, request["offset"], request["size"], descriptor)}
-    except OSError as error:
-        return {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
-
-
-def _send(connection: Connection, answer: Mapping[str, Any]) -> None:
-    connection.send_bytes(json.dumps(answer).encode())
+def _result(
+    objects: Objects, request: Mapping[str, Any], memory: memoryview, data: bytes, descriptor: int | None
+) -> object:
+    """Call the member of `objects` that a request names."""
+    url, arguments = Url(*request["url"]), request["arguments"]
+    match request["do"]:
+        case "list":
+            return list(objects.list(url))
+        case "read_into":
+            arguments = arguments[0], memory[: arguments[1]]
+        case "copy_into":
+            arguments = *arguments, descriptor
+        case "upload":
+            arguments = [Path(*arguments)]
+        case "write":
+            # The process that was asked first may have written it before it ended.
+            return objects.write(url, data, new=arguments[0]) or (
+                request["again"] and objects.size(url) == len(data) and objects.read(url, len(data)) == data
+            )
+    return getattr(objects, request["do"])(url, *arguments)

@@ -45,10 +45,6 @@ class FolderObjects(Objects):
         return [key for name, key in self.requests if name == member]
 
     @override
-    def size(self, url: Url) -> int:
-        return self.head(url).bytes
-
-    @override
     def head(self, url: Url) -> Head:
         path = self._found("head", url)
         found = path.stat()

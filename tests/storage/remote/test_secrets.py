@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -194,10 +195,10 @@ def test_expired_credentials_are_asked_for_again(hasty: Objects, monkeypatch: py
     stores = count(1)
     monkeypatch.setattr(obstore.store, "from_url", lambda base, **_: next(stores))
 
-    def head(store: int, key: str) -> dict[str, int]:
+    def head(store: int, key: str) -> dict[str, object]:
         if store < valid:
             raise ValueError(f"{_STATUS.format(400)}: <Error><Code>ExpiredToken</Code><Message>{SECRET}</Message>")
-        return {"size": store}
+        return {"size": store, "e_tag": None, "last_modified": datetime.now(UTC)}
 
     monkeypatch.setattr(obstore, "head", head)
     valid = 2
