@@ -174,11 +174,11 @@ def _place(to: Path | None, ids: Sequence[str]) -> Path:
 
 
 def _room(place: Path, known: Sequence[Entry]) -> Room | None:
-    from packtrain._storage.staging.room import room
+    from packtrain._storage.staging.room import Place, room
 
     promised = sum(entry.reserved for entry in known)
     try:
-        return room(place, budget=None, used=0, promised=promised, reserve=None)
+        return room(Place.inspect(place), promised=promised)
     except OSError:
         return None
 

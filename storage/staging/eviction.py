@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from packtrain._core.arguments import checks_names, unexpected
 from packtrain._core.errors import (
@@ -41,7 +41,7 @@ from .locks import lease_on, try_lock
 from .notes import read_note
 from .options import OnStageProgress, StageOptions
 from .origin import SourceFile
-from .room import Room, room
+from .room import Place, Room, room
 from .root import Root
 from .source import Source
 from .transfer import check_files
@@ -71,16 +71,25 @@ class Backing:
         if self._objects is not None:
             self._objects.close()
 
-    def look_at(self, entry: Entry, *, read: bool, on_progress: OnStageProgress | None = None) -> None:
-        """Looks at the source of a finished entry.
+    def look_at(
+        self,
+        entries: Sequence[Entry],
+        *,
+        force: bool = False,
+        read: bool = False,
+        on_progress: OnStageProgress | None = None,
+    ) -> None:
+        """Look at the sources of the entries that nothing else keeps. The caller does not hold the ledger.
 
         Args:
-            entry: The entry.
+            entries: Entries and unfinished copies.
+            force: Whether a grace period keeps nothing.
             read: Read and compare files that were changed since they were copied; otherwise these count as lost.
             on_progress: Called while files are read.
         """
-        if entry.state != "stream":
-            self._doubts[entry.id, entry.source] = self._look(entry, read, on_progress)
+        for entry in entries:
+            if entry.state in ("complete", "partial") and not entry.leased and _protection(entry, force) is None:
+                self._doubts[entry.id, entry.source] = self._look(entry, read, on_progress)
 
     def doubt(self, entry: Entry) -> str | None:
         """Why the entry may be the only copy; None if its source was seen to hold the same, or if it is a cache."""
@@ -174,21 +183,23 @@ def make_room(
     """
     root.empty_trash()
     while True:
-        known = scan(root)
-        room_after_freeing = partial(
-            room,
-            root.place,
-            options.budget,
-            sum(entry.bytes for entry in known),
-            sum(entry.reserved for entry in known if entry.key != key),
-            options.reserve,
-            need,
-        )
-        now = room_after_freeing(0)
+        known, place = scan(root), Place.inspect(root.place)
+        used, freed = sum(entry.bytes for entry in known), 0
+        promised = sum(entry.reserved for entry in known if entry.key != key)
+        measured = partial(room, budget=options.budget, promised=promised, reserve=options.reserve, need=need)
+        now = then = measured(place, used=used)
         if now.bytes >= need:
             return now
-        victims = _choose_victims(root, known, key, need, room_after_freeing, backing)
-        if all_or_nothing and room_after_freeing(sum(entry.bytes for entry, _ in victims)).bytes < need:
+        victims: list[tuple[Entry, Lock]] = []
+        # As few as needed, or all possible ones if even those are too few.
+        for entry in sorted(known, key=lambda entry: (entry.finished, entry.last_used)):
+            if then.bytes >= need:
+                break
+            if entry.key != key and _obstacle(entry, backing) is None and (lock := _lock(root, entry)) is not None:
+                victims.append((entry, lock))
+                freed += entry.bytes
+                then = measured(place.after_freeing(freed), used=used - freed)
+        if all_or_nothing and then.bytes < need:
             _unlock(victims)
             raise NoRoom(f"{now.message}{_list_kept(known, key, backing)}")
         if not victims:
@@ -212,18 +223,11 @@ def under_ledger(root: Root, attempt: Callable[[Backing, bool], Result]) -> Resu
         with suppress(NoRoom), root.ledger():
             return attempt(backing, False)
         # Without the ledger, because a file system that does not answer must not stop other processes.
-        look_at_sources(root, backing)
+        with root.ledger():
+            known = scan(root)
+        backing.look_at(known)
         with root.ledger():
             return attempt(backing, True)
-
-
-def look_at_sources(root: Root, backing: Backing) -> None:
-    """Looks at the sources of all entries that may be evicted otherwise. The caller does not hold the ledger."""
-    with root.ledger():
-        known = scan(root)
-    for entry in known:
-        if entry.finished and not entry.leased and _protection(entry) is None:
-            backing.look_at(entry, read=False)
 
 
 @checks_names()
@@ -267,10 +271,9 @@ def evict(
         return []
     with file_errors(root.path, StagingError), Backing() as backing:
         with root.ledger():
-            looked_at = _wanted(scan(root), ids)
-        for entry in looked_at:
-            if entry.finished and not entry.leased and _protection(entry, force) is None and not (force and ids):
-                backing.look_at(entry, read=True, on_progress=on_progress)
+            wanted = _wanted(scan(root), ids)
+        if not (force and ids):
+            backing.look_at(wanted, force=force, read=True, on_progress=on_progress)
         with root.ledger():
             root.empty_trash()
             locked, kept = _lock_all(root, _wanted(scan(root), ids), backing, force, named=ids is not None)
@@ -308,32 +311,15 @@ def _lock_all(
     for entry in wanted:
         obstacle = _obstacle(entry, backing, force, named=named)
         lock = None if obstacle else _lock(root, entry)
+        error = obstacle.error if obstacle else _in_use(entry)
         if lock is not None:
             locked.append((entry, lock))
         elif named:
             _unlock(locked)
-            raise obstacle or _in_use(entry)
+            raise error
         else:
-            kept.append((entry, obstacle or _in_use(entry)))
+            kept.append((entry, error))
     return locked, kept
-
-
-def _choose_victims(
-    root: Root,
-    known: Sequence[Entry],
-    key: str,
-    need: int,
-    room_after_freeing: Callable[[int], Room],
-    backing: Backing,
-) -> list[tuple[Entry, Lock]]:
-    """Chooses and locks the entries to evict: as few as needed, or all possible ones if even those are too few."""
-    victims: list[tuple[Entry, Lock]] = []
-    for entry in sorted(known, key=lambda entry: (entry.finished, entry.last_used)):
-        if room_after_freeing(sum(entry.bytes for entry, _ in victims)).bytes >= need:
-            break
-        if entry.key != key and _obstacle(entry, backing) is None and (lock := _lock(root, entry)) is not None:
-            victims.append((entry, lock))
-    return victims
 
 
 def _unlock(locked: Sequence[tuple[Entry, Lock]]) -> None:
@@ -342,30 +328,46 @@ def _unlock(locked: Sequence[tuple[Entry, Lock]]) -> None:
         lock.close()
 
 
-def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: bool = False) -> StagingError | None:
-    """The reason why an entry must not be evicted, as far as can be told without its lock."""
-    if entry.leased or entry.state == "copying":
-        return _in_use(entry)
+class _Obstacle(NamedTuple):
+    """The reason why an entry must not be evicted: in a few words, and as an error."""
+
+    why: str
+    error: StagingError
+
+
+def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: bool = False) -> _Obstacle | None:
+    """The obstacle to an eviction, as far as can be told without the entry's lock."""
+    if entry.state == "copying":
+        return _Obstacle("being copied", _in_use(entry))
+    if entry.leased:
+        return _Obstacle("in use", _in_use(entry))
     if not entry.finished:
         return None
     if (protection := _protection(entry, force)) is not None:
         return protection
     if (doubt := backing.doubt(entry)) is None or (force and named):
         return None
-    return StagingError(
-        f"{entry.id} may be the only copy: {doubt}. If you are sure that you do not need it, name it and use force: "
-        f"`{entry.command('evict', '--force')}`"
+    why = f"may be the only copy: {doubt}"
+    return _Obstacle(
+        why,
+        StagingError(
+            f"{entry.id} {why}. If you are sure that you do not need it, name it and use force: "
+            f"`{entry.command('evict', '--force')}`"
+        ),
     )
 
 
-def _protection(entry: Entry, force: bool = False) -> StagingError | None:
-    """The reason why the user wants to keep an entry."""
+def _protection(entry: Entry, force: bool = False) -> _Obstacle | None:
+    """The obstacle that the user has put up."""
     if entry.pinned:
-        return StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first")
+        return _Obstacle("pinned", StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first"))
     if entry.promised and not force:
-        return StagingError(
-            f"{entry.id} is in its grace period: its path was printed recently, and a program may be about to open it. "
-            f"Wait until the period ends, or use force: `{entry.command('evict', '--force')}`"
+        return _Obstacle(
+            "in its grace period",
+            StagingError(
+                f"{entry.id} is in its grace period: its path was printed recently, and a program may be about to "
+                f"open it. Wait until the period ends, or use force: `{entry.command('evict', '--force')}`"
+            ),
         )
     return None
 
@@ -382,21 +384,9 @@ def _in_use(entry: Entry) -> Leased:
 
 
 def _list_kept(known: Sequence[Entry], key: str, backing: Backing) -> str:
-    kept = [f"{entry.id} ({_why_kept(entry, backing)})" for entry in known if entry.key != key]
+    obstacles = {entry.id: _obstacle(entry, backing) for entry in known if entry.key != key}
+    kept = [f"{id} ({found.why if found else 'not enough by itself'})" for id, found in obstacles.items()]
     return f". These copies cannot make room: {', '.join(kept)}" if kept else ""
-
-
-def _why_kept(entry: Entry, backing: Backing) -> str:
-    if entry.state == "copying":
-        return "being copied"
-    if entry.leased:
-        return "in use"
-    if entry.pinned:
-        return "pinned"
-    if entry.promised:
-        return "in its grace period"
-    doubt = backing.doubt(entry) if entry.finished else None
-    return "not enough by itself" if doubt is None else f"may be the only copy: {doubt}"
 
 
 def _delete(root: Root, entry: Entry) -> None:

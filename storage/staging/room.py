@@ -19,6 +19,10 @@ from ..location import Location
 GiB: Final = 1 << 30
 _RESERVE: Final = 2 * GiB
 _STRAYS_NAMED: Final = 5
+_NOTHING_GAINED: Final = (
+    "{source} and {folder} are on the same file system, so the copy will not be faster to read. Use a faster folder "
+    "(`to`), or read the dataset where it is"
+)
 
 Bound = Literal["budget", "file system", "memory", "cgroup"]
 
@@ -97,28 +101,24 @@ class Place:
 
 
 def room(
-    folder: Path, budget: int | None, used: int, promised: int, reserve: int | None, need: int = 0, freed: int = 0
+    place: Place,
+    *,
+    budget: int | None = None,
+    used: int = 0,
+    promised: int = 0,
+    reserve: int | None = None,
+    need: int = 0,
 ) -> Room:
-    """How much more can be staged in `folder`.
+    """Return how much more can be staged.
 
     Args:
-        folder: An existing folder, as named by the user.
+        place: Where.
         budget: Maximum number of bytes for all entries together; None for no limit.
         used: Bytes that entries and unfinished copies take now.
         promised: Bytes that copies in progress will take in addition.
         reserve: Bytes to leave free for other programs; None for `Place.reserve`.
         need: Bytes to be added. Only the message depends on it: it says how much would be enough.
-        freed: Bytes of entries that would be evicted first.
-
-    Raises:
-        OSError: The folder does not exist.
     """
-    place = Place.inspect(folder).after_freeing(freed)
-    return room_in(place, budget=budget, used=used - freed, promised=promised, reserve=reserve, need=need)
-
-
-def room_in(place: Place, *, budget: int | None, used: int, promised: int, reserve: int | None, need: int = 0) -> Room:
-    """The same as `room`, for a place that was already inspected."""
     kept_free = place.reserve if reserve is None else reserve
     bounds = list(_system_limits(place, promised, kept_free, need))
     if budget is not None:
@@ -199,9 +199,8 @@ def warnings(folder: Path, source: Location, need: int) -> list[str]:
     same = isinstance(source, Path) and os.stat(folder).st_dev == os.stat(source).st_dev
     return [
         *private(folder.resolve(), read_mounts(), read_mounts(1), os.environ.get("SLURM_JOB_ID")),
-        *too_small(place, source, need),
         *swapping(place, need, Path("/proc/meminfo").read_text()),
-        *(nothing_gained(place, source) if same else ()),
+        *([_NOTHING_GAINED.format(source=source, folder=folder)] if same else ()),
     ]
 
 
@@ -231,19 +230,6 @@ def private(folder: Path, ours: Sequence[Mount], everyones: Sequence[Mount], job
         )
 
 
-def too_small(place: Place, source: Location, need: int) -> Iterator[str]:
-    """Warns if the dataset would not fit even into an empty tmpfs."""
-    wanted = need + place.reserve
-    if not place.in_memory or wanted <= place.total or not place.total:
-        return
-    memory = min((left.limit for left in place.memory), default=wanted)
-    if wanted <= memory:
-        step = f"an administrator can enlarge it with `{remount(place.point, wanted)}`"
-    else:
-        step = f"there are only {size(memory)} of memory, so use a local disk (`to`)"
-    yield f"{place.point} is a tmpfs of {size(place.total)}, and {source} takes {size(need)}: {step}"
-
-
 def swapping(place: Place, need: int, meminfo: str) -> Iterator[str]:
     """Warns if a tmpfs may be swapped out and probably will be."""
     table = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
@@ -254,14 +240,6 @@ def swapping(place: Place, need: int, meminfo: str) -> Iterator[str]:
             f"in {place.point}: swapped-out data is slow to read. Leave more memory free, or ask the administrator to "
             "mount the tmpfs with noswap"
         )
-
-
-def nothing_gained(place: Place, source: Location) -> Iterator[str]:
-    """Warns that the copy is on the same file system as its source."""
-    yield (
-        f"{source} and {place.folder} are on the same file system, so the copy will not be faster to read. Use a "
-        "faster folder (`to`), or read the dataset where it is"
-    )
 
 
 def foreign(strays: Sequence[Path]) -> Iterator[str]:

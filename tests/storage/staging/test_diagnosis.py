@@ -12,7 +12,7 @@ import pytest
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount, file_system, mount_of, parse_mounts, read_mounts
-from packtrain._storage.staging.room import Place, private, swapping, too_small, warnings
+from packtrain._storage.staging.room import Place, private, swapping, warnings
 
 GiB = 1 << 30
 HOST = """\
@@ -108,23 +108,6 @@ class TestPrivate:
 tmpfs = Mount(2, 0, "0:9", Path("/"), Path("/dev/shm"), "tmpfs", frozenset(["rw"]))
 shm = Place(Path("/dev/shm"), 32 * GiB, 5 * GiB, tmpfs, (MemoryLeft(60 * GiB, 64 * GiB),))
 disk = replace(shm, mount=replace(tmpfs, kind="ext4"), memory=())
-
-
-class TestTooSmall:
-    def test_it_fits_if_it_were_empty(self) -> None:
-        assert not list(too_small(shm, Path("/d"), 30 * GiB))
-        assert not list(too_small(disk, Path("/d"), 99 * GiB))
-        assert not list(too_small(replace(shm, total=0), Path("/d"), 99 * GiB))
-
-    def test_the_line_for_the_administrator(self) -> None:
-        assert list(too_small(shm, Path("/d"), 30 * GiB + 1)) == [
-            "/dev/shm is a tmpfs of 32.0 GiB, and /d takes 30.0 GiB: an administrator can enlarge it with "
-            "`mount -o remount,size=33G /dev/shm`"
-        ]
-
-    def test_none_where_there_is_no_memory_for_it(self) -> None:
-        (text,) = too_small(shm, Path("/d"), 63 * GiB)
-        assert "remount" not in text and "there are only 64.0 GiB of memory, so use a local disk (`to`)" in text
 
 
 class TestSwapping:

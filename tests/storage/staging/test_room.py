@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount
-from packtrain._storage.staging.room import Place, Room, remount, room, room_in
+from packtrain._storage.staging.room import Place, Room, remount, room
 
 GiB = 1 << 30
 DISK = Mount(1, 0, "8:1", Path("/"), Path("/scratch"), "ext4", frozenset())
@@ -32,7 +32,7 @@ shm = Place(Path("/dev/shm"), 256 * GiB, 200 * GiB, SHM, (MACHINE,))
 def of(
     place: Place, need: int = 0, *, budget: int | None = None, used: int = 0, promised: int = 0, reserve: int = 0
 ) -> Room:
-    return room_in(place, budget=budget, used=used, promised=promised, reserve=reserve, need=need)
+    return room(place, budget=budget, used=used, promised=promised, reserve=reserve, need=need)
 
 
 amounts = st.integers(0, 1 << 40)
@@ -113,7 +113,7 @@ class TestFigures:
         place = replace(disk, total=total, free=total)
         assert place.reserve == reserve
         if total:
-            assert room_in(place, budget=None, used=0, promised=0, reserve=None).bytes == total - reserve
+            assert room(place, budget=None, used=0, promised=0, reserve=None).bytes == total - reserve
 
 
 class TestMessage:
@@ -167,17 +167,18 @@ class TestMessage:
 
 class TestThisMachine:
     def test_a_disk_is_what_df_says(self, tmp_path: Path) -> None:
-        found = room(tmp_path, budget=None, used=0, promised=0, reserve=0)
+        found = room(Place.inspect(tmp_path), reserve=0)
         if found.bound == "file system":
             assert abs(found.bytes - shutil.disk_usage(tmp_path).free) < GiB
 
     def test_a_budget(self, tmp_path: Path) -> None:
-        assert room(tmp_path, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
-        assert room(tmp_path, budget=4096, used=4000, promised=90, reserve=0, freed=1000).bytes == 1006
+        place = Place.inspect(tmp_path)
+        assert room(place, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
+        assert room(place.after_freeing(1000), budget=4096, used=3000, promised=90, reserve=0).bytes == 1006
 
     def test_no_such_folder(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
-            room(tmp_path / "none", budget=None, used=0, promised=0, reserve=None)
+            Place.inspect(tmp_path / "none")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a tmpfs of its own")
     def test_a_small_tmpfs(self, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ from pathlib import Path
 from packtrain._storage.staging.room import Place, room
 
 def free():
-    return room(Path({str(tmp_path)!r}), budget=None, used=0, promised=0, reserve=None, need=90 << 20)
+    return room(Place.inspect(Path({str(tmp_path)!r})), need=90 << 20)
 
 assert Place.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
 before = free()
